@@ -68,7 +68,7 @@ def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> I
     paths = sorted(folder.glob("*.json"))
     random.Random(0).shuffle(paths)
     for path in paths:
-        schema = json.loads(path.read_text())["schema"]
+        schema = json.loads(path.read_text("utf-8-sig"))["schema"]
         prompt = f"A JSON schema:\n{json.dumps(schema)}\nA JSON document that obeys it:\n"
         if not count or len(lm.encode(prompt)) > longest:
             continue

@@ -45,7 +45,7 @@ def ranked(path: Path) -> gcd.Vocabulary:
 
 def lifted(name: str, vocabulary: gcd.Vocabulary) -> gcd.TokenAutomaton:
     """Compile and lift one of `SCHEMAS`."""
-    schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))["schema"]
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text("utf-8-sig"))["schema"]
     return gcd.lift(gcd.json_schema(schema), vocabulary)
 
 
@@ -65,7 +65,7 @@ def public_schemas(
     paths = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= most_bytes]
     for path in rng.sample(paths, min(sample, len(paths))):
         try:
-            language = gcd.json_schema(json.loads(path.read_text())["schema"])
+            language = gcd.json_schema(json.loads(path.read_text("utf-8-sig"))["schema"])
         except (gcd.ConstraintError, RecursionError):
             continue
         if not language.is_empty:

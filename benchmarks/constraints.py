@@ -63,7 +63,7 @@ def load(vocabulary: Vocabulary, limit: int | None) -> list[Case]:
     spell = longest_match(vocabulary)
     cases = []
     for path in sorted(SCHEMAS.glob("*.json"))[:limit]:
-        case = json.loads(path.read_text())
+        case = json.loads(path.read_text("utf-8-sig"))
         texts = [
             json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
             for answer in case["instances"]

@@ -83,7 +83,7 @@ def main() -> None:
     columns = "states", "classes", "compile, s", "lift, s", "step, µs", "coverage"
     print(head("grammar", "depth", *columns))
     for name, depth in DEPTHS.items():
-        text, dialect = (FOLDER / name).read_text(encoding="utf-8"), name.partition(".")[2]
+        text, dialect = (FOLDER / name).read_text("utf-8-sig"), name.partition(".")[2]
         start = time.process_time()
         language = gcd.grammar(text, dialect, max_depth=depth)
         compiled = time.process_time()

@@ -73,7 +73,7 @@ def drawn(folder: Path, model: str, count: int) -> Iterator[Case]:
     for path in paths:
         if not count:
             return
-        schema = json.loads(path.read_text())["schema"]
+        schema = json.loads(path.read_text("utf-8-sig"))["schema"]
         if len(json.dumps(schema)) > LONGEST_SCHEMA:
             continue
         try:
@@ -202,7 +202,9 @@ def compile_(options: argparse.Namespace) -> None:
     random.Random(0).shuffle(paths)
     spent, refused = [], []
     for path in paths[: options.count]:
-        request = ConstraintRequest("json_schema", json.loads(path.read_text())["schema"])
+        request = ConstraintRequest(
+            "json_schema", json.loads(path.read_text("utf-8-sig"))["schema"]
+        )
         start = time.process_time()
         try:
             with gcd.work_limit(MAX_WORK), gcd.state_limit(MAX_STATES):
@@ -234,7 +236,7 @@ def apply(options: argparse.Namespace) -> None:
     processor = Processor(config, torch.device("cpu"), False)
     vocabulary = engine_of(config).cache.vocabulary
     paths = sorted((Path(__file__).parent / "schemas").glob("*.json"))
-    schemas = [json.loads(path.read_text(encoding="utf-8"))["schema"] for path in paths]
+    schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
     given = [
         SamplingParams(max_tokens=200, extra_args={"gcd": json.dumps({"json_schema": schema})})
         for schema in schemas

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.harness.command import errors_in_one_line
 from experiments.harness.models import ROOT
+from experiments.harness.records import at_most_skipped
 from experiments.harness.run import Task, run_task
 from experiments.harness.settings import check_shared
 from experiments.sweeps import run_one, sweeping
@@ -25,6 +26,16 @@ def run(config: DictConfig) -> Path:
     task = task_of(config)
     check_shared(config)
     return run_task(task, config)
+
+
+def run_whole(config: DictConfig) -> Path:
+    """Run one experiment as `run` does, and fail at its end if too many records were skipped.
+
+    Raises:
+        DataError: more than the share `data.max_skipped` of them is malformed.
+    """
+    with at_most_skipped("data.max_skipped", config.data.max_skipped):
+        return run(config)
 
 
 def task_of(config: DictConfig) -> Task:
@@ -57,9 +68,9 @@ def main(config: DictConfig) -> None:
     """Run the command line; see `experiments.harness.command` for how errors are reported."""
     with errors_in_one_line():
         if sweeping():
-            run_one(run, config)
+            run_one(run_whole, config)
         else:
-            run(config)
+            run_whole(config)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -82,7 +83,16 @@ class Standing:
 
 
 def standing(language: gcd.Automaton, text: bytes) -> Standing:
-    """Read a text as far as it begins some string of the language."""
+    """Read a text as far as it begins some string of the language.
+
+    Raises:
+        ConstraintError: it is longer than the language is known for.
+    """
+    if language.max_bytes is not None and len(text) > language.max_bytes:
+        raise gcd.ConstraintError(
+            f"expected a text of at most max_bytes={language.max_bytes} bytes, for which the "
+            f"constraint was compiled; got {len(text)} bytes, so raise max_bytes"
+        )
     state, viable = language.initial, 0
     for byte in text:
         after = language.run(bytes([byte]), state)
@@ -126,6 +136,11 @@ def judged(
     return report, report["reason"] or said
 
 
+def stripped(text: bytes) -> bytes:
+    """Return a text without what a file may have around it: whitespace, a byte order mark."""
+    return text.removeprefix(BOM_UTF8).strip()
+
+
 def spacing_hint(
     text: bytes, accepts: Callable[[str | None, bytes], bool], styles: Sequence[str]
 ) -> str | None:
@@ -136,8 +151,9 @@ def spacing_hint(
         accepts: (whitespace style or None for the present one, text) -> whether it would be.
         styles: other styles there are, the widest one first.
     """
-    if accepts(None, text.strip()):
-        return "with --strip, which leaves out whitespace around the text, it is accepted"
+    if accepts(None, stripped(text)):
+        mark = "a byte order mark and " if text.startswith(BOM_UTF8) else ""
+        return f"with --strip, which leaves out {mark}whitespace around the text, it is accepted"
     with redirect_stderr(StringIO()):  # warnings about the constraint have been printed
         try:
             if not styles or not accepts(styles[0], text):

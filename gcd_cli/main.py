@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,31 @@ class _Commands(click.Group):
             raise BadInput(str(error)) from error
 
 
+_LANGUAGE_OPTIONS = ("whitespace", "max_depth", "max_bytes", "formats", "unknown")
+
+
 def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how a constraint is written."""
+    """The options that say how a constraint is written; the command is given some as `options`."""
+
+    @wraps(command)
+    def with_options(**given: Any) -> Any:
+        chosen = {name: given.pop(name) for name in _LANGUAGE_OPTIONS}
+        options = {name: value for name, value in chosen.items() if value is not None}
+        return command(options=options, **given)
+
+    decorated: Callable[..., Any] = with_options
     for option in (
+        click.option(
+            "--unknown",
+            type=click.Choice(["warn", "ignore", "refuse"]),
+            help="What becomes of keywords that constrain nothing.",
+        ),
+        click.option(
+            "--formats",
+            type=click.Choice(["assert", "ignore"]),
+            help="Whether the keyword format constrains.",
+        ),
+        click.option("--max-bytes", type=int, help="Longest text that matters, in bytes."),
         click.option("--max-depth", type=int, help="Nesting of free values, and of recursion."),
         click.option(
             "--whitespace",
@@ -54,8 +77,8 @@ def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
             help="A JSON Schema, the default.",
         ),
     ):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated
 
 
 _tokenizer = click.option(
@@ -97,8 +120,7 @@ def _answer(is_yes: bool) -> None:
 def compile_(
     given: str,
     kind: str,
-    whitespace: str | None,
-    max_depth: int | None,
+    options: dict[str, Any],
     tokenizer: str | None,
     draw: str | None,
     as_json: bool,
@@ -119,7 +141,7 @@ def compile_(
         raise sources.BadInput(f"--draw {draw}: a drawing is a file .svg or .dot")
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
     start = time.perf_counter()
-    language = sources.language(given, kind, whitespace, max_depth)
+    language = sources.language(given, kind, options)
     seconds = time.perf_counter() - start
     shortest = language.shortest()
     report: dict[str, Any] = {
@@ -184,8 +206,7 @@ def explain(
     given: str,
     prefix: str,
     kind: str,
-    whitespace: str | None,
-    max_depth: int | None,
+    options: dict[str, Any],
     tokenizer: str | None,
     budget: int | None,
     as_json: bool,
@@ -203,7 +224,7 @@ def explain(
     from gcd.readable import readable_bytes
     from gcd_cli import explaining
 
-    language, automaton = _sources(given, kind, whitespace, max_depth, tokenizer, budget)
+    language, automaton = _sources(given, kind, options, tokenizer, budget)
     found = explaining.standing(language, os.fsencode(prefix))  # as typed, UTF-8 or not
     report = found.report()
     begun, completion = found.text[: found.viable], readable_bytes(found.completion, None)
@@ -246,8 +267,7 @@ def check(
     given: str,
     file: str,
     kind: str,
-    whitespace: str | None,
-    max_depth: int | None,
+    options: dict[str, Any],
     tokenizer: str | None,
     budget: int | None,
     strip: bool,
@@ -265,8 +285,8 @@ def check(
     from gcd_cli import explaining, sources
 
     text = sources.read_bytes(file)
-    text = text.strip() if strip else text
-    language, automaton = _sources(given, kind, whitespace, max_depth, tokenizer, budget)
+    text = explaining.stripped(text) if strip else text
+    language, automaton = _sources(given, kind, options, tokenizer, budget)
     report, said = explaining.judged(language, automaton, text, budget)
     is_yes = report["reason"] is None
     lines = [("yes" if is_yes else "no", said)]
@@ -275,7 +295,8 @@ def check(
         def accepts(style: str | None, text: bytes) -> bool:
             other = (language, automaton)
             if style is not None:
-                other = _sources(given, kind, style, max_depth, tokenizer, budget)
+                styled = {**options, "whitespace": style}
+                other = _sources(given, kind, styled, tokenizer, budget)
             return explaining.judged(*other, text, budget)[0]["reason"] is None
 
         styles = ("flexible", "spaced", "compact") if kind in ("schema", "tools") else ()
@@ -311,8 +332,7 @@ def sample(
     model: str,
     budget: int,
     kind: str,
-    whitespace: str | None,
-    max_depth: int | None,
+    options: dict[str, Any],
     prompt: str,
     particles: int,
     proposal: str,
@@ -335,7 +355,7 @@ def sample(
         raise click.UsageError("--proposal pgcd and --hmm DIR go together")
     import gcd
 
-    language, automaton = _sources(given, kind, whitespace, max_depth, model, budget)
+    language, automaton = _sources(given, kind, options, model, budget)
     gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
     from gcd_cli.sampling import draw
 
@@ -356,8 +376,7 @@ def sample(
 def _sources(
     given: str,
     kind: str,
-    whitespace: str | None,
-    max_depth: int | None,
+    options: dict[str, Any],
     tokenizer: str | None,
     budget: int | None,
 ) -> tuple[Any, Any]:
@@ -372,7 +391,7 @@ def _sources(
     if budget is not None and tokenizer is None:
         raise sources.BadInput("--budget counts tokens: give --tokenizer MODEL, too")
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
-    language = sources.language(given, kind, whitespace, max_depth)
+    language = sources.language(given, kind, options)
     if vocabulary is None:
         return language, None
     automaton = gcd.lift(language, vocabulary)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,30 +54,33 @@ def read_json(path: str) -> Any:
         raise BadInput(f"{path} is nested too deeply to be read") from error
 
 
-def language(
-    given: str, kind: str, whitespace: str | None = None, max_depth: int | None = None
-) -> gcd.Automaton:
+_OPTIONS_OF = {
+    "schema": ("whitespace", "max_depth", "max_bytes", "formats", "unknown"),
+    "tools": ("whitespace", "max_depth", "max_bytes", "formats", "unknown"),
+    "grammar": ("max_depth", "max_bytes"),
+}
+
+
+def language(given: str, kind: str, options: Mapping[str, Any] | None = None) -> gcd.Automaton:
     """Compile the constraint that a command was given.
 
     Args:
         given: a file, or the regular expression itself; a database of Spider's list is
             `tables.json#NAME`, a grammar that begins with another rule than usual `FILE#RULE`.
         kind: one of `KINDS`.
-        whitespace, max_depth: as in `gcd.json_schema` and `gcd.tool_calls`, and the latter as in
-            `gcd.grammar`; None for their default.
+        options: keyword arguments of `gcd.json_schema`, `gcd.tool_calls` or `gcd.grammar`.
 
     Raises:
         BadInput: if a file cannot be read, or an option says nothing to this kind of language.
         ConstraintError: if the constraint cannot be honoured.
     """
-    options: dict[str, Any] = {"whitespace": whitespace, "max_depth": max_depth}
-    options = {name: value for name, value in options.items() if value is not None}
-    usable = {"schema": options, "tools": options, "grammar": {"max_depth"}}.get(kind, ())
+    options = options or {}
+    usable = _OPTIONS_OF.get(kind, ())
     useless = [f"--{name.replace('_', '-')}" for name in options if name not in usable]
     if useless:
         raise BadInput(
-            f"{', '.join(useless)}: for JSON schemas and tool lists only (--max-depth for "
-            f"grammars, too), this is --{kind}"
+            f"{', '.join(useless)}: for JSON schemas and tool lists only (--max-depth and "
+            f"--max-bytes for grammars, too), this is --{kind}"
         )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -101,7 +105,7 @@ def language(
 
 def _text(path: str) -> str:
     try:
-        return read_bytes(path).decode()
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is no text: byte {error.start + 1} is not UTF-8") from error
 

@@ -54,7 +54,7 @@ def outcomes(suite: Path, draft: str, files: list[str] | None = None) -> dict[st
     """
     found: dict[str, str] = {}
     for name in sorted(suite_files(suite, draft)) if files is None else files:
-        for group in json.loads((suite / f"draft{draft}" / name).read_text()):
+        for group in json.loads((suite / f"draft{draft}" / name).read_text("utf-8-sig")):
             key = f"{name}: {group['description']}"
             assert key not in found, key
             schema = group["schema"]
@@ -281,7 +281,7 @@ class Public(NamedTuple):
 
 def public_outcome(path: Path) -> Public:
     """Compile one public schema, and judge its instances."""
-    record = json.loads(path.read_text())
+    record = json.loads(path.read_text("utf-8-sig"))
     start = time.perf_counter()
     language, outcome = _compiled(record["schema"])
     seconds = time.perf_counter() - start

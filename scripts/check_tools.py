@@ -54,7 +54,9 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
         DataError: if it cannot be read, or holds no well-formed record.
     """
     if path.suffix != ".jsonl" and _is_bfcl(path):
-        rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        rows = [
+            json.loads(line) for line in path.read_text("utf-8-sig").splitlines() if line.strip()
+        ]
         return [Record(row["id"], row["function"], None) for row in rows], []
     result = (read_xlam if path.suffix == ".jsonl" else read_toolcalls)(path)
     records = [Record(record.id, record.tools, record.calls) for record in result.records]
@@ -63,7 +65,7 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
 
 def _is_bfcl(path: Path) -> bool:
     """Whether the first line of a file is an object by itself, with the key `function`."""
-    with path.open() as file:
+    with path.open(encoding="utf-8-sig") as file:
         try:
             first = json.loads(file.readline())
         except ValueError:

@@ -24,6 +24,7 @@ from experiments.harness.lookahead import keep_lookahead, kind_of_prompt
 from experiments.harness.methods import hmm_directory
 from experiments.harness.models import ROOT
 from experiments.harness.paired import difference
+from experiments.harness.records import at_most_skipped
 from experiments.harness.results import Row, read_rows
 from experiments.harness.summary import by_example
 from experiments.harness.tables import as_markdown, with_interval
@@ -87,7 +88,7 @@ def fit(config: DictConfig) -> float:
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
     """Run the command line; see `experiments.harness.command` for how errors are reported."""
-    with errors_in_one_line():
+    with errors_in_one_line(), at_most_skipped("data.max_skipped", config.data.max_skipped):
         fit(config)
 
 

@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import gcd
+from experiments.harness.command import errors_in_one_line
+from experiments.harness.config import MAX_SKIPPED
+from experiments.harness.records import at_most_skipped
 from experiments.tool_calling.answers import in_declared_order, name_of, parameters_of
 from experiments.tool_calling.records import ToolRecord, read_xlam
 
@@ -62,11 +65,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("records", type=Path, help="a JSON-lines file in xLAM's form")
     parser.add_argument("out", type=Path, help="where the requests go, as JSON lines")
+    parser.add_argument(
+        "--max-skipped", type=float, default=MAX_SKIPPED, metavar="SHARE",
+        help=f"with more malformed records the command fails (default: {MAX_SKIPPED})",
+    )  # fmt: skip
     given = parser.parse_args()
-    requests = [schema_request(record) for record in read_xlam(given.records).records]
-    lines = [json.dumps(request) for request in requests if request is not None]
-    given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    print(f"{len(lines)} requests of {len(requests)} records are in {given.out}")
+    with errors_in_one_line(), at_most_skipped("--max-skipped", given.max_skipped):
+        requests = [schema_request(record) for record in read_xlam(given.records).records]
+        lines = [json.dumps(request) for request in requests if request is not None]
+        given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        print(f"{len(lines)} requests of {len(requests)} records are in {given.out}")
 
 
 if __name__ == "__main__":

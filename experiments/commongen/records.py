@@ -83,7 +83,7 @@ def read_hub(name: str, split: str, inflections: str = AUTO) -> ReadResult[Conce
         first = merged.get(record.concepts, record)
         references = dict.fromkeys((*first.references, *record.references))
         merged[record.concepts] = replace(first, references=tuple(references))
-    return ReadResult(tuple(merged.values()), rows.skipped)
+    return ReadResult(tuple(merged.values()), rows.skipped, rows.total)
 
 
 def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:

@@ -89,7 +89,7 @@ def read_problems(path: str | Path) -> list[Problem]:
     if not path.is_file():
         raise ValueError(f"task.problems={path}: there is no such file")
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"task.problems={path}: not JSON in UTF-8: {error}") from None
     if not isinstance(content, list) or not content:

@@ -106,6 +106,7 @@ def register() -> None:
 def result_settings(config: DictConfig) -> Identity:
     """Give the settings that determine the trained model: no logging, device or checkpoints."""
     values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
+    values["records"].pop("max_skipped")
     for key in ("device", "device_map", "prompt_mib", "adapter"):
         values["model"].pop(key)
     return values
@@ -147,6 +148,8 @@ def check(config: DictConfig) -> None:
         at_least("epochs (the first pass and full_steps included)", config.epochs,
                  1 + config.full_steps)  # fmt: skip
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
+    share = config.records.max_skipped
+    inside("records.max_skipped", share, "[0, 1]", 0 <= share <= 1)
     inside("step_decay", config.step_decay, "(0.5, 1]", 0.5 < config.step_decay <= 1)
     minutes = config.save_minutes
     inside("save_minutes", minutes, "[0, infinity)", 0 <= minutes < math.inf)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.finetuning.lessons import SOURCES
 from experiments.harness.checks import at_least, distinct, inside, one_of
-from experiments.harness.config import ModelConfig, WandbConfig
+from experiments.harness.config import MAX_SKIPPED, ModelConfig, WandbConfig
 from experiments.harness.settings import check_model
 
 
@@ -30,6 +30,7 @@ class FinetuneConfig:
     source: str = "xlam"  # whose prompts and answers: "xlam", "commongen", "sql"
     paths: list[str] = field(default_factory=list)  # files of records
     limit: int | None = None  # of each file of lines, the first so many; null: all
+    max_skipped: float = MAX_SKIPPED  # share of malformed records; with more the command fails
     prompts: int | None = None  # to learn from, held-out ones included, at random; null: all
     model: ModelConfig = field(default_factory=ModelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
@@ -53,7 +54,8 @@ class FinetuneConfig:
 
 
 NOT_IDENTITY = (
-    "most_tokens", "save_minutes", "stop_after", "out", "wandb", "run_dir", "resume", "paths",
+    "most_tokens", "max_skipped", "save_minutes", "stop_after", "out", "wandb", "run_dir", "resume",
+    "paths",
 )  # fmt: skip
 
 
@@ -77,6 +79,7 @@ def check(config: DictConfig) -> None:
     for key in ("learning_rate", "clip", "lora.alpha"):
         value = OmegaConf.select(config, key)
         inside(key, value, "(0, infinity)", 0 < value < math.inf)
+    inside("max_skipped", config.max_skipped, "[0, 1]", 0 <= config.max_skipped <= 1)
     inside("warm_up", config.warm_up, "[0, 1)", 0 <= config.warm_up < 1)
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
     at_least("stop_after", config.stop_after, 0)

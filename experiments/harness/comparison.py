@@ -136,13 +136,14 @@ def report(
         "seed": config.seed,
         "records": len(read.records),
         "malformed": len(read.skipped),
+        "malformed_share": round(read.share_skipped, 6),
         "refused": len(prepared.refused),
         **(more or {}),
         "compile_seconds": round(prepared.seconds, 3),
         "prompt_seconds": round(prepared.prompt_seconds, 3),
         "methods": list(summary),
     }
-    notes = [_counts(len(read.skipped), prepared), _once(config, prepared), *notes]
+    notes = [_counts(read, prepared), _once(config, prepared), *notes]
     notes.append(
         "`read`, `forced`, LM calls, tokens and seconds are means for one request: prefixes that "
         "the language model read, the prompt aside; tokens that were the only ones allowed; "
@@ -203,13 +204,16 @@ def _settings(config: DictConfig) -> str:
     )
 
 
-def _counts(malformed: int, prepared: Preparation) -> str:
-    """What became of the records, in a sentence."""
+def _counts(read: ReadResult[Any], prepared: Preparation) -> str:
+    """What became of the records, in a sentence or two."""
     sampled, refused = len(prepared.examples), len(prepared.refused)
     several = any(example.rule for example in prepared.examples)
     what = "examples (a record under a budget)" if several else "well-formed records"
     well_formed = f"{sampled + refused} {what}: {sampled} sampled, {refused} refused"
-    return f"{well_formed}; {malformed} malformed records left out."
+    text = f"{well_formed}; {len(read.skipped)} malformed records left out."
+    if read.skipped:
+        text += f" They are {read.share_skipped:.1%} of what the source holds."
+    return text
 
 
 def _once(config: DictConfig, prepared: Preparation) -> str:
@@ -234,10 +238,9 @@ def _report_refusals(run: Run, read: ReadResult[Any], prepared: Preparation) -> 
     ]
     lines += [{"record": i, "kind": "refused", "reason": why} for i, why in prepared.refused]
     path.write_text(as_lines(lines), encoding="utf-8")
-    for what, count in (("malformed", len(read.skipped)), ("refused", len(prepared.refused))):
-        if count:
-            first = next(line for line in lines if line["kind"] == what)
-            _LOG.warning(
-                "%d records are %s and left out, listed in %s; the first (%s): %s",
-                count, what, path, first["record"], first["reason"],
-            )  # fmt: skip
+    if prepared.refused:  # of malformed ones a warning tells when they are read
+        first = prepared.refused[0]
+        _LOG.warning(
+            "%d records are refused and left out, listed in %s; the first (%s): %s",
+            len(prepared.refused), path, *first,
+        )  # fmt: skip

@@ -15,6 +15,8 @@ from omegaconf import MISSING
 
 from smc.algorithms import SMC, Discrete
 
+MAX_SKIPPED = 0.01
+"""Share of malformed records up to which a command succeeds."""
 DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
 PROMPTS = ("auto", "compact", "chat")
 WANDB_MODES = ("auto", "online", "offline", "disabled")
@@ -28,6 +30,7 @@ class DataConfig:
     hub: str | None = None  # data set name for `datasets.load_dataset`
     split: str = "train"  # split of the hub data set
     offset: int = 0  # records to pass over at the start
+    max_skipped: float = MAX_SKIPPED  # share of malformed records; with more the command fails
 
 
 @dataclass

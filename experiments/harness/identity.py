@@ -68,6 +68,7 @@ def results_config(config: DictConfig) -> Identity:
         values.pop(key, None)
     for key in ("device", "device_map", "tensor_parallel", "prompt_mib"):
         values["model"].pop(key, None)
+    values["data"].pop("max_skipped", None)
     values["model"].pop("adapter", None)  # its files count, not where they lie
     values["task"].pop("reference", None)
     values["smc"].pop("max_rows", None)

@@ -1,19 +1,24 @@
 """This module reads records from files and the hub, whatever a task's records are.
 
 A malformed record, one with a byte that is not UTF-8 among them, is passed over and reported with
-its position and the reason; it never ends a run half way. A source without a single good record is
-refused.
+its position and the reason; it never ends a run half way. A command that lost more than a stated
+share of its records so fails when it is done (`at_most_skipped`). A source without a single good
+record is refused. Byte order marks are no part of what is read.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+_LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 RecordOf = Callable[[Any, str], R]
 """It makes a record of a parsed row and of an id for a row without one; else `ValueError`."""
@@ -37,13 +42,56 @@ class ReadResult(Generic[R]):
 
     records: tuple[R, ...]
     skipped: tuple[SkippedRecord, ...] = ()
+    total: int = 0  # those that the source has, well formed or not; 0: these and the skipped ones
+
+    @property
+    def share_skipped(self) -> float:
+        """How much of the source is malformed, from 0 to 1."""
+        total = self.total or len(self.records) + len(self.skipped)
+        return len(self.skipped) / total if total else 0.0
 
     def part(self, offset: int, count: int) -> ReadResult[R]:
         """Keep `count` records after the first `offset`; `DataError` if none is left."""
         records = self.records[offset : offset + count]
         if not records:
             raise DataError(f"data.offset={offset} leaves none of the {len(self.records)} records")
-        return ReadResult(records, self.skipped)
+        return ReadResult(records, self.skipped, self.total)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """What a source has lost; the words say it."""
+
+    share: float
+    words: str
+
+
+_LOSSES: ContextVar[list[_Loss] | None] = ContextVar("losses", default=None)
+
+
+@contextmanager
+def at_most_skipped(key: str, share: float) -> Iterator[None]:
+    """Fail at the end if a source that was read meanwhile lost more than a share of its records.
+
+    Args:
+        key: the setting that states the share, for the message.
+        share: from 0 to 1.
+
+    Raises:
+        DataError: with the source, how many records, and the first of them.
+    """
+    losses: list[_Loss] = []
+    token = _LOSSES.set(losses)
+    try:
+        yield
+    finally:
+        _LOSSES.reset(token)
+    worst = max(losses, key=lambda loss: loss.share, default=None)
+    if worst is not None and worst.share > share:
+        raise DataError(
+            f"{worst.words}. Results are without them; that is more than {key}={share:g} allows, "
+            "so correct the records, or raise it"
+        )
 
 
 def read_lines(path: str | Path, record_of: RecordOf[R], needs: str) -> ReadResult[R]:
@@ -128,9 +176,10 @@ def refuse_unwritable(record: Any, answer: Any) -> None:
 
 
 def read_text(path: str | Path, errors: str = "strict") -> str:
-    """Read a file of text; `DataError` if that cannot be done."""
+    """Read a file of text, without byte order marks; `DataError` if that cannot be done."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors=errors)
+        text = Path(path).read_text(encoding="utf-8-sig", errors=errors)
+        return text.replace("\n\ufeff", "\n")  # where files were put together
     except FileNotFoundError as error:
         raise DataError(f"no such file: {path}; give the path of an existing one") from error
     except OSError as error:
@@ -167,7 +216,17 @@ def collect(
             f"no well-formed record in {source}: {len(skipped)} malformed{first}. A record needs "
             f"{needs}"
         )
-    return ReadResult(tuple(records), tuple(skipped))
+    result = ReadResult(tuple(records), tuple(skipped), len(records) + len(skipped))
+    if skipped:
+        words = (
+            f"{source}: {len(skipped)} of {result.total} records ({result.share_skipped:.1%}) are "
+            f"malformed and skipped; the first ({skipped[0].position}): {skipped[0].reason}"
+        )
+        _LOG.warning("%s", words)
+        losses = _LOSSES.get()
+        if losses is not None:
+            losses.append(_Loss(result.share_skipped, words))
+    return result
 
 
 def _parsed(line: str) -> Any:

@@ -60,6 +60,8 @@ def check_shared(config: DictConfig) -> None:
     check_methods(config)
     check_algorithms(config)
     at_least("data.offset", config.data.offset, 0)
+    share = config.data.max_skipped
+    inside("data.max_skipped", share, "[0, 1]", 0 <= share <= 1)
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")
     at_least("smc.max_rows", config.smc.max_rows, 1)

@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
+from experiments.harness.checks import at_least, one_of
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordTask
@@ -31,6 +32,7 @@ from experiments.harness.summary import as_table, summarize
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.tool_calling.answers import parses, same_values
 from gcd.errors import shown
+from gcd.languages.json_schema.schema import FORMATS
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +49,16 @@ class JsonSchemaConfig(RecordConfig):
     particles: list[int] = field(default_factory=lambda: [1])
     budget: Any = field(default_factory=lambda: ["gold:1.0", "gold:1.25", "gold:2.0"])
     literals: str = "canonical"
+    formats: str = "assert"  # as in `gcd.json_schema`; "ignore": they describe
+    max_bytes: int | None = None  # longest answer that is compiled; None: any
     reference: str = "lcd"  # the method that the others are compared with, pair by pair
+
+
+def check(config: DictConfig) -> None:
+    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    check_records(config)
+    one_of("task.formats", config.task.formats, FORMATS)
+    at_least("task.max_bytes", config.task.max_bytes, 1)
 
 
 def _read(config: DictConfig) -> ReadResult[SchemaRecord]:
@@ -61,7 +72,12 @@ def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> Re
     def language_of(schema: str) -> gcd.Automaton:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")  # counted here, reported once for all records
-            language = gcd.json_schema(schema, whitespace="spaced")
+            language = gcd.json_schema(
+                schema,
+                whitespace="spaced",
+                formats=config.task.formats,
+                max_bytes=config.task.max_bytes,
+            )
         for warning in caught:
             if isinstance(warning.message, gcd.IgnoredKeywordWarning):
                 ignored.update(each.keyword for each in warning.message.ignored)
@@ -128,4 +144,4 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     )
 
 
-TASK = Task("json_schema", JsonSchemaConfig, check_records, _read, identity, _run, processes="rows")
+TASK = Task("json_schema", JsonSchemaConfig, check, _read, identity, _run, processes="rows")

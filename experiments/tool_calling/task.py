@@ -43,6 +43,7 @@ from experiments.tool_calling.thinking import (
     thinking_prompt,
     thoughts,
 )
+from gcd.languages.json_schema.schema import FORMATS
 
 _WRITTEN_IN = {"json": "JSON", "python": "Python"}  # styles, in titles
 _LOG = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ class XlamConfig(RecordConfig):
     algorithms: list[str] = field(default_factory=lambda: ["smc"])
     literals: str = "canonical"  # how text without choice is spelled; "all": in all ways
     max_calls: int | None = None  # None: as many as the budget allows
+    formats: str = "assert"  # as in `gcd.tool_calls`; "ignore": they describe
+    max_bytes: int | None = None  # longest answer that is compiled; None: any
     demand: str = "nothing"  # "argument": calls must give one that the request does not ask for
     thinking: Any = NONE  # "free", or the most characters of thoughts before the calls
 
@@ -70,6 +73,8 @@ def check(config: DictConfig) -> None:
         one_of("task.styles", style, STYLES)
     check_records(config)
     at_least("task.max_calls", task.max_calls, 1)
+    one_of("task.formats", task.formats, FORMATS)
+    at_least("task.max_bytes", task.max_bytes, 1)
     one_of("task.demand", task.demand, DEMANDS)
     check_thinking(task.thinking)
 
@@ -100,7 +105,13 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # counted above, reported once for all records
             tools = demanding_tools(record) if demanding else record.tools
-            calls = gcd.tool_calls(tools, style=style, max_calls=config.task.max_calls)
+            calls = gcd.tool_calls(
+                tools,
+                style=style,
+                max_calls=config.task.max_calls,
+                formats=config.task.formats,
+                max_bytes=config.task.max_bytes,
+            )
         return calls if thinking == NONE else thoughts(style, thinking) + calls
 
     def prompt(request: Request) -> str:
@@ -147,7 +158,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     requests = tuple(Request(record, style) for style in task.styles for record in read.records)
     prepared, rows = compare(
         run,
-        ReadResult(requests, read.skipped),
+        ReadResult(requests, read.skipped, read.total),
         record_task(config, tokenizer, unknown),
         lm,
         tokenizer,

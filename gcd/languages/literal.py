@@ -21,6 +21,11 @@ def literal(text: str | bytes) -> Automaton:
     return Automaton.literal(_text(text))
 
 
+def without_mark(text: str) -> str:
+    """Return a text without the byte order mark that some editors begin a file with."""
+    return text.removeprefix("\ufeff")
+
+
 def choice(texts: Iterable[str | bytes]) -> Automaton:
     """Return the language that holds these texts and nothing else.
 

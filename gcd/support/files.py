@@ -79,7 +79,7 @@ def read_json(path: Path, kind: type = dict, *, remedy: str = COPY_AGAIN) -> Any
     if not path.is_file():
         raise ValueError(f"{path} does not exist")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, OSError) as error:
         raise _unreadable(path, error, remedy) from error
     if not isinstance(values, kind):

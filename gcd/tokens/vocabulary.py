@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import binascii
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -131,7 +132,8 @@ class Vocabulary:
         check_kind(path, (str, os.PathLike), "ranks are read from a file", "give its path")
         bytes_of: dict[int, bytes] = {}
         decode = binascii.a2b_base64
-        for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+        content = Path(path).read_bytes().removeprefix(BOM_UTF8)
+        for number, line in enumerate(content.splitlines(), start=1):
             if not line or line.isspace():
                 continue
             try:

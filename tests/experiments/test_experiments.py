@@ -230,6 +230,13 @@ def test_hmms_by_name_are_checked(overrides, message):
         experiment.check(composed("+task=xlam", *overrides))
 
 
+@pytest.mark.parametrize("task", ["xlam", "json_schema"])
+@pytest.mark.parametrize("setting", ["task.formats=none", "task.max_bytes=0"])
+def test_options_of_languages_are_checked(task, setting):
+    with pytest.raises(ValueError, match=setting.partition("=")[0]):
+        experiment.check(composed(f"+task={task}", setting))
+
+
 @pytest.mark.parametrize("method", ["greedy_close", "hmm"])
 def test_what_cannot_be_tabulated_is_refused_where_it_must_be(method):
     with pytest.raises(ValueError, match=f"{method}, which .task=convergence cannot run"):

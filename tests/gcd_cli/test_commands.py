@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import gcd
 from gcd_cli import explaining, sources
-from gcd_cli.main import main
+from gcd_cli.main import _LANGUAGE_OPTIONS, main
 from tests.gcd.oracles import byte_automata
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,6 +268,24 @@ def test_compiling_a_grammar_says_what_its_depth_covers(tmp_path: Path) -> None:
     assert ".gbnf or .ebnf" in run("compile", "--grammar", str(other), code=2).output
 
 
+def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    def marked(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        return str(tmp_path / name)
+
+    tools = [{"name": "f", "parameters": {}}]
+    for arguments, answer in (
+        ([marked("schema.json", '{"const": 1}')], "1"),
+        (["--tools", marked("tools.json", json.dumps(tools))], '[{"name": "f", "arguments": {}}]'),
+        (["--grammar", marked("a.lark", 'start: "a"')], "a"),
+        (["--grammar", marked("a.gbnf", 'root ::= "a"')], "a"),
+    ):
+        assert run("check", *arguments, "-", stdin=answer).stdout.startswith("yes")
+        says = run("check", *arguments, "-", stdin=f"\ufeff{answer}", code=1).stdout
+        assert "with --strip, which leaves out a byte order mark and whitespace" in says
+        assert run("check", *arguments, "-", "--strip", stdin=f"\ufeff{answer}\n").exit_code == 0
+
+
 def test_a_directory_is_read_as_transformers_reads_it() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -370,6 +388,8 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
         (["compile", "--sql", "{folder}/tables.json#zoo"], "no database called 'zoo'"),
         (["compile", ALARM, "--draw", "a.png"], "a drawing is a file .svg or .dot"),
         (["compile", "--regex", "a", "--max-depth", "3"], "--max-depth: for JSON schemas and tool"),
+        (["compile", "--regex", "a", "--max-bytes", "3"], "--max-bytes: for JSON schemas and tool"),
+        (["compile", ALARM, "--max-bytes", "0"], "max_bytes must be a whole number"),
         (["explain", ALARM, "{{", "--budget", "3"], "--budget counts tokens: give --tokenizer"),
         (["check", ALARM, "{folder}/none.txt"], "cannot read .*none.txt"),
         (["explain", ALARM, "{{", "--tokenizer", MODEL, "--budget", "0"], "0 is not in the range"),
@@ -429,6 +449,24 @@ def test_a_prefix_that_is_no_utf8_is_explained_byte_by_byte() -> None:
     assert "byte 3 (line 1, column 3) is" in run("explain", "--regex", "abc", prefix, code=1).output
 
 
+def test_tool_lists_and_schemas_have_the_same_options(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 1 << 20}}}
+    schema["properties"]["b"] = {"type": "string", "format": "date", "minLenth": 3}
+    tools, parameters = tmp_path / "tools.json", tmp_path / "schema.json"
+    tools.write_text(json.dumps([{"name": "f", "parameters": schema}]))
+    parameters.write_text(json.dumps(schema))
+    options = ["--max-bytes", "60", "--formats", "ignore", "--unknown", "ignore"]
+    answers = '[{"name": "f", "arguments": {"b": "soon"}}]', '{"b":"soon"}'
+    for file, more, answer in zip((tools, parameters), (["--tools"], []), answers, strict=True):
+        result = run("check", str(file), "-", *more, *options, stdin=answer)
+        assert result.stdout.startswith("yes")
+        assert not result.stderr
+        says = run("check", str(file), "-", *more, *options, stdin=answer + 50 * " ", code=2).stderr
+        assert "expected a text of at most max_bytes=60 bytes" in says
+        says = run("compile", str(file), *more, "--unknown", "refuse", code=2).stderr
+        assert "keyword 'minLenth' at" in says
+
+
 def test_keywords_that_say_nothing_are_reported_beside_the_answer(tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "boolean", "minLenth": 3}')
@@ -442,12 +480,12 @@ def test_all_commands_are_told_of_a_constraint_in_the_same_way() -> None:
         [
             (type(parameter), *parameter.opts, getattr(parameter, "help", None))
             for parameter in command.params
-            if parameter.name in ("given", "kind", "whitespace", "max_depth")
+            if parameter.name in ("given", "kind", *_LANGUAGE_OPTIONS)
         ]
         for command in main.commands.values()
     ]
     assert len(ways) == 4
-    assert len(ways[0]) == 8
+    assert len(ways[0]) == 11
     assert all(sorted(way, key=repr) == sorted(ways[0], key=repr) for way in ways)
 
 

@@ -17,6 +17,7 @@ from gcd.languages.grammar.gbnf_dialect import read_gbnf
 from gcd.languages.grammar.lark_dialect import read_lark
 from gcd.languages.grammar.productions import Rules
 from gcd.languages.grammar.unrolling import Unrolling
+from gcd.languages.literal import without_mark
 
 _STARTS = {"lark": "start", "gbnf": "root", "ebnf": "root"}
 _PER_CHARACTER = 10_000  # units; parsers are interpreted code
@@ -90,6 +91,7 @@ def grammar(
             allows, or all take more work than `gcd.work_limit`; names the rule or terminal.
     """
     check_kind(text, str, "a grammar is a str", "decode bytes, and read files")
+    text = without_mark(text)
     if dialect not in _STARTS:
         raise ConstraintError(f'dialect must be "lark", "gbnf" or "ebnf", got {dialect!r}')
     start = _STARTS[dialect] if start is None else start

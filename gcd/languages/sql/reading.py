@@ -126,7 +126,7 @@ def _listed(keys: int | list[int]) -> list[int]:
 
 def _entry(file: Path, name: str | None) -> Mapping[str, Any]:
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
+        entries = json.loads(file.read_text(encoding="utf-8-sig"))
         known = {entry["db_id"]: entry for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConstraintError(

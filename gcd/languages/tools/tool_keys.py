@@ -1,8 +1,9 @@
 """This module finds the key under which a tool says what its arguments are.
 
-    parameters      OpenAI, Gemini, BFCL: a JSON schema; xLAM: a description for each name
-    input_schema    Anthropic: a JSON schema
-    inputSchema     MCP: a JSON schema
+    parameters              OpenAI, Gemini, BFCL: a JSON schema; xLAM: a description for each name
+    parametersJsonSchema    Gemini: a JSON schema
+    input_schema            Anthropic: a JSON schema
+    inputSchema             MCP: a JSON schema; Bedrock: {"json": a JSON schema}
 
 A tool without any of them has no arguments. So a schema under another key, such as a misspelt
 `paramters`, would be lost in silence: every other key that may hold one is refused by its name,
@@ -19,12 +20,22 @@ from gcd.errors import ConstraintError, UnsupportedSchemaError, shown
 from gcd.languages.tools.type_strings import parse_type
 
 BY_NAME = "parameters"  # may hold descriptions by name
-_KEYS = (BY_NAME, "input_schema", "inputSchema")
+_USUAL = (BY_NAME, "input_schema", "inputSchema")
+_KEYS = (*_USUAL, "parametersJsonSchema", "parameters_json_schema")
+_INNER = "json"  # Bedrock has the schema one level down
 # Keys that describe a tool and constrain none of its calls, though they may hold a schema.
 _DESCRIPTIONS = frozenset(
     [
         *("outputSchema", "output_schema", "return", "returns", "response", "responseJsonSchema"),
-        *("annotations", "cache_control", "examples", "input_examples", "metadata", "_meta"),
+        *(
+            "response_json_schema",
+            "annotations",
+            "cache_control",
+            "examples",
+            "input_examples",
+            "metadata",
+            "_meta",
+        ),
     ]
 )
 SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf", "$ref")
@@ -48,26 +59,55 @@ def schema_key(tool: Mapping[str, Any]) -> str | None:
 def declared_parameters(tool: Mapping[str, Any]) -> Any:
     """Return what a tool has under the key for its arguments; an empty object without one."""
     key = schema_key(tool)
-    return {} if key is None else tool[key]
+    if key is None:
+        return {}
+    return tool[key][_INNER] if _is_nested(key, tool[key]) else tool[key]
 
 
-def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: bool = False) -> None:
+def schema_path(tool: Mapping[str, Any]) -> str:
+    """Return the JSON pointer of a tool's arguments, from the tool."""
+    key = schema_key(tool) or BY_NAME
+    return f"/{key}/{_INNER}" if _is_nested(key, tool.get(key)) else f"/{key}"
+
+
+def _is_nested(key: str, value: Any) -> bool:
+    """Whether a value is the object that Bedrock puts around a schema."""
+    if key not in ("inputSchema", "input_schema") or not isinstance(value, Mapping):
+        return False
+    return value.keys() == {_INNER} and isinstance(value[_INNER], Mapping)
+
+
+def is_schema(parameters: Any) -> bool:
+    """Return whether a value is a JSON schema, rather than a description for each parameter."""
+    if not isinstance(parameters, Mapping):
+        return False
+    if isinstance(parameters.get("type"), (str, list)):
+        return True
+    # A tool may have a parameter called "properties": then it is described by a type.
+    return any(word in parameters and not _has_type(parameters[word]) for word in SCHEMA_WORDS)
+
+
+def _has_type(description: Any) -> bool:
+    return isinstance(description, Mapping) and isinstance(description.get("type"), (str, list))
+
+
+def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str = "") -> None:
     """Raise `UnsupportedSchemaError` if a tool has a schema under a key that is not read.
 
     Args:
         tool: the object to look at.
         name: the tool's name, for the message.
         pointer: JSON pointer of the object in the tool list.
-        outside: whether the tool itself is under the key `function` of this object, so that no key
-            of this object is read for arguments.
+        outside: the key of this object under which the tool itself is, so that no key of this
+            object is read for arguments; "" if the object is the tool.
     """
     for key, value in tool.items():
-        if value is None or key in _DESCRIPTIONS or (outside and key == "function"):
+        if value is None or key in _DESCRIPTIONS or (outside and key == outside):
             continue
         if key in _KEYS:
             if outside:
                 raise UnsupportedSchemaError(
-                    key, pointer, f"stands beside 'function' of the tool {name!r}; put it inside"
+                    key, pointer, f"stands beside {outside!r} of the tool {name!r}; put it inside"
                 )
             continue
         near = _near_miss(str(key))
@@ -77,13 +117,14 @@ def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: boo
                 str(key),
                 pointer,
                 f"of the tool {name!r} is not read; {meant}The arguments of a tool stand under "
-                f"{', '.join(map(repr, _KEYS[:-1]))} or {_KEYS[-1]!r}, so rename it or remove it",
+                f"{', '.join(map(repr, _USUAL[:-1]))} or {_USUAL[-1]!r}, so rename it or remove it",
             )
     kind = tool.get("type", "function")
     if not outside and kind != "function" and schema_key(tool) is None:
         raise ConstraintError(
             f"the tool {name!r} at {pointer!r} is of type {shown(kind)} and says nothing of its "
-            f"arguments; give their schema under {BY_NAME!r}"
+            f"arguments; give their schema under {BY_NAME!r}, or remove a tool that the provider "
+            "runs itself"
         )
 
 

@@ -6,14 +6,17 @@ Benchmarks write schemas in a dialect of their own. BFCL, for one:
                                     "note": {"type": "String", "optional": true}}}
 
 Its structure is JSON Schema's; what differs is the name of a type, at any depth, and the word
-`optional`. `standard_schema` replaces the names by what they stand for (the table of
-`gcd.languages.tools.type_names`, or a Python type such as `List[str]`) and takes `optional` into
-account. Everything else is left as it is, at the same JSON pointer, for the compiler of JSON
-schemas to honour or to refuse. A type that nobody knows is refused by its name and its place.
+`optional`. Gemini writes counts as texts (`"minItems": "1"`), as protocol buffers do with long
+integers. `standard_schema` replaces the names by what they stand for (the table of
+`gcd.languages.tools.type_names`, or a Python type such as `List[str]`), reads such counts, and
+takes `optional` into account. Everything else is left as it is, at the same JSON pointer, for the
+compiler of JSON schemas to honour or to refuse. A type that nobody knows is refused by its name and
+its place.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +30,7 @@ from gcd.languages.tools.type_strings import any_of, parse_type
 _NAMED = (*NAMED, *DEFINITIONS, "dependencies")
 _SINGLE = (*SINGLE, "additionalItems")
 _LISTS = (*LISTS, "items")
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _TRUTH = {"true": True, "false": False}
 _MAX_NESTING = 64  # the compiler of JSON schemas refuses deeper ones
 
@@ -110,6 +114,8 @@ def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
         }
     if keyword in _LISTS and isinstance(value, list):
         return [standard_schema(inner, f"{pointer}/{i}", depth) for i, inner in enumerate(value)]
+    if keyword in _COUNTS and isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
+        return int(value)
     return standard_schema(value, pointer, depth) if keyword in _SINGLE else value
 
 

@@ -1,10 +1,11 @@
 """This module reads tool lists in the forms found in the wild: a name and a JSON schema a tool.
 
-Two forms are told apart tool by tool (`docs/tools.md` has all that is read):
+What is around tools is taken off first (`gcd.languages.tools.tool_wrappers`). Two forms are told
+apart tool by tool (`docs/tools.md` has all that is read):
 
-* **OpenAI** and whoever follows it: `{"type": "function", "function": {...}}` or the inner object
-  alone, whose `parameters` is a JSON schema of type object (`gcd.languages.tools.tool_schemas`).
-  Anthropic and MCP have the schema under another key (`gcd.languages.tools.tool_keys`).
+* **OpenAI** and whoever follows it: `parameters` is a JSON schema of type object
+  (`gcd.languages.tools.tool_schemas`). Anthropic, MCP and others have the schema under another key
+  (`gcd.languages.tools.tool_keys`).
 * **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, a Python
   type as a string (`gcd.languages.tools.type_strings`) or the name of a type. Where the tool has a
   list `required`, or any parameter of the tool list says `"required": true`, those not named so may
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +27,11 @@ from gcd.languages.json_schema.drafts import escape
 from gcd.languages.json_schema.keywords import HONOURED, TYPES
 from gcd.languages.tools.tool_keys import (
     BY_NAME,
-    SCHEMA_WORDS,
     check_keys,
     declared_parameters,
+    is_schema,
     schema_key,
+    schema_path,
 )
 from gcd.languages.tools.tool_schemas import (
     add_keyword,
@@ -37,6 +39,7 @@ from gcd.languages.tools.tool_schemas import (
     standard_schema,
     type_schema,
 )
+from gcd.languages.tools.tool_wrappers import Declaration, declarations
 from gcd.languages.tools.type_names import Schema
 from gcd.languages.tools.type_strings import parse_type
 
@@ -113,22 +116,21 @@ def parse_tools(tools: Any) -> ToolList:
     """Read a list of tools, each in either form, and return names and schemas.
 
     Args:
-        tools: any iterable of mappings, as `json.loads` returns them.
+        tools: any iterable of mappings, as `json.loads` returns them, or an object with one under
+            `tools`, `functions` or `function_declarations`.
 
     Raises:
         ConstraintError: for a malformed tool, with its place in the list and what is wrong.
         UnsupportedSchemaError: for a keyword or a type of a parameter that is not honoured.
     """
-    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
-        raise ConstraintError(f"tools must be a list of objects, got {shown(tools)}")
-    entries = [_unwrapped(tool, i) for i, tool in enumerate(tools)]
+    found = declarations(tools)
     marked = any(
         isinstance(parameter, Mapping) and parameter.get("required") is True
-        for entry, _ in entries
-        for parameter in _parameters(entry).values()
+        for declaration in found
+        for parameter in _parameters(declaration.entry).values()
     )
     unknown: Counter[str] = Counter()
-    parsed = [_tool(entry, i, inside, marked, unknown) for i, (entry, inside) in enumerate(entries)]
+    parsed = [_tool(declaration, marked, unknown) for declaration in found]
     seen: dict[str, int] = {}
     for i, tool in enumerate(parsed):
         if tool.name in seen:
@@ -140,77 +142,39 @@ def parse_tools(tools: Any) -> ToolList:
     return ToolList(tuple(parsed), unknown)
 
 
-def _unwrapped(tool: Any, index: int) -> tuple[Mapping[str, Any], str]:
-    """The object with the name, and its JSON pointer in the list."""
-    if not isinstance(tool, Mapping):
-        raise ConstraintError(f"tool {index} must be an object, got {shown(tool)}")
-    if tool.get("function") is not None:
-        if "name" in tool:
-            raise ConstraintError(
-                f"tool {index} has both 'name' and 'function', and either could be the tool; "
-                "remove one of them"
-            )
-        if not isinstance(tool["function"], Mapping):
-            raise ConstraintError(
-                f"tool {index}: 'function' must be an object, got {shown(tool['function'])}"
-            )
-        check_keys(tool, str(tool["function"].get("name")), f"/{index}", outside=True)
-        return tool["function"], f"/{index}/function"
-    return tool, f"/{index}"
-
-
 def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     parameters = declared_parameters(entry)
     return parameters if isinstance(parameters, Mapping) else {}
 
 
-def _tool(
-    entry: Mapping[str, Any], index: int, inside: str, marked: bool, unknown: Counter[str]
-) -> Tool:
-    name = entry.get("name")
-    if not isinstance(name, str) or not name:
-        raise ConstraintError(f"tool {index}: 'name' must be a non-empty text, got {shown(name)}")
+def _tool(declaration: Declaration, marked: bool, unknown: Counter[str]) -> Tool:
+    entry, inside, called = declaration
+    name = entry["name"]
     check_keys(entry, name, inside)
+    called = f"{called} ({name})"
     key, parameters = schema_key(entry) or BY_NAME, declared_parameters(entry)
     if not isinstance(parameters, Mapping):
+        raise ConstraintError(f"{called}: {key!r} must be an object, got {shown(parameters)}")
+    pointer = inside + schema_path(entry)
+    flat = key == BY_NAME and not is_schema(parameters)
+    if parameters and not flat and not is_schema(parameters):
         raise ConstraintError(
-            f"tool {index} ({name}): {key!r} must be an object, got {shown(parameters)}"
-        )
-    pointer = f"{inside}/{key}"
-    flat = key == BY_NAME and not _is_schema(parameters)
-    if parameters and not flat and not _is_schema(parameters):
-        raise ConstraintError(
-            f"tool {index} ({name}): {key!r} must be a JSON schema of type 'object', "
-            f"got {shown(parameters)}"
+            f"{called}: {key!r} must be a JSON schema of type 'object', got {shown(parameters)}"
         )
     if flat:
         required = entry.get("required")
-        schema = _flat_schema(parameters, required, index, name, pointer, marked, unknown)
+        schema = _flat_schema(parameters, required, called, pointer, marked, unknown)
     else:
-        schema = _object_schema(parameters, index, name, pointer)
+        schema = _object_schema(parameters, called, pointer)
     description = entry.get("description")
     return Tool(name, description if isinstance(description, str) else "", schema, pointer, flat)
 
 
-def _is_schema(parameters: Mapping[str, Any]) -> bool:
-    """Whether `parameters` is a JSON schema, rather than a description for each parameter."""
-    kind = parameters.get("type")
-    if isinstance(kind, (str, list)):
-        return True
-    # A tool may have a parameter called "properties": then it is described by a type.
-    return any(word in parameters and not _has_type(parameters[word]) for word in SCHEMA_WORDS)
-
-
-def _has_type(description: Any) -> bool:
-    return isinstance(description, Mapping) and isinstance(description.get("type"), (str, list))
-
-
-def _object_schema(parameters: Mapping[str, Any], index: int, name: str, pointer: str) -> Schema:
+def _object_schema(parameters: Mapping[str, Any], called: str, pointer: str) -> Schema:
     kind = parameters.get("type", "object")
     if type_schema(kind, pointer) not in ({"type": "object"}, {"type": ["object"]}):
         raise ConstraintError(
-            f"tool {index} ({name}): the schema of the parameters must have type 'object', "
-            f"got {shown(kind)}"
+            f"{called}: the schema of the parameters must have type 'object', got {shown(kind)}"
         )
     return standard_schema({**parameters, "type": "object"}, pointer)
 
@@ -218,8 +182,7 @@ def _object_schema(parameters: Mapping[str, Any], index: int, name: str, pointer
 def _flat_schema(
     parameters: Mapping[str, Any],
     required: Any,
-    index: int,
-    tool: str,
+    called: str,
     pointer: str,
     marked: bool,
     unknown: Counter[str],
@@ -228,14 +191,14 @@ def _flat_schema(
         isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
     ):
         raise ConstraintError(
-            f"tool {index} ({tool}): 'required' must be a list of names, got {shown(required)}"
+            f"{called}: 'required' must be a list of names, got {shown(required)}"
         )
     properties: Schema = {}
     mandatory = []
     for name, description in parameters.items():
         if not isinstance(name, str) or not isinstance(description, Mapping):
             raise ConstraintError(
-                f"tool {index} ({tool}): parameter {name!r} must be described by an object, "
+                f"{called}: parameter {name!r} must be described by an object, "
                 f"got {shown(description)}"
             )
         properties[name], optional = _parameter(description, f"{pointer}/{escape(name)}", unknown)

@@ -21,9 +21,23 @@ EXAMPLE = Example(
 )
 RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
 WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
-OPTIONS = SimpleNamespace(max_calls=None, demand="nothing", thinking="none")
+OPTIONS = SimpleNamespace(
+    max_calls=None, demand="nothing", thinking="none", formats="assert", max_bytes=None
+)
 TASK = record_task(SimpleNamespace(task=OPTIONS), None, Counter())
 FOUR = Trial("gcd", "smc", 4)
+
+
+def test_a_limit_beyond_all_answers_does_not_refuse_a_record():
+    tool = {"name": "f", "parameters": {"a": {"type": "str", "maxLength": 1 << 20}}}
+    record = ToolRecord("8", "Call f.", (tool,), (Call("f", {"a": "x"}),))
+    options = SimpleNamespace(**vars(OPTIONS) | {"formats": "ignore", "max_bytes": 300})
+    task = record_task(SimpleNamespace(task=options), None, Counter())
+    language = task.language(Request(record, "json"))
+    assert language.max_bytes == 300
+    assert language.accepts(task.gold(Request(record, "json")))
+
+
 BROKEN = b'[{"name": "f", "argu'
 
 

@@ -54,7 +54,9 @@ def test_the_prompt_goes_on_where_the_thoughts_end(style):
 
 
 def test_a_row_is_about_the_calls():
-    options = SimpleNamespace(max_calls=None, demand="nothing", thinking="free")
+    options = SimpleNamespace(
+        max_calls=None, demand="nothing", thinking="free", formats="assert", max_bytes=None
+    )
     config = SimpleNamespace(task=options, model=SimpleNamespace(prompt="compact"))
     task = record_task(config, None, Counter())
     request = Request(RECORD, "json")

@@ -90,6 +90,8 @@ def test_an_interruption_leaves_the_previous_file(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_tensors({}, tmp_path / "some.safetensors")
     assert read_json(tmp_path / "some.json") == json.loads('{"é": 1}')
+    (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf{}")
+    assert read_json(tmp_path / "marked.json") == {}
     assert read_tensors(tmp_path / "some.safetensors").keys() == TENSORS.keys()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from codecs import BOM_UTF8
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -271,6 +272,8 @@ def test_rank_files_may_leave_ids_out(tmp_path: Path) -> None:
     path.write_bytes(base64.b64encode(b"\xff") + b" 2\n\n" + base64.b64encode(b"a b") + b" 0\n")
     vocabulary = Vocabulary.from_ranks(path, eos_ids=[4])
     assert vocabulary.token_bytes == (b"a b", b"", b"\xff", b"", b"")
+    path.write_bytes(BOM_UTF8 + path.read_bytes())
+    assert Vocabulary.from_ranks(path, eos_ids=[4]) == vocabulary
 
 
 @pytest.mark.parametrize("line", ["YQ==", "Y Q 1", "YQ== one", "!!!! 1", "YQ== 0", "YQ== -1"])

@@ -101,6 +101,14 @@ LETTER: "a".."c" | /[x-z]/i
 """
 
 
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [('start: "a" | B\nB: "b"', "lark"), ('root ::= "a" | "b"', "gbnf"), ("root ::= [ab]", "ebnf")],
+)
+def test_a_byte_order_mark_is_no_part_of_a_grammar(text, dialect):
+    assert gcd.grammar(f"\ufeff{text}", dialect) == gcd.grammar(text, dialect)
+
+
 def test_the_page_shows_what_is_printed(capsys):
     page = (Path(__file__).parents[4] / "docs" / "grammars.md").read_text(encoding="utf-8")
     code = page.partition("```python\n")[2].partition("```")[0]

@@ -76,6 +76,8 @@ def test_an_entry_of_spiders_list_is_read(tmp_path: Path) -> None:
     path = tmp_path / "tables.json"
     path.write_text(json.dumps([ENTRY, {**ENTRY, "db_id": "other"}]))
     assert gcd.sql_schema(path, "shop") == SHOP
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert gcd.sql_schema(path, "shop") == SHOP
     with pytest.raises(ConstraintError, match="'shops', but 2 others, such as other, shop"):
         gcd.sql_schema(path, "shops")
     with pytest.raises(ConstraintError, match="is a list of databases, such as other, shop: say"):

@@ -225,7 +225,23 @@ def test_unknown_types_are_counted_over_the_list() -> None:
 @pytest.mark.parametrize(
     ("tools", "message"),
     [
-        ("not a list", "must be a list"),
+        ("not a list", "must be a list.*json.loads"),
+        ({"name": "f"}, "got .*; put a single tool into a list"),
+        ({"type": "function", "function": {"name": "f"}}, "; put a single tool into a list"),
+        ({"tools": 3}, "tools at '/tools' must be a list"),
+        ({"tools": [], "functions": []}, "under 'tools' and 'functions'; keep one"),
+        ({"tools": [{"description": "x"}]}, r"tool 0 \(at '/tools/0'\): 'name' is missing"),
+        (
+            {"function_declarations": {"name": "f"}},
+            "tool 0: 'function_declarations' must be a list",
+        ),
+        ([{"functionDeclarations": [3]}], "tool at '/0/functionDeclarations/0' must be an object"),
+        ([{"google_search": {}}], "'name' is missing; expected .* got .* 'google_search'. A tool "),
+        ([{"type": "web_search"}], "tool 0 is of type 'web_search' and has no name; .* remove it"),
+        ([{"type": "mcp", "server_label": "x"}], "tool 0 is of type 'mcp'"),
+        ([{"type": "custom", "name": "x"}], "'x' at '/0' is of type 'custom'"),
+        ([{"toolSpec": []}], r"tool 0: 'toolSpec' must be an object, got \[\]"),
+        ([{"toolSpec": {}, "function": {}}], "both 'toolSpec' and 'function'|'function' and"),
         ({"name": "f"}, "must be a list"),
         (None, "must be a list"),
         (["f"], "tool 0 must be an object"),
@@ -289,6 +305,82 @@ def test_a_schema_that_would_be_lost_is_refused_by_name(key: str, value: Any, me
 def test_parameters_beside_the_tool_they_belong_to_are_refused() -> None:
     with pytest.raises(UnsupportedSchemaError, match="beside 'function' of the tool 'f'"):
         parse_tools([{"type": "function", "parameters": _CITY, "function": {"name": "f"}}])
+
+
+@pytest.mark.parametrize("key", ["function_declarations", "functionDeclarations"])
+def test_what_stands_beside_several_tools_is_refused_by_name(key: str) -> None:
+    with pytest.raises(UnsupportedSchemaError, match=f"beside '{key}'.* remove it") as refused:
+        parse_tools([PLAIN, {key: [{"name": "g"}], "google_search": {}}])
+    assert (refused.value.keyword, refused.value.pointer) == ("google_search", "/1")
+
+
+PLAIN = {"name": "f", "parameters": _CITY}
+UPPER = {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}}
+BEDROCK = {"name": "f", "inputSchema": {"json": _CITY}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "pointer"),
+    [
+        ([PLAIN], "/0/parameters"),
+        ({"tools": [PLAIN], "nextCursor": "x", "tool_choice": "auto"}, "/tools/0/parameters"),
+        ({"functions": [PLAIN], "model": "m"}, "/functions/0/parameters"),
+        ({"tools": [{"type": "function", "function": PLAIN}]}, "/tools/0/function/parameters"),
+        (
+            [{"function_declarations": [{"name": "f", "parameters": UPPER}]}],
+            "/0/function_declarations/0/parameters",
+        ),
+        (
+            {"tools": [{"functionDeclarations": [{"name": "f", "parameters": UPPER}]}],
+             "toolConfig": {"functionCallingConfig": {"mode": "ANY"}}},
+            "/tools/0/functionDeclarations/0/parameters",
+        ),
+        (
+            {"function_declarations": [{"name": "f", "parameters_json_schema": _CITY}]},
+            "/function_declarations/0/parameters_json_schema",
+        ),
+        ([{"toolSpec": BEDROCK}], "/0/toolSpec/inputSchema/json"),
+        (
+            {"toolConfig": {"tools": [{"cachePoint": {"type": "default"}}, {"toolSpec": BEDROCK}]}},
+            "/toolConfig/tools/1/toolSpec/inputSchema/json",
+        ),
+        ([{"name": "f", "input_schema": _CITY}], "/0/input_schema"),
+        ({"tools": [{"name": "f", "inputSchema": _CITY}]}, "/tools/0/inputSchema"),
+    ],
+)  # fmt: skip
+def test_wrappers_are_taken_off(tools: Any, pointer: str) -> None:
+    (tool,) = parse_tools(tools).tools
+    assert (tool.name, tool.pointer) == ("f", pointer)
+    assert tool.parameters == parse_tools([PLAIN]).tools[0].parameters
+    found: Any = tools
+    for step in pointer.split("/")[1:]:
+        found = found[int(step) if isinstance(found, list) else step]
+    assert found in (_CITY, UPPER)
+
+
+def test_several_tools_of_several_wrappers_keep_their_order() -> None:
+    names = [{"name": name} for name in "abcdef"]
+    tools = [
+        {"function_declarations": names[:2]},
+        names[2],
+        {"type": "function", "function": names[3]},
+        {"toolSpec": names[4]},
+        {"functionDeclarations": names[5:]},
+    ]
+    assert [tool.name for tool in parse_tools({"tools": tools}).tools] == list("abcdef")
+    with pytest.raises(ConstraintError, match="tool 6 has the name 'a' of tool 0"):
+        parse_tools([*tools, {"name": "a"}])
+
+
+def test_a_parameter_may_be_called_json() -> None:
+    (tool,) = parse_tools([_flat({"json": {"type": "str"}})]).tools
+    assert [(p.name, p.schema) for p in tool.parameters] == [("json", STR)]
+
+
+def test_counts_may_be_texts_of_digits() -> None:
+    schema = {**UPPER, "properties": {"a": {"type": "ARRAY", "minItems": "1", "maxItems": "2"}}}
+    (tool,) = parse_tools([{"function_declarations": [{"name": "f", "parameters": schema}]}]).tools
+    assert tool.schema["properties"]["a"] == {"type": "array", "minItems": 1, "maxItems": 2}
 
 
 def test_what_holds_no_schema_is_nobodys_business() -> None:

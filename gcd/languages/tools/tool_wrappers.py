@@ -1,0 +1,153 @@
+"""This module takes off what providers put around tools.
+
+    {"tools": [...]}, {"toolConfig": {"tools": [...]}}, {"functions": [...]}    a list with a name
+    {"function_declarations": [...]}                         Gemini: several tools in one object
+    {"type": "function", "function": {...}}                  OpenAI's chat completions
+    {"toolSpec": {...}}                                      Bedrock
+
+Wrappers are told by their keys. What is none of them, and no tool by itself, is refused with the
+keys that it has; so are tools that a provider runs itself, such as a web search, whose calls no
+constraint is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gcd.errors import ConstraintError, UnsupportedSchemaError, at, shown
+from gcd.languages.tools.tool_keys import check_keys
+
+_LISTS = ("tools", "functions")
+_CONFIGS = ("toolConfig", "tool_config")
+_SEVERAL = ("function_declarations", "functionDeclarations")
+_SINGLE = ("function", "toolSpec", "tool_spec")
+_MARKS = ("cachePoint", "cache_point")  # Bedrock: among tools, and none
+_EXPECTED = "a list of objects, or an object that has such a list under 'tools'"
+_RUN_ELSEWHERE = "a tool that the provider runs itself has no calls to constrain, so remove it"
+
+
+class Declaration(NamedTuple):
+    """A tool without what was around it.
+
+    Attributes:
+        entry: the object with the name.
+        pointer: its JSON pointer in what was given.
+        called: what messages call it: its number, and its place if that is another.
+    """
+
+    entry: Mapping[str, Any]
+    pointer: str
+    called: str
+
+
+def declarations(tools: Any) -> list[Declaration]:
+    """Return the tools of a list, or of a wrapper around one, in the order given.
+
+    Raises:
+        ConstraintError: for what is neither, with what was expected and what it is.
+        UnsupportedSchemaError: for a tool or an argument schema in a place that is not read.
+    """
+    found: list[Declaration] = []
+    for tool, pointer in _items(tools, ""):
+        called = f"tool {len(found)}"
+        if not isinstance(tool, Mapping):
+            raise ConstraintError(f"{called} must be an object, got {shown(tool)}")
+        if len(tool) == 1 and next(iter(tool)) in _MARKS:
+            continue
+        for entry, inside in _unwrapped(tool, pointer, called):
+            number = f"tool {len(found)}"
+            is_plain = inside in (f"/{len(found)}", f"/{len(found)}/function")
+            where = number if is_plain else f"{number} ({at(inside)})"
+            _check_declaration(entry, where)
+            found.append(Declaration(entry, inside, where))
+    return found
+
+
+def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
+    """What a list holds, or the list in an object; each with its JSON pointer."""
+    if not isinstance(tools, Mapping):
+        if isinstance(tools, (str, bytes)) or not isinstance(tools, Iterable):
+            hint = "; parse JSON text with json.loads" if isinstance(tools, (str, bytes)) else ""
+            place = f" {at(pointer)}" if pointer else ""
+            raise ConstraintError(f"tools{place} must be {_EXPECTED}; got {shown(tools)}{hint}")
+        yield from ((tool, f"{pointer}/{i}") for i, tool in enumerate(tools))
+        return
+    lists = [key for key in _LISTS if tools.get(key) is not None]
+    configs = [key for key in _CONFIGS if _has_list(tools.get(key))]
+    if len(lists) + len(configs) > 1:
+        raise ConstraintError(
+            f"there are tools under {' and '.join(map(repr, lists + configs))}; keep one of them"
+        )
+    if lists or configs:
+        (key,) = lists or configs
+        yield from _items(tools[key], f"{pointer}/{key}")
+    elif any(key in tools for key in _SEVERAL):
+        yield tools, pointer
+    else:
+        is_tool = "name" in tools or any(key in tools for key in _SINGLE)
+        hint = "; put a single tool into a list" if is_tool else ""
+        raise ConstraintError(f"tools must be {_EXPECTED}; got {shown(tools)}{hint}")
+
+
+def _has_list(config: Any) -> bool:
+    """Whether an object has tools, which Gemini's `toolConfig` beside `tools` has not."""
+    return isinstance(config, Mapping) and config.get("tools") is not None
+
+
+def _unwrapped(
+    tool: Mapping[str, Any], pointer: str, called: str
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The tools in one object of a list: often it is one itself."""
+    wrappers = [key for key in (*_SEVERAL, *_SINGLE) if tool.get(key) is not None]
+    if not wrappers:
+        yield tool, pointer
+        return
+    key = wrappers[0]
+    second = "name" if "name" in tool else wrappers[1] if wrappers[1:] else None
+    if second is not None:
+        raise ConstraintError(
+            f"{called} has both {second!r} and {key!r}, and either could be the tool; remove one "
+            "of them"
+        )
+    inner, inside = tool[key], f"{pointer}/{key}"
+    if key in _SINGLE:
+        if not isinstance(inner, Mapping):
+            raise ConstraintError(f"{called}: {key!r} must be an object, got {shown(inner)}")
+        check_keys(tool, str(inner.get("name")), pointer, outside=key)
+        yield inner, inside
+        return
+    for other in tool:
+        if other != key and tool[other] is not None:
+            raise UnsupportedSchemaError(
+                str(other),
+                pointer,
+                f"stands beside {key!r}, where it is not read; {_RUN_ELSEWHERE}",
+            )
+    if not isinstance(inner, list):
+        raise ConstraintError(f"{called}: {key!r} must be a list of tools, got {shown(inner)}")
+    for i, each in enumerate(inner):
+        if not isinstance(each, Mapping):
+            raise ConstraintError(
+                f"the tool {at(f'{inside}/{i}')} must be an object, got {shown(each)}"
+            )
+        yield each, f"{inside}/{i}"
+
+
+def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
+    """Raise if this is no tool with a name."""
+    name, kind = entry.get("name"), entry.get("type", "function")
+    if isinstance(name, str) and name:
+        return
+    if "name" in entry:
+        raise ConstraintError(f"{called}: 'name' must be a non-empty text, got {shown(name)}")
+    if isinstance(kind, str) and kind.lower() not in ("function", "object"):
+        raise ConstraintError(
+            f"{called} is of type {shown(kind)} and has no name; {_RUN_ELSEWHERE}"
+        )
+    keys = ", ".join(repr(key) for key in list(entry)[:8]) or "no keys"
+    raise ConstraintError(
+        f"{called}: 'name' is missing; expected a tool with a name, or one under "
+        f"{', '.join(map(repr, _SINGLE[:2]))} or {_SEVERAL[0]!r}; got an object with {keys}. "
+        f"{_RUN_ELSEWHERE[0].upper()}{_RUN_ELSEWHERE[1:]}"
+    )

@@ -1,0 +1,159 @@
+"""Files are read without byte order marks, and a command says what it skipped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.commongen.records import read_file
+from experiments.commongen.training import read_training
+from experiments.convergence.problems import read_problems
+from experiments.harness.config import DataConfig
+from experiments.harness.records import DataError, ReadResult, at_most_skipped, read_lines
+from experiments.json_schema.records import load_records
+from experiments.sql.databases import read_sources
+from experiments.sql.questions import read_questions
+from experiments.tool_calling.records import read_toolcalls, read_xlam
+
+ROOT = Path(__file__).resolve().parents[3]
+REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
+MARK = b"\xef\xbb\xbf"
+TOOLS = ROOT / "data" / "xlam" / "records_500_599.jsonl"
+SETS = ROOT / "data" / "commongen" / "dev_100.jsonl"
+JSON = ROOT / "data" / "json_schema" / "records.jsonl"
+SQL = ROOT / "data" / "sql"
+
+
+def some(path: Path, count: int = 3) -> bytes:
+    return b"".join(path.read_bytes().splitlines(keepends=True)[:count])
+
+
+def as_list(content: bytes) -> bytes:
+    return json.dumps([json.loads(line) for line in content.splitlines()]).encode()
+
+
+def questions(path: Path) -> Any:
+    return read_questions(path, read_sources(SQL))
+
+
+READERS: list[tuple[str, bytes, Callable[[Path], Any]]] = [
+    ("x.jsonl", some(TOOLS), read_xlam),
+    ("x.json", as_list(some(TOOLS)), read_toolcalls),
+    ("x.jsonl", some(SETS), read_file),
+    ("x.tsv", b"dog run park\tA dog runs in the park.\n" * 2, lambda path: read_training([path])),
+    ("x.jsonl", some(JSON), lambda path: load_records(DataConfig(path=str(path)), 9)),
+    ("x.jsonl", some(SQL / "questions.jsonl"), questions),
+    ("x.json", as_list(some(SQL / "questions.jsonl")), questions),
+    ("x.json", b'[{"prompt": "a", "budget": 3, "strings": ["b"]}]', read_problems),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "read"), READERS)
+def test_a_byte_order_mark_is_no_part_of_a_file(
+    name: str, content: bytes, read: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    plain, marked, joined = (tmp_path / kind / name for kind in ("plain", "marked", "joined"))
+    for path, written in ((plain, content), (marked, MARK + content)):
+        path.parent.mkdir()
+        path.write_bytes(written)
+    expected = read(plain)
+    assert read(marked) == expected
+    if name != "x.json":
+        joined.parent.mkdir()
+        joined.write_bytes(MARK + content + MARK + content)
+        twice = read(joined)
+        if isinstance(twice, ReadResult):
+            assert (len(twice.records), twice.skipped) == (2 * len(expected.records), ())
+        else:
+            assert [each.concepts for each in twice] == [each.concepts for each in expected]
+
+
+def test_inflections_and_databases_may_begin_with_a_mark(tmp_path: Path) -> None:
+    data, words = tmp_path / "sets.jsonl", tmp_path / "words.jsonl"
+    data.write_bytes(some(SETS, 1))
+    words.write_bytes(MARK + b'[["field"], ["look"], ["stand"]]\n')
+    (record,) = read_file(data, str(words)).records
+    assert record.inflections == (("field",), ("look",), ("stand",))
+    folder = tmp_path / "databases"
+    folder.mkdir()
+    (folder / "bakery.sql").write_bytes(MARK + (SQL / "bakery.sql").read_bytes())
+    assert read_sources(folder)["bakery"].schema == read_sources(SQL)["bakery"].schema
+    for path in folder.iterdir():
+        path.unlink()
+    entry = {"db_id": "zoo", "table_names_original": ["t"], "column_types": ["text", "text"],
+             "column_names_original": [[-1, "*"], [0, "a"]], "primary_keys": [],
+             "foreign_keys": []}  # fmt: skip
+    (folder / "tables.json").write_bytes(MARK + json.dumps([entry]).encode())
+    assert list(read_sources(folder)) == ["zoo"]
+
+
+def _whole(row: Any, default_id: str) -> int:
+    if not isinstance(row, int):
+        raise ValueError("no number")
+    return row
+
+
+@pytest.mark.parametrize(("bad", "share"), [(0, 0.0), (1, 0.25), (3, 0.5)])
+def test_a_command_fails_above_the_stated_share(
+    bad: int, share: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "numbers.jsonl"
+    path.write_text("1\n2\n3\n" + '"x"\n' * bad)
+    done = []
+    with at_most_skipped("data.max_skipped", share):
+        done.append(read_lines(path, _whole, "a number"))
+        done.append(done[0].part(1, 1))
+    assert [result.share_skipped for result in done] == [share, share]
+    if bad:
+        words = f"{path}: {bad} of {3 + bad} records ({share:.1%}) are malformed and skipped"
+        assert f"{words}; the first (4): no number" in caplog.text
+        with (
+            pytest.raises(DataError, match=r"more than data\.max_skipped=0\.1 allows"),
+            at_most_skipped("data.max_skipped", 0.1),
+        ):
+            done.append(read_lines(path, _whole, "a number"))
+        assert len(done) == 3, "what was asked for is done before"
+    with at_most_skipped("data.max_skipped", 0):  # nothing of what was read before counts
+        pass
+
+
+def test_an_error_is_not_hidden_by_what_was_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.jsonl"
+    path.write_text('1\n"x"\n')
+    missing: dict[str, int] = {}
+    with pytest.raises(KeyError), at_most_skipped("key", 0):
+        missing[str(read_lines(path, _whole, "a number"))]
+
+
+@pytest.mark.slow
+def test_the_command_states_what_it_skipped_and_fails_above_the_share(tmp_path: Path) -> None:
+    data = tmp_path / "records.jsonl"
+    data.write_bytes(MARK + b"\n".join([*some(REQUESTS, 2).splitlines(), b"{not json", b""]))
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "tests" / "models" / "stories260K", model)
+    command = [
+        *(sys.executable, "-m", "experiments.run", "+task=xlam", f"data.path={data}"),
+        *(f"model.path={model}", "model.device=cpu", "wandb=disabled", "task.max_calls=1"),
+        *("task.methods=[gcd]", "task.particles=[1]", "task.budget=tight"),
+        f"run_dir={tmp_path / 'run'}",
+    ]
+    for more, code in ((), 2), (("data.max_skipped=0.4",), 0):
+        done = subprocess.run(
+            [*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == code, done.stderr
+        said = "1 of 3 records (33.3%) are malformed and skipped; the first (3): Expecting"
+        assert said in done.stdout + done.stderr
+        assert ("more than data.max_skipped=0.01 allows" in done.stderr) == bool(code)
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert (summary["records"], summary["malformed"]) == (2, 1)
+        assert summary["malformed_share"] == pytest.approx(1 / 3, abs=1e-6)
+        table = (tmp_path / "run" / "table.md").read_text()
+        assert "1 malformed records left out. They are 33.3% of what the source holds." in table
