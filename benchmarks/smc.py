@@ -15,11 +15,13 @@ import argparse
 import importlib.util
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -99,27 +101,44 @@ class Run(NamedTuple):
 
 @contextmanager
 def metered(model: Any, clock: Callable[[], float]) -> Iterator[Passes]:
-    """Count the forward passes of a model, whoever asks for them."""
-    passes, started = Passes(), []
+    """Count the forward passes of a model, whoever asks for them.
 
-    def begins(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        ids = named["input_ids"] if "input_ids" in named else arguments[0]
-        passes.calls += 1
-        passes.positions += ids.numel()
-        started.append(clock())
-
-    def ends(*_: Any) -> None:
-        passes.seconds += clock() - started.pop()
-
-    hooks = [
-        model.register_forward_pre_hook(begins, with_kwargs=True),
-        model.register_forward_hook(ends),
-    ]
+    The hooks stay on the model, because a change of hooks makes `smc.TransformersLM` read its kept
+    prompts again.
+    """
+    if model not in _METERS:
+        _METERS[model] = meter = _Meter()
+        model.register_forward_pre_hook(meter.begin, with_kwargs=True)
+        model.register_forward_hook(meter.end)
+    meter = _METERS[model]
+    meter.clock, meter.passes = clock, Passes()
     try:
-        yield passes
+        yield meter.passes
     finally:
-        for hook in hooks:
-            hook.remove()
+        meter.passes = None
+
+
+class _Meter:
+    """Hooks that count while there is something to count into."""
+
+    def __init__(self) -> None:
+        self.clock: Callable[[], float] = time.perf_counter
+        self.passes: Passes | None = None
+        self._started: list[float] = []
+
+    def begin(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if self.passes is not None:
+            ids = named["input_ids"] if "input_ids" in named else arguments[0]
+            self.passes.calls += 1
+            self.passes.positions += ids.numel()
+            self._started.append(self.clock())
+
+    def end(self, *_: Any) -> None:
+        if self.passes is not None:
+            self.passes.seconds += self.clock() - self._started.pop()
+
+
+_METERS: WeakKeyDictionary[Any, _Meter] = WeakKeyDictionary()
 
 
 def ours(case: Case, particles: int) -> list[Way]:

@@ -104,7 +104,7 @@ class BudgetMask:
         self.batch.check_states(states)
         check_shape(states, tuple(states.shape[:1]), "states, one for each row")
         check_shape(remaining, tuple(states.shape), "remaining tokens, one number for each state")
-        check_indices(remaining, 1 << 62, "number of tokens", least=-(1 << 62))
+        check_indices(remaining, 1 << 63, "number of tokens", least=-(1 << 63))
         # No budget reaches what cannot be reached.
         left = remaining.long().clamp(max=UNREACHABLE)
         return fits(self.steps_after(states), left.unsqueeze(-1))
