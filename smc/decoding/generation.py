@@ -35,7 +35,7 @@ from smc.decoding.logits_processor import one_or_more
 from smc.drafters import Drafter
 from smc.draw import Keys, Purpose, categorical, uniform
 from smc.interface import sample
-from smc.models.suitability import check_evaluating, check_suitable, num_logits
+from smc.models.suitability import check_state, check_suitable, num_logits
 from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
@@ -271,7 +271,7 @@ def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...
             "decoders alone; use smc.BudgetLogitsProcessor"
         )
     check_suitable(model)
-    check_evaluating(model)
+    check_state(model)
     vocabulary = constraint.vocabulary
     width = num_logits(model)
     if width != vocabulary.size:

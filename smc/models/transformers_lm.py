@@ -41,7 +41,7 @@ from smc.models.self_check import Mode, check_static, shares_prompts
 from smc.models.shared_prompts import SharedPrompts
 from smc.models.sharing_rows import SharingRows
 from smc.models.static_cache import StaticTransformer
-from smc.models.suitability import check_evaluating, check_suitable, num_logits
+from smc.models.suitability import check_state, check_suitable, num_logits
 
 SMALL = 30_000_000
 """Parameters of a model whose passes are as fast as guesses of what they could read ahead."""
@@ -141,7 +141,7 @@ class TransformersLM:
         Raises:
             ValueError: the model is in training mode.
         """
-        check_evaluating(self.model)
+        check_state(self.model)
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
@@ -166,7 +166,7 @@ class TransformersLM:
             ValueError: the model fails its self-check (`smc.models.self_check`), or is in training
                 mode.
         """
-        check_evaluating(self.model)
+        check_state(self.model)
         forward, mode = StaticTransformer(self.model, self.context), Mode.of(self.model)
         if mode not in self._static:
             self._shares_prompts()  # refuses with the better reason
