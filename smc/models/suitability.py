@@ -1,4 +1,4 @@
-"""Checks that a `transformers` model can be sampled from, and the width of its logits.
+"""Checks that a `transformers` model can be sampled from, and the sizes that it has.
 
 `check_suitable` refuses models of another kind (encoder-decoders, classifiers, models without a
 language-modeling head, dynamically quantized or offloaded models). `check_state` refuses states
@@ -165,6 +165,20 @@ def num_logits(model: Any) -> int:
         )
     _WIDTHS[model] = identity, logits.shape[2]
     return logits.shape[2]
+
+
+def num_embeddings(model: Any) -> int | None:
+    """Return the number of token ids that the model can read; None where its table doesn't say."""
+    table = model.get_input_embeddings()
+    table = table.get_base_layer() if hasattr(table, "get_base_layer") else table  # of peft
+    return getattr(table, "num_embeddings", None)
+
+
+def context_of(model: Any) -> int | None:
+    """Return the number of positions that a model was built for; None where it doesn't say."""
+    config = model.config.get_text_config()
+    names = ("max_position_embeddings", "max_seq_len")
+    return next((getattr(config, name) for name in names if hasattr(config, name)), None)
 
 
 def _head_of(model: Any) -> Iterator[object]:
