@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import FrameType
@@ -154,6 +155,20 @@ def batch_logits_processor() -> Any:
 def per_request_processor(kind: type) -> type:
     """Return the class that does for each request of a batch what a processor does for all."""
     return private(_BATCH_PROCESSORS, "CLASSIC_TO_CB_PROCESSORS_MAP")[kind]
+
+
+@contextmanager
+def outside_of_batches(model: Any) -> Iterator[None]:
+    """Let a model read as usual that 5.17 has set up for a continuous batch already."""
+    config = model.config.get_text_config()
+    name = attention_name(config)
+    try:
+        if name is not None:
+            set_attention_name(config, name.removeprefix("paged|"))
+        yield
+    finally:
+        if name is not None:
+            set_attention_name(config, name)
 
 
 def unfinished_requests(manager: Any) -> set[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from smc.models.protocol import check_ids, check_length, token_ids
 from smc.models.suitability import context_of, num_embeddings, num_logits
 from smc.settings import check_temperature, check_top_p, real, whole
+from smc.transformers_internals import outside_of_batches
 
 
 class Admission:
@@ -27,7 +28,8 @@ class Admission:
     """
 
     def __init__(self, model: Any) -> None:
-        self.width = num_logits(model)
+        with outside_of_batches(model):
+            self.width = num_logits(model)
         self.context = context_of(model)
         self._ids = num_embeddings(model) or self.width
 
