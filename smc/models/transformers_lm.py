@@ -147,10 +147,10 @@ class TransformersLM:
                 lacks, as some models have more logits than that.
         """
         check_state(self.model)
-        known = num_embeddings(self.model)
-        if known is not None:
+        size = num_embeddings(self.model)
+        if size is not None:
             for prompt in prompts:
-                check_ids(prompt, known)
+                check_ids(prompt, size)
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p

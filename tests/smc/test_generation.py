@@ -270,6 +270,7 @@ class Custom(transformers.LogitsProcessor):
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"num_beams": 4}, "num_beams=4"),
     ({"top_k": 10}, "top_k=10;"),
+    ({"top_k": 50}, "top_k=50;"),
     ({"do_sample": True}, r"top_k=50 \(50 is the default .*: pass top_k=0\)"),
     ({"min_p": 0.1}, "min_p=0.1"),
     ({"output_scores": True}, "output_scores=True"),
@@ -303,6 +304,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 OF_MODEL: list[tuple[dict[str, Any], str]] = [
     ({"top_k": 50, "do_sample": True}, "pass top_k=0 to generate"),
     ({"top_k": 20}, "pass top_k=0 to generate"),
+    ({"top_k": 50}, "pass top_k=0 to generate"),
     ({"repetition_penalty": 1.1}, "pass repetition_penalty=1.0 to generate"),
     ({"no_repeat_ngram_size": 2}, "pass no_repeat_ngram_size=0 to generate"),
     ({"typical_p": 0.9}, "pass typical_p=1.0 to generate"),
@@ -394,7 +396,7 @@ def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
         idle.generate(**right, custom_generate=smc.generate(one), max_new_tokens=6)
     read = transformers.DynamicCache()
     model()(torch.tensor([[1, 2]]), past_key_values=read)
-    with pytest.raises(ValueError, match="(past_key_values|cache) holds 2 tokens"):
+    with pytest.raises(ValueError, match=r"(past_key_values|cache) holds 2 tokens"):
         idle.generate(
             torch.tensor([[1, 2, 0]]), past_key_values=read, custom_generate=smc.generate(one),
             max_new_tokens=6,
