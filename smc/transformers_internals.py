@@ -119,7 +119,8 @@ def static_cache(model: Any, columns: int, keys: Tensor, values: Tensor) -> Any:
     """
     from transformers import StaticCache
 
-    made: Any = StaticCache(config=model.config, max_cache_len=columns)
+    with keys.device:  # where the cache counts its columns
+        made: Any = StaticCache(config=model.config, max_cache_len=columns)
     for layer, layer_keys, layer_values in zip(made.layers, keys, values, strict=True):
         layer.lazy_initialization(layer_keys, layer_values)
         layer.keys, layer.values = layer_keys, layer_values

@@ -105,6 +105,25 @@ def test_one_module_reaches_into_transformers():
                 assert is_public(module, name), f"{path.relative_to(ROOT)}: {module} {name}"
 
 
+FACTORIES = {
+    "arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn",
+    "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("package", ["gcd", "hmm", "smc", "gcd_vllm"])
+def test_tensors_are_made_on_a_device_that_is_named(package):
+    """`torch.set_default_device` of the caller changes nothing."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if path.name == "self_check.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
+                named = any(word.arg in ("device", None) for word in node.keywords)
+                where = f"{path.relative_to(ROOT)}, line {node.lineno}"
+                assert named or ast.unparse(node.func)[6:] not in FACTORIES, where
+
+
 def test_modules_are_small():
     for package in ALLOWED:
         for path in (ROOT / package).rglob("*.py"):

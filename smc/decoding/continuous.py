@@ -285,9 +285,9 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
             rows.append((at, state, given.budget - len(tokens), *given.place))
             self._states.append(request.state)
         self._readers = readers
-        numbers = torch.tensor(rows, dtype=torch.int64).view(len(rows), 7)
+        numbers = torch.tensor(rows, dtype=torch.int64, device="cpu").view(len(rows), 7)
         self._rows = on_device(numbers, self._device)
-        return torch.zeros(len(requests_with_new_token), dtype=torch.int32)
+        return torch.zeros(len(requests_with_new_token), dtype=torch.int32, device="cpu")
 
     def __call__(
         self, scores: Float[Tensor, "R V"], tensor_arg: Int32[Tensor, "M"]
