@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gcd.errors import PickledError
 from gcd.tokens.vocabulary import Vocabulary
 
 Prompt = str | Sequence[int]
@@ -36,7 +37,7 @@ def of_example(name: int | None) -> str:
     return "" if name is None else f" of example {name}"
 
 
-class PromptTooLongError(ValueError):
+class PromptTooLongError(PickledError):
     """A prompt that leaves too little of the model's context for the answer.
 
     Attributes:

@@ -73,10 +73,11 @@ def check_suitable(model: Any) -> None:
                 "a batch together, so log-probabilities depend on the other rows; quantize the "
                 "weights alone (bitsandbytes, GPTQ, AWQ) or load the model in full precision"
             )
-    if model.device.type == "meta" and hasattr(model, "_hf_hook"):
+    if model.device.type == "meta":
+        where = "offloaded by accelerate" if hasattr(model, "_hf_hook") else "not in memory"
         raise ValueError(
-            f"the weights of {name} are offloaded by accelerate: its device is 'meta'; load it "
-            "onto one device with from_pretrained(path).to(device)"
+            f"the weights of {name} are {where}: its device is 'meta'; load it onto one device "
+            "with from_pretrained(path).to(device)"
         )
 
 

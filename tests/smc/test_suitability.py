@@ -5,6 +5,7 @@ as peft reads them.
 from __future__ import annotations
 
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -131,3 +132,60 @@ def test_adapters_that_differ_by_row_are_refused() -> None:
         smc.TransformersLM(model, None, VOCABULARY)
     with pytest.raises(ValueError, match="alora_offsets"):
         generated(model)
+
+
+SIZES = {
+    "vocab_size": 6, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+}  # fmt: skip
+OTHERS: dict[str, tuple[Any, str]] = {
+    "path": (lambda: "gpt2", "model is str, not a language model"),
+    "classifier": (
+        lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SIZES)),
+        "LlamaForSequenceClassification is a classifier without a language-modeling head; load one",
+    ),
+    "no head": (
+        lambda: transformers.LlamaModel(transformers.LlamaConfig(**SIZES)),
+        "LlamaModel is a model without a language-modeling head; load one with .*ForCausalLM",
+    ),
+    "masked": (
+        lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
+        "BertForMaskedLM is a masked language model",
+    ),
+    "encoder-decoder": (
+        lambda: transformers.T5ForConditionalGeneration(
+            transformers.T5Config(vocab_size=6, d_model=8, d_kv=8, d_ff=8, num_layers=1)
+        ),
+        "T5ForConditionalGeneration is an encoder-decoder",
+    ),
+    "not loaded": (lambda: tiny_model().to("meta"), "not in memory: its device is 'meta'"),
+    "quantized": (
+        lambda: torch.ao.quantization.quantize_dynamic(
+            tiny_model(), {torch.nn.Linear}, dtype=torch.qint8
+        ),
+        "is dynamically quantized",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_models_are_refused_as_what_they_are(kind: str) -> None:
+    make, message = OTHERS[kind]
+    with pytest.raises(ValueError, match=message):
+        smc.TransformersLM(make(), None, VOCABULARY)
+
+
+def test_one_module_in_training_mode_is_refused_by_its_name() -> None:
+    model = tiny_model()
+    lm = smc.TransformersLM(model, None, VOCABULARY)
+    model.model.layers[0].self_attn.train()
+    with pytest.raises(ValueError, match=r"'model.layers.0.self_attn' of the model is in training"):
+        lm.prefill([PROMPT])
+
+
+def test_an_overlong_prompt_s_error_can_be_sent_between_processes() -> None:
+    error = smc.PromptTooLongError(1, 60, 5, 64)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert (again.example, again.context) == (1, 64)
