@@ -294,7 +294,7 @@ def test_context_and_dtype_come_from_the_model() -> None:
 
 
 def test_logits_that_are_not_numbers_are_an_error() -> None:
-    model = llama()
+    model = tiny_model()
     torch.nn.init.constant_(model.lm_head.weight, torch.nan)
     lm = smc.TransformersLM(model, None, VOCABULARY)
     with pytest.raises(FloatingPointError, match="NaN"):
