@@ -5,7 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 
-class ConstraintError(ValueError):
+class PickledError(ValueError):
+    """An error that can be pickled and copied, whatever arguments its class takes.
+
+    A pool of processes sends errors to its caller in this way, and hangs where it can't.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self.args, vars(self))
+
+
+def _remade(kind: type[PickledError], args: tuple[Any, ...], names: dict[str, Any]) -> PickledError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(names)
+    return error
+
+
+class ConstraintError(PickledError):
     """A constraint that cannot be honoured exactly; base class of everything raised here."""
 
 

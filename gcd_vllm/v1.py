@@ -84,7 +84,7 @@ class EngineProcessor(Processor):
             (index, row.state(), row.budget - len(row.tokens), *row.place)
             for index, row in self._rows.items()
         ]
-        numbers = on_device(torch.tensor(rows), logits.device)
+        numbers = on_device(torch.tensor(rows, device="cpu"), logits.device)
         at, states, left = numbers[:, :3].unbind(1)
         self._pool.mask_(logits, numbers[:, 3:], states, left, at)
         return logits

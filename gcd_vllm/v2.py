@@ -91,10 +91,10 @@ class EngineProcessor(Processor):
                 begun.append([slot, *place])
             self._taken[slot], self._placed[slot] = admitted, admitted.automaton
         if begun:
-            written = on_device(torch.tensor(begun), self._slots.device)
+            written = on_device(torch.tensor(begun, device="cpu"), self._slots.device)
             self._slots[written[:, 0], :4] = written[:, 1:]
         if new:
-            written = on_device(torch.tensor(new), self._slots.device)
+            written = on_device(torch.tensor(new, device="cpu"), self._slots.device)
             self._slots[written[:, 0]] = written[:, 1:]
             numbers = [row[0] for row in new]
             had = self._requests.prefill_len.np[numbers] - self._requests.prompt_len.np[numbers]

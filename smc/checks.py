@@ -9,7 +9,7 @@ from gcd.errors import ConstraintError
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.models.protocol import LanguageModel, check_prompts, of_example
+from smc.models.protocol import LanguageModel, check_ids, check_prompts, of_example
 
 
 def check_model(lm: object) -> None:
@@ -49,13 +49,7 @@ def check_example(
         ConstraintError: the constraint was lifted to another vocabulary than the model's.
         ValueError: the prompt is empty, or has a token that the model does not know.
     """
-    size = lm.vocabulary.size
-    for token in prompt:
-        if not 0 <= token < size:
-            raise ValueError(
-                f"the prompt{of_example(example)} has token {token}; "
-                f"the model knows 0 to {size - 1}"
-            )
+    check_ids(prompt, lm.vocabulary.size, example)
     _check_vocabulary(lm.vocabulary, automaton.vocabulary, example)
     check_budget(automaton, budget, "" if example is None else f"example {example}")
     check_prompts(lm, [prompt], [budget], [example])

@@ -42,18 +42,8 @@ class Settings:
             raise ValueError(f"particles is {self.particles}; at least 1 is needed")
         if self.max_rows < 1:
             raise ValueError(f"max_rows is {self.max_rows}; at least 1 is needed")
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise ValueError(
-                f"temperature is {self.temperature}; it must be positive and finite. "
-                "At 0 there is no distribution to sample from: use a small one, such as 0.1"
-            )
-        if self.temperature < COLDEST:
-            raise ValueError(
-                f"temperature is {self.temperature}; under {COLDEST} logits overflow. "
-                "Use a small one, such as 0.1"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+        check_temperature(self.temperature)
+        check_top_p(self.top_p)
         if self.execution not in EXECUTIONS:
             raise ValueError(
                 f"execution is {self.execution!r}; give one of {', '.join(EXECUTIONS)}"
@@ -94,8 +84,8 @@ def settings_of(
         proposal=proposal,
         particles=whole("particles", particles),
         algorithm=algorithms.algorithm(algorithm, options),
-        temperature=_real("temperature", temperature),
-        top_p=_real("top_p", top_p),
+        temperature=real("temperature", temperature),
+        top_p=real("top_p", top_p),
         max_rows=whole("max_rows", max_rows),
         forced_runs=forced_runs,
         execution=execution,
@@ -111,7 +101,29 @@ def whole(what: str, value: object) -> int:
     return int(value)
 
 
-def _real(what: str, value: Any) -> float:
+def check_temperature(temperature: float) -> float:
+    """Return a temperature by which logits can be divided; refuse others."""
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError(
+            f"temperature is {temperature}; it must be positive and finite. "
+            "At 0 there is no distribution to sample from: use a small one, such as 0.1"
+        )
+    if temperature < COLDEST:
+        raise ValueError(
+            f"temperature is {temperature}; under {COLDEST} logits overflow. "
+            "Use a small one, such as 0.1"
+        )
+    return temperature
+
+
+def check_top_p(top_p: float) -> float:
+    """Return the probability of a nucleus; refuse what is none."""
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; it must lie in (0, 1]")
+    return top_p
+
+
+def real(what: str, value: Any) -> float:
     """Return a number as a float."""
     try:
         if not isinstance(value, bool):

@@ -2,9 +2,9 @@
 
 The rest of this package uses documented classes and arguments only. What has no public form is
 reached from here: the name of the cache argument, which layers a model plans for its cache, the
-layers of a cache, the name of the attention function, and the variables of a running call of
-`generate`. If a version of `transformers` lacks one of them, the error names the versions that
-work.
+layers of a cache, the name of the attention function, the variables of a running call of
+`generate`, and the processors, requests and memory of continuous batching. If a version of
+`transformers` lacks one of them, the error names the versions that work.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import FrameType
@@ -118,7 +119,8 @@ def static_cache(model: Any, columns: int, keys: Tensor, values: Tensor) -> Any:
     """
     from transformers import StaticCache
 
-    made: Any = StaticCache(config=model.config, max_cache_len=columns)
+    with keys.device:  # where the cache counts its columns
+        made: Any = StaticCache(config=model.config, max_cache_len=columns)
     for layer, layer_keys, layer_values in zip(made.layers, keys, values, strict=True):
         layer.lazy_initialization(layer_keys, layer_values)
         layer.keys, layer.values = layer_keys, layer_values
@@ -141,3 +143,49 @@ def generate_calls() -> Iterator[dict[str, Any]]:
         if frame.f_code is code:
             yield frame.f_locals
         frame = frame.f_back
+
+
+_BATCH_PROCESSORS = "generation.continuous_batching.cb_logits_processors"
+
+
+def batch_logits_processor() -> Any:
+    """Return the base class of the processors of continuous batching."""
+    return private(_BATCH_PROCESSORS, "ContinuousBatchingLogitsProcessor")
+
+
+def per_request_processor(kind: type) -> type:
+    """Return the class that does for each request of a batch what a processor does for all."""
+    return private(_BATCH_PROCESSORS, "CLASSIC_TO_CB_PROCESSORS_MAP")[kind]
+
+
+@contextmanager
+def outside_of_batches(model: Any) -> Iterator[None]:
+    """Let a model read as usual that 5.17 has set up for a continuous batch already."""
+    config = model.config.get_text_config()
+    name = attention_name(config)
+    try:
+        if name is not None:
+            set_attention_name(config, name.removeprefix("paged|"))
+        yield
+    finally:
+        if name is not None:
+            set_attention_name(config, name)
+
+
+def unfinished_requests(manager: Any) -> set[str]:
+    """Return the names of the requests of a continuous batch that wait or run."""
+    scheduler = manager.batch_processor.scheduler
+    return {*scheduler.active_requests, *scheduler.waiting_requests}
+
+
+def holds_alone(manager: Any, tokens: int) -> bool:
+    """Return whether a continuous batch has memory for a request of so many tokens, run alone."""
+    kv_cache = manager.batch_processor.cache
+    if hasattr(kv_cache, "blocks_needed"):  # in 5.17: all layers share the blocks
+        blocks = -(-tokens // kv_cache.block_size)
+        return bool(kv_cache.blocks_needed(blocks, 0) <= kv_cache.num_blocks)
+    sectors = 0
+    for allocator in kv_cache.cache_allocators.values():
+        blocks = allocator.needs_new_blocks("", 0, tokens)  # of a request that has none
+        sectors += -(-blocks // allocator.blocks_per_sector)
+    return bool(sectors <= kv_cache.num_sectors)

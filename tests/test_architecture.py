@@ -57,6 +57,73 @@ def test_the_library_needs_no_experiment_dependency():
         assert not imported_packages(path) & heavy, path
 
 
+PUBLIC = {"transformers", "transformers.generation", "transformers.utils"}
+"""Modules of `transformers` whose names its documentation gives in this way."""
+
+
+def imported_from_transformers(source: str) -> Iterator[tuple[str, str]]:
+    """The modules and names of `transformers` that a file imports, also by `import_module`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [(node.module or "", alias.name) for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found = [(ast.unparse(each).strip("f'\""), "") for each in node.args[:1]]
+        else:
+            continue
+        for module, name in found:
+            if module.split(".")[0] == "transformers":
+                yield module, name
+
+
+def is_public(module: str, name: str) -> bool:
+    return module in PUBLIC and not name.startswith("_")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from transformers.cache_utils import DynamicLayer",
+        "from transformers.generation.utils import GenerationMixin",
+        "def f():\n    import transformers.models.llama.modeling_llama",
+        "from transformers import _LazyModule",
+        "from importlib import import_module as m\nimport importlib\n"
+        "importlib.import_module('transformers.masking_utils')",
+        "import_module(f'transformers.{name}')",
+    ],
+)
+def test_private_imports_of_transformers_are_found(source):
+    assert not all(is_public(*each) for each in imported_from_transformers(source))
+
+
+def test_one_module_reaches_into_transformers():
+    """A version that moves what is not public breaks one module, which says so."""
+    for path in sorted((ROOT / "smc").rglob("*.py")):
+        if path.name != "transformers_internals.py":
+            for module, name in imported_from_transformers(path.read_text(encoding="utf-8")):
+                assert is_public(module, name), f"{path.relative_to(ROOT)}: {module} {name}"
+
+
+FACTORIES = {
+    "arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn",
+    "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("package", ["gcd", "hmm", "smc", "gcd_vllm"])
+def test_tensors_are_made_on_a_device_that_is_named(package):
+    """`torch.set_default_device` of the caller changes nothing."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if path.name == "self_check.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
+                named = any(word.arg in ("device", None) for word in node.keywords)
+                where = f"{path.relative_to(ROOT)}, line {node.lineno}"
+                assert named or ast.unparse(node.func)[6:] not in FACTORIES, where
+
+
 def test_modules_are_small():
     for package in ALLOWED:
         for path in (ROOT / package).rglob("*.py"):

@@ -62,6 +62,11 @@ def not_handed_on() -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def passed_by_name() -> set[str]:
+    """Return the names of settings that the call of `generate` under way was given one by one."""
+    return set(next(generate_calls(), {}).get("kwargs") or ())
+
+
 def _read(names: dict[str, Any]) -> GenerateCall:
     config = names["generation_config"]
     warps = config.do_sample and config.temperature is not None

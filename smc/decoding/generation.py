@@ -22,8 +22,6 @@ from typing import Any, Unpack
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
-from transformers import LogitNormalization, TemperatureLogitsWarper, TopPLogitsWarper
-from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 from transformers.utils import ModelOutput
 
 from gcd.errors import ConstraintError
@@ -32,40 +30,17 @@ from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.algorithms import Options
 from smc.decoding.generate_call import not_handed_on
 from smc.decoding.logits_processor import one_or_more
+from smc.decoding.refusals import refuse_settings, set_by_model
 from smc.drafters import Drafter
 from smc.draw import Keys, Purpose, categorical, uniform
 from smc.interface import sample
-from smc.models.suitability import check_evaluating, check_suitable, num_logits
+from smc.models.suitability import check_state, check_suitable, num_logits
 from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
 from smc.settings import settings_of, whole
 from smc.transformers_internals import CACHE_ARGUMENTS
 
-# Config fields that cannot be honoured, with their neutral values. A field that is not listed is
-# honoured, needs nothing done, or becomes a processor or criterion, see below.
-_REFUSED: dict[str, tuple[Any, ...]] = {
-    "num_beams": (None, 1),
-    "num_beam_groups": (None, 1),
-    "penalty_alpha": (None, 0.0),
-    "prompt_lookup_num_tokens": (None,),
-    "assistant_early_exit": (None,),
-    "use_mtp": (None, False),
-    "dola_layers": (None,),
-    "top_k": (None, 0),
-    "top_h": (None,),
-    "min_p": (None,),
-    "typical_p": (None, 1.0),
-    "epsilon_cutoff": (None, 0.0),
-    "eta_cutoff": (None, 0.0),
-    "output_scores": (None, False),
-    "output_logits": (None, False),
-    "output_attentions": (None, False),
-    "output_hidden_states": (None, False),
-}
-_DEFAULT_TOP_K = 50  # which `generate` fills in, and itself reads with do_sample=True alone
-_HONOURED = (TemperatureLogitsWarper, TopPLogitsWarper, LogitNormalization)
-_CRITERIA = (MaxLengthCriteria, EosTokenCriteria)
 _PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
 
 
@@ -170,7 +145,14 @@ class _Decoding:
         others = not_handed_on()
         streamer = others.pop("streamer", None)
         try:
-            _refuse(config, logits_processor, stopping_criteria, others)
+            refuse_settings(
+                config,
+                set_by_model(model, config),
+                logits_processor,
+                stopping_criteria,
+                others,
+                input_ids.shape[1],
+            )
             sequences, posteriors = self._draws(model, input_ids, config, model_kwargs)
             if streamer is not None:
                 for tokens in sequences[:, input_ids.shape[1] :].cpu().unbind(dim=1):
@@ -239,30 +221,6 @@ def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sam
     return [posterior.particles[index] for index in chosen.tolist()]
 
 
-def _refuse(config: Any, processors: Any, criteria: Any, others: dict[str, Any]) -> None:
-    """Refuse what decides about answers in `generate` and would be ignored here."""
-    found = [
-        f"{name}={value!r}"
-        for name, neutral in _REFUSED.items()
-        if (value := getattr(config, name, None)) not in neutral
-        and not (name == "top_k" and value == _DEFAULT_TOP_K and not config.do_sample)
-    ]
-    found += [f"{name}={type(value).__name__}" for name, value in others.items()]
-    if not found:  # which may have made processors
-        found += [type(each).__name__ for each in processors if not isinstance(each, _HONOURED)]
-        found += [type(each).__name__ for each in criteria if not isinstance(each, _CRITERIA)]
-    if found:
-        hint = (
-            f" ({_DEFAULT_TOP_K} is the default of generate with do_sample=True: pass top_k=0)"
-            if f"top_k={_DEFAULT_TOP_K}" in found
-            else ""
-        )
-        raise ValueError(
-            f"smc.generate cannot honour {', '.join(found)}{hint}; leave this out, or decode with "
-            "smc.BudgetLogitsProcessor, which works beside it"
-        )
-
-
 def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...]) -> None:
     """Refuse models that the sampler would misuse, and ends of text that it does not know."""
     if model.config.is_encoder_decoder:
@@ -271,7 +229,7 @@ def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...
             "decoders alone; use smc.BudgetLogitsProcessor"
         )
     check_suitable(model)
-    check_evaluating(model)
+    check_state(model)
     vocabulary = constraint.vocabulary
     width = num_logits(model)
     if width != vocabulary.size:

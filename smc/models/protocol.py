@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gcd.errors import PickledError
 from gcd.tokens.vocabulary import Vocabulary
 
 Prompt = str | Sequence[int]
@@ -36,7 +37,7 @@ def of_example(name: int | None) -> str:
     return "" if name is None else f" of example {name}"
 
 
-class PromptTooLongError(ValueError):
+class PromptTooLongError(PickledError):
     """A prompt that leaves too little of the model's context for the answer.
 
     Attributes:
@@ -128,6 +129,37 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
     )
 
 
+def check_ids(prompt: Sequence[int], size: int, example: int | None = None) -> None:
+    """Refuse a prompt with a token id that isn't below `size`.
+
+    Raises:
+        ValueError: the message names the first such id.
+    """
+    if len(prompt) and not 0 <= min(prompt) <= max(prompt) < size:
+        wrong = next(token for token in prompt if not 0 <= token < size)
+        raise ValueError(
+            f"the prompt{of_example(example)} has token {wrong}; the model knows 0 to {size - 1}"
+        )
+
+
+def check_length(
+    prompt: Sequence[int], budget: int, context: int | None, example: int | None = None
+) -> None:
+    """Refuse a prompt (as token ids) that is empty or leaves too little room for the answer.
+
+    Raises:
+        PromptTooLongError: prompt and budget together exceed the model's context.
+        ValueError: a prompt without tokens, from which no model can predict.
+    """
+    if not len(prompt):
+        raise ValueError(
+            f"the prompt{of_example(example)} has no tokens; give it at least one, "
+            "such as the model's beginning-of-text token"
+        )
+    if context is not None and len(prompt) + budget > context:
+        raise PromptTooLongError(example, len(prompt), budget, context)
+
+
 def check_prompts(
     lm: LanguageModel,
     prompts: Sequence[Sequence[int]],
@@ -143,10 +175,4 @@ def check_prompts(
     if examples is None:
         examples = [None] if len(prompts) == 1 else range(len(prompts))
     for name, prompt, budget in zip(examples, prompts, budgets, strict=True):
-        if not prompt:
-            raise ValueError(
-                f"the prompt{of_example(name)} has no tokens; give it at least one, "
-                "such as the model's beginning-of-text token"
-            )
-        if lm.context is not None and len(prompt) + budget > lm.context:
-            raise PromptTooLongError(name, len(prompt), budget, lm.context)
+        check_length(prompt, budget, lm.context, name)

@@ -106,6 +106,11 @@ class StaticTransformer:
                 f"the model's attention is {attention!r}, which takes no mask of its own columns; "
                 "load it with attn_implementation='sdpa'"
             )
+        if torch.is_autocast_enabled(model.device.type):
+            raise NotStaticError(
+                "under torch.autocast keys and values have different types, and static memory has "
+                "one; give execution='eager', or load the model in the lower precision"
+            )
         if len({parameter.device for parameter in model.parameters()}) > 1:
             raise NotStaticError(
                 "the model lies on several devices, and static shapes are for one; give "

@@ -1,14 +1,14 @@
-"""Checks that a `transformers` model can be sampled from, and the width of its logits.
+"""Checks that a `transformers` model can be sampled from, and the sizes that it has.
 
 `check_suitable` refuses models of another kind (encoder-decoders, classifiers, models without a
-language-modeling head, dynamically quantized or offloaded models). `check_evaluating` refuses
-modules in training mode, whose dropout makes log-probabilities random; modes can change at any
-time, so it runs before every batch of prompts. `num_logits` counts the columns that the forward
-pass returns: the shape of the head's weight doesn't tell, because quantized heads are packed and
-some heads pad their output.
+language-modeling head, dynamically quantized or offloaded models). `check_state` refuses states
+that can change at any time, so it runs before every batch of prompts: modules in training mode,
+whose dropout makes log-probabilities random, and adapters of peft that read more than the tokens of
+a row. `num_logits` counts the columns that the forward pass returns: the shape of the head's weight
+doesn't tell, because quantized heads are packed and some heads pad their output.
 
-Cost: `check_evaluating` visits every module. `num_logits` runs the model
-on one token, and again only after its head has changed.
+Cost: `check_state` visits every module. `num_logits` runs the model on one token, and again only
+after its head has changed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _BY_MODE = (
     torch.nn.TransformerEncoderLayer,
     torch.nn.TransformerDecoderLayer,
 )
+_PER_ROW = {"adapter_names", "alora_offsets", "task_ids"}
+"""Arguments of peft that have a value for each row of the user's batch."""
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
 
 _WIDTHS: WeakKeyDictionary[Any, tuple[object, int]] = WeakKeyDictionary()
@@ -59,6 +61,7 @@ def check_suitable(model: Any) -> None:
     any_name = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     if "input_ids" not in parameters and not any_name:
         raise ValueError(f"{name} doesn't take token ids (input_ids); {_LOAD}")
+    _check_adapters(model)
     if getattr(model, "get_output_embeddings", lambda: None)() is None and not _generates(model):
         kind = "a classifier" if "Classification" in name else "a model"
         raise ValueError(f"{name} is {kind} without a language-modeling head; {_LOAD}")
@@ -70,20 +73,30 @@ def check_suitable(model: Any) -> None:
                 "a batch together, so log-probabilities depend on the other rows; quantize the "
                 "weights alone (bitsandbytes, GPTQ, AWQ) or load the model in full precision"
             )
-    if model.device.type == "meta" and hasattr(model, "_hf_hook"):
+    if model.device.type == "meta":
+        where = "offloaded by accelerate" if hasattr(model, "_hf_hook") else "not in memory"
         raise ValueError(
-            f"the weights of {name} are offloaded by accelerate: its device is 'meta'; load it "
-            "onto one device with from_pretrained(path).to(device)"
+            f"the weights of {name} are {where}: its device is 'meta'; load it onto one device "
+            "with from_pretrained(path).to(device)"
         )
 
 
-def check_evaluating(model: Any) -> None:
-    """Refuse a model of which some module behaves differently in training mode.
+def check_state(model: Any) -> None:
+    """Refuse a model in training mode, or with an adapter that reads more than a row's tokens.
 
     Raises:
-        ValueError: which module is in training mode.
+        ValueError: which module is in training mode, or what the adapter reads.
     """
+    _check_adapters(model)
     for module in every_module(model):
+        for hook in module._forward_pre_hooks.values():
+            of_rows = sorted(_PER_ROW & _bound_names(hook))
+            if of_rows and not getattr(module, "disable_adapters", False):
+                raise ValueError(
+                    f"peft chooses adapters for each row of a batch by {', '.join(of_rows)}, and "
+                    "the sampler has batches of its own; choose one adapter for all rows by "
+                    "model.set_adapter(name), or decode with smc.BudgetLogitsProcessor"
+                )
         if module.training and _depends_on_mode(module):
             path = next(path for path, each in model.named_modules() if each is module)
             whole = "the model" if module is model else f"module {path!r} of the model"
@@ -94,6 +107,31 @@ def check_evaluating(model: Any) -> None:
             raise ValueError(
                 f"{whole} is in training mode, where dropout makes log-probabilities random"
                 f"{and_cache if checkpoints else ''}; call model.eval() first"
+            )
+
+
+def _check_adapters(model: Any) -> None:
+    """Refuse adapters of peft whose effect is not in the weights of the model.
+
+    Within `generate` of peft, the model is the one inside, and peft prepares its inputs.
+    """
+    outside = getattr(getattr(model, "prepare_inputs_for_generation", None), "__self__", None)
+    for each in (model, outside):
+        if getattr(each, "_adapters_disabled", False):
+            continue
+        config = getattr(each, "active_peft_config", None)
+        kind = getattr(getattr(config, "peft_type", None), "value", "")
+        if getattr(config, "is_prompt_learning", False):
+            raise ValueError(
+                f"{_name(model)} has a soft prompt ({kind} of peft: virtual tokens before the "
+                "prompt), and the sampler reads token ids alone; decode with model.generate and "
+                "smc.BudgetLogitsProcessor, or train an adapter of the weights, such as LoRA"
+            )
+        if getattr(config, "alora_invocation_tokens", None) is not None:
+            raise ValueError(
+                f"{_name(model)} has an activated LoRA (peft's alora_invocation_tokens), which "
+                "changes the weights for some tokens of a row alone; decode with model.generate "
+                "and smc.BudgetLogitsProcessor, or use a LoRA for all tokens"
             )
 
 
@@ -130,6 +168,20 @@ def num_logits(model: Any) -> int:
     return logits.shape[2]
 
 
+def num_embeddings(model: Any) -> int | None:
+    """Return the number of token ids that the model can read; None where its table doesn't say."""
+    table = model.get_input_embeddings()
+    table = table.get_base_layer() if hasattr(table, "get_base_layer") else table  # of peft
+    return getattr(table, "num_embeddings", None)
+
+
+def context_of(model: Any) -> int | None:
+    """Return the number of positions that a model was built for; None where it doesn't say."""
+    config = model.config.get_text_config()
+    names = ("max_position_embeddings", "max_seq_len")
+    return next((getattr(config, name) for name in names if hasattr(config, name)), None)
+
+
 def _head_of(model: Any) -> Iterator[object]:
     """Identify the head, its weight, and the hooks that may change the width of its output."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
@@ -140,6 +192,12 @@ def _head_of(model: Any) -> Iterator[object]:
     yield id(head)
     yield len(getattr(head, "_forward_hooks", ()))
     yield tuple(weight.shape) if isinstance(weight, Tensor) else type(weight)
+
+
+def _bound_names(hook: Any) -> set[str]:
+    """Return the names that a partial or a closure has values for."""
+    code = getattr(hook, "__code__", None)
+    return {*getattr(hook, "keywords", ()), *(code.co_freevars if code else ())}
 
 
 def _depends_on_mode(module: Any) -> bool:

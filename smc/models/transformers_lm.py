@@ -35,13 +35,19 @@ from torch import Tensor
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.models.encoding import encode_text
 from smc.models.model_state import Fingerprint, fingerprint
-from smc.models.protocol import Prompt, Rows, token_ids
+from smc.models.protocol import Prompt, Rows, check_ids, token_ids
 from smc.models.rows import PromptMemory, TransformersRows, together
 from smc.models.self_check import Mode, check_static, shares_prompts
 from smc.models.shared_prompts import SharedPrompts
 from smc.models.sharing_rows import SharingRows
 from smc.models.static_cache import StaticTransformer
-from smc.models.suitability import check_evaluating, check_suitable, num_logits
+from smc.models.suitability import (
+    check_state,
+    check_suitable,
+    context_of,
+    num_embeddings,
+    num_logits,
+)
 
 SMALL = 30_000_000
 """Parameters of a model whose passes are as fast as guesses of what they could read ahead."""
@@ -122,9 +128,7 @@ class TransformersLM:
     @property
     def context(self) -> int | None:
         """Positions that the model was built for; None where it does not say."""
-        config = self.model.config.get_text_config()
-        names = ("max_position_embeddings", "max_seq_len")
-        return next((getattr(config, name) for name in names if hasattr(config, name)), None)
+        return context_of(self.model)
 
     @cached_property
     def reads_ahead(self) -> bool:
@@ -139,9 +143,14 @@ class TransformersLM:
         """Read all prompts that are not kept, padded on the left.
 
         Raises:
-            ValueError: the model is in training mode.
+            ValueError: the model is in training mode, or a prompt has an id that its embedding
+                lacks, as some models have more logits than that.
         """
-        check_evaluating(self.model)
+        check_state(self.model)
+        size = num_embeddings(self.model)
+        if size is not None:
+            for prompt in prompts:
+                check_ids(prompt, size)
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
@@ -166,7 +175,7 @@ class TransformersLM:
             ValueError: the model fails its self-check (`smc.models.self_check`), or is in training
                 mode.
         """
-        check_evaluating(self.model)
+        check_state(self.model)
         forward, mode = StaticTransformer(self.model, self.context), Mode.of(self.model)
         if mode not in self._static:
             self._shares_prompts()  # refuses with the better reason

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 import gcd
+from gcd.errors import StateLimitError, WorkLimitError
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
@@ -103,3 +106,23 @@ def test_a_schema_may_be_a_text() -> None:
     for written in (alarm, alarm.decode()):
         assert gcd.json_schema(written).accepts('{"hour":7,"minute":0}')
     assert gcd.json_schema("true") == gcd.json_schema(True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        gcd.ConstraintError("wrong"),
+        gcd.UnsupportedSchemaError("not", "/a"),
+        gcd.InfeasibleBudgetError(5, 3),
+        gcd.EmptyLanguageError("empty"),
+        StateLimitError(7),
+        WorkLimitError(7),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_can_be_sent_between_processes(error: Exception) -> None:
+    error.add_note("a note")
+    for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)

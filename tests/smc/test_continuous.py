@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ Request = tuple[tuple[int, ...], TokenAutomaton | None, int]
 """A prompt, a constraint, and a budget."""
 
 
-def manager_of(options: dict[str, Any] | None = None, **config: Any) -> Any:
+def manager_of(options: dict[str, Any] | None = None, model: Any = None, **config: Any) -> Any:
     """A manager that is not started, with little memory if that is asked for."""
     settings = {"use_async_batching": False, "use_cuda_graph": False, "seed": 0}
     known = inspect.signature(transformers.ContinuousBatchingConfig).parameters
@@ -44,7 +44,7 @@ def manager_of(options: dict[str, Any] | None = None, **config: Any) -> Any:
     )
     batching = transformers.ContinuousBatchingConfig(**settings)
     # It changes how the model attends, so it has one of its own.
-    return tiny_model().init_continuous_batching(generation, batching)
+    return (model or tiny_model()).init_continuous_batching(generation, batching)
 
 
 def run(manager: Any, requests: Sequence[Request], **options: Any) -> list[list[Answer]]:
@@ -177,7 +177,7 @@ def test_constraints_leave_when_nobody_has_their_requests():
     gc.collect()
     with processor._lock:  # collected wherever that happens, so it must not need the lock
         assert len(processor._left) == 3
-    processor._enter(automaton, 8)
+    processor._enter(automaton)
     [entry] = processor._pool._entries.values()
     assert entry.users == 1
 
@@ -189,6 +189,17 @@ def test_constraints_leave_when_nobody_has_their_requests():
         ({"budget": 2.5}, ValueError, "budget is 2.5"),
         ({"constraint": regex("a")}, ConstraintError, "Automaton, not over tokens"),
         ({"max_new_tokens": 9}, ValueError, "max_new_tokens follows from budget"),
+        ({"prompt": [0, 6]}, ValueError, "token 6; the model knows 0 to 5"),
+        ({"prompt": [0, -1, 1]}, ValueError, "token -1; the model knows"),
+        ({"prompt": [2**70]}, ValueError, f"token {2**70}; the model knows"),
+        ({"prompt": "ab"}, ValueError, "a prompt is 'ab'; give text or token ids"),
+        ({"prompt": []}, ValueError, "no tokens"),
+        ({"prompt": [0] * 65}, smc.PromptTooLongError, "65 tokens and its answer up to 8"),
+        ({"prompt": [0] * 57}, smc.PromptTooLongError, "context holds 64"),
+        ({"temperature": 0}, ValueError, "temperature is 0.0"),
+        ({"temperature": "hot"}, ValueError, "temperature is 'hot'; it must be a number"),
+        ({"top_k": 0}, ValueError, "top_k is 0; expected 1 or more"),
+        ({"top_p": 1.5}, ValueError, "top_p is 1.5"),
         (
             {"constraint": lift(regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
             ConstraintError, "the logits have 6",
@@ -199,12 +210,143 @@ def test_constraints_leave_when_nobody_has_their_requests():
         ),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("unchecked_annotations")
 def test_requests_that_are_refused(change: dict[str, Any], error: type, message: str):
     processor = smc.BudgetBatchProcessor(manager_of())
-    given = {"constraint": CONSTRAINTS["a_star_b"](), "budget": 8, **change}
-    as_without_annotations = inspect.unwrap(smc.BudgetBatchProcessor.add_request)
+    given = {"prompt": (0,), "constraint": CONSTRAINTS["a_star_b"](), "budget": 8, **change}
     with pytest.raises(error, match=message):
-        as_without_annotations(processor, (0,), **given)
+        processor.add_request(**given)
+
+
+BAD: dict[str, tuple[Callable[[Any, Any], str], str]] = {
+    "an id beyond the vocabulary": (
+        lambda manager, _: manager.add_request([1, 6, 0], max_new_tokens=3), "token 6; the model",
+    ),
+    "a negative id": (lambda manager, _: manager.add_request([-1]), "token -1; the model"),
+    "an id beyond 64 bits": (lambda manager, _: manager.add_request([2**70]), f"token {2**70};"),
+    "one of several": (
+        lambda manager, _: manager.add_requests([[0], [7], [1]], max_new_tokens=2)[1], "token 7;",
+    ),
+    "a temperature of 0": (
+        lambda manager, _: manager.add_request([0], temperature=0.0), "temperature is 0.0",
+    ),
+    "a prompt that no cache holds": (
+        lambda manager, _: manager.add_request([0] * 33, max_new_tokens=2), "for 34 tokens, more",
+    ),
+    "a budget that no cache holds": (
+        lambda _, processor: processor.add_request([0] * 17, CONSTRAINTS["few_words"](), 17),
+        "for 33 tokens, more",
+    ),
+    "a name in use": (
+        lambda _, processor: processor.add_request(
+            [0], CONSTRAINTS["few_words"](), 8, request_id="first"
+        ),
+        "the name 'first' hasn't finished",
+    ),
+    "an unknown option": (
+        lambda _, processor: processor.add_request([0], CONSTRAINTS["few_words"](), 8, top_z=3),
+        "top_z",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_request_fails_alone(name: str):
+    """Those before and after it are answered, and the manager takes others."""
+    add, message = BAD[name]
+    manager = manager_of({"do_sample": True}, num_blocks=4, per_request_processors=True)
+    processor = smc.BudgetBatchProcessor(manager)
+    automaton = CONSTRAINTS["few_words"]()
+    processor.add_request([0, 1], automaton, 8, request_id="first")
+    bad = add(manager, processor)
+    processor.add_request([2], automaton, 8, request_id="last")
+    manager.start()
+    count = 5 if name == "one of several" else 3
+    found = [manager.get_result(timeout=60) for _ in range(count)]
+    [failed] = [output for output in found if output.error]
+    assert failed.request_id == bad
+    assert message in failed.error
+    assert not failed.generated_tokens
+    for output in found:
+        if output is not failed and output.request_id in ("first", "last"):
+            assert tuple(output.generated_tokens) in answers(automaton, 8)
+    processor.add_request([1], automaton, 8, request_id="first")  # the name is free again
+    assert manager.get_result(timeout=60).error is None
+    assert manager.is_running()
+    manager.stop(block=True)
+
+
+def test_a_budget_that_just_fits_the_cache_is_answered():
+    """The last token of an answer is never read."""
+    words = lift(regex("(a|b){14,16}"), VOCABULARY, literals="all")
+    requests = [((0,) * 16, words, 17)] * 2
+    assert run(manager_of(num_blocks=4), requests) == [[greedy(*requests[0])]] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(torch.nan, "NaN"), (torch.inf, "NaN"), (-torch.inf, "probability zero")]
+)
+def test_scores_that_decide_nothing_end_the_request(value: float, message: str):
+    """The answer is never what `argmax` makes of them; other requests go on."""
+    manager = manager_of()
+    processor = smc.BudgetBatchProcessor(manager)
+    prompt_lengths: list[int] = []
+    prepare = processor.prepare_tensor_args
+    call = type(processor).__call__
+
+    def spied(requests: list) -> Any:
+        prompt_lengths[:] = [len(each.state.initial_tokens) for each in requests]
+        return prepare(requests)
+
+    class Spoiling(type(processor)):  # type: ignore[misc]
+        def __call__(self, scores: Any, tensor_arg: Any) -> Any:
+            for row, length in enumerate(prompt_lengths):
+                if length == 2:
+                    scores[row, :3] = value
+            return call(self, scores, tensor_arg)
+
+    processor.prepare_tensor_args = spied
+    processor.__class__ = Spoiling
+    automaton = CONSTRAINTS["few_words"]()
+    names = [processor.add_request([0] * n, automaton, 8) for n in (1, 2, 3)]
+    manager.start()
+    found = {output.request_id: output for _ in names if (output := manager.get_result(timeout=60))}
+    manager.stop(block=True)
+    assert message in found[names[1]].error
+    assert len(found[names[1]].generated_tokens) == 1
+    for name, length in zip(names[::2], (1, 3), strict=True):
+        assert found[name].error is None
+        assert tuple(found[name].generated_tokens) == greedy((0,) * length, automaton, 8)
+
+
+def test_a_head_wider_than_the_embedding():
+    """Its other ids are neither prompts nor answers."""
+    model = tiny_model()
+    model.lm_head.register_forward_hook(
+        lambda module, given, out: torch.nn.functional.pad(out, (0, 4), value=50.0)
+    )
+    wide = Vocabulary.from_bytes([*VOCABULARY.token_bytes, *[b""] * 4], VOCABULARY.eos_ids)
+    automaton = lift(regex("a*b"), wide)
+    manager = manager_of(model=model)
+    processor = smc.BudgetBatchProcessor(manager)
+    with pytest.raises(ValueError, match="token 6; the model knows 0 to 5"):
+        processor.add_request([6], automaton, 5)
+    manager.start()
+    processor.add_request([1], automaton, 5)
+    output = manager.get_result(timeout=60)
+    manager.stop(block=True)
+    assert output.error is None
+    answer = [token for token in output.generated_tokens if token not in wide.eos_ids]
+    assert automaton.accepts(answer)
+    with pytest.raises(ValueError, match="token 7; the model knows 0 to 5"):
+        smc.sample(
+            smc.TransformersLM(model, None, wide),
+            [[7]],
+            automaton,
+            budget=5,
+            particles=2,
+            proposal=smc.GCD(),
+        )
 
 
 @pytest.mark.parametrize(

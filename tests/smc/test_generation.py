@@ -21,6 +21,7 @@ from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
+from smc.models.suitability import num_logits
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")
@@ -250,6 +251,7 @@ def test_who_reads_a_streamer_sees_the_answer_and_its_end() -> None:
 def idle() -> Any:
     """A model that must not be asked."""
     idle = tiny_model()
+    num_logits(idle)  # is asked once
 
     def asked(*_: Any) -> None:
         raise AssertionError("the model was asked")
@@ -268,14 +270,16 @@ class Custom(transformers.LogitsProcessor):
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"num_beams": 4}, "num_beams=4"),
     ({"top_k": 10}, "top_k=10;"),
+    ({"top_k": 50}, "top_k=50;"),
     ({"do_sample": True}, r"top_k=50 \(50 is the default .*: pass top_k=0\)"),
     ({"min_p": 0.1}, "min_p=0.1"),
     ({"output_scores": True}, "output_scores=True"),
     ({"output_hidden_states": True}, "output_hidden_states=True"),
-    ({"repetition_penalty": 1.2}, "RepetitionPenaltyLogitsProcessor"),
-    ({"bad_words_ids": [[1]]}, "NoBadWordsLogitsProcessor"),
+    ({"repetition_penalty": 1.2}, "honour repetition_penalty=1.2; leave this out"),
+    ({"bad_words_ids": [[1]]}, "honour bad_words_ids="),
     ({"logits_processor": [Custom()]}, "honour Custom; .* with smc.BudgetLogitsProcessor"),
-    ({"max_time": 2.0}, "MaxTimeCriteria"),
+    ({"max_time": 2.0}, "max_time=2.0"),
+    ({"temperature": 0.0}, "temperature is 0.0; it must be positive and finite"),
     ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
     ({"eos_token_id": [3, 1]}, r"stop at tokens \[1\], .* as \[3, 5\] do"),
     ({"position_ids": torch.arange(4).expand(3, 4)}, "counts positions"),
@@ -295,6 +299,78 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     decode = smc.generate(CONSTRAINTS["a_star_b"]())
     with pytest.raises(ValueError, match=message):
         idle.generate(**{**INPUTS, "max_new_tokens": 6, "custom_generate": decode, **options})
+
+
+OF_MODEL: list[tuple[dict[str, Any], str]] = [
+    ({"top_k": 50, "do_sample": True}, "pass top_k=0 to generate"),
+    ({"top_k": 20}, "pass top_k=0 to generate"),
+    ({"top_k": 50}, "pass top_k=0 to generate"),
+    ({"repetition_penalty": 1.1}, "pass repetition_penalty=1.0 to generate"),
+    ({"no_repeat_ngram_size": 2}, "pass no_repeat_ngram_size=0 to generate"),
+    ({"typical_p": 0.9}, "pass typical_p=1.0 to generate"),
+    ({"epsilon_cutoff": 0.1}, "pass epsilon_cutoff=0.0 to generate"),
+    ({"eta_cutoff": 0.1}, "pass eta_cutoff=0.0 to generate"),
+    ({"guidance_scale": 2.0}, "pass guidance_scale=1.0 to generate"),
+    ({"num_beams": 3}, "pass num_beams=1 to generate"),
+    ({"min_length": 3}, "pass min_length=0 to generate"),
+    ({"min_new_tokens": 3}, "pass min_new_tokens=0 to generate"),
+    ({"remove_invalid_values": True}, "pass remove_invalid_values=False to generate"),
+    ({"output_scores": True}, "pass output_scores=False to generate"),
+    ({"min_p": 0.1}, "set model.generation_config.min_p = None"),
+    ({"suppress_tokens": [1]}, "set model.generation_config.suppress_tokens = None"),
+    ({"begin_suppress_tokens": [1]}, "set model.generation_config.begin_suppress_tokens = None"),
+    ({"bad_words_ids": [[1]]}, "set model.generation_config.bad_words_ids = None"),
+    ({"sequence_bias": [[[1], 2.0]]}, "set model.generation_config.sequence_bias = None"),
+    ({"forced_bos_token_id": 1}, "set model.generation_config.forced_bos_token_id = None"),
+    ({"forced_eos_token_id": 3}, "set model.generation_config.forced_eos_token_id = None"),
+    ({"exponential_decay_length_penalty": (3, 1.5)}, "exponential_decay_length_penalty = None"),
+    ({"prompt_lookup_num_tokens": 3}, "model.generation_config.prompt_lookup_num_tokens = None"),
+    ({"max_time": 9.0}, "set model.generation_config.max_time = None"),
+    ({"temperature": 0.0}, "generation_config of the model sets temperature=0.0: pass temper"),
+    ({"top_p": 0.0}, "generation_config of the model sets top_p=0.0: pass top_p=1.0"),
+    (
+        {"top_k": 5, "suppress_tokens": [1], "repetition_penalty": 1.1},
+        "top_k=0, repetition_penalty=1.0 to generate and set model.generation_config.suppress",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"), OF_MODEL, ids=[", ".join(settings) for settings, _ in OF_MODEL]
+)
+def test_settings_of_the_model_are_refused_as_its_own(
+    settings: dict[str, Any], advice: str
+) -> None:
+    """And who does what the message says gets answers."""
+    tiny = tiny_model()
+    for name, value in settings.items():
+        setattr(tiny.generation_config, name, value)
+    options = {
+        **INPUTS, "custom_generate": smc.generate(CONSTRAINTS["a_star_b"]()), "max_new_tokens": 6,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=re.escape(advice)) as found:
+        tiny.generate(**options)
+    message = str(found.value)
+    for name, value in settings.items():
+        assert name == "do_sample" or f"{name}={value!r}" in message
+    assert "generation_config of the model sets" in message
+    for name in re.findall(r"set model\.generation_config\.(\w+) = None", message):
+        setattr(tiny.generation_config, name, None)
+    passed = re.search(r"pass (.*?) to generate", message)
+    if passed:
+        options |= eval(f"dict({passed[1]})")
+    assert len(tiny.generate(**options)) == 3
+
+
+def test_settings_that_are_passed_are_not_said_to_be_the_model_s() -> None:
+    tiny = tiny_model()
+    tiny.generation_config.top_k = 7
+    options = {**INPUTS, "custom_generate": smc.generate(CONSTRAINTS["a_star_b"]())}
+    with pytest.raises(ValueError, match="honour top_k=7; leave this out"):
+        tiny.generate(**options, max_new_tokens=6, top_k=7)
+    config = transformers.GenerationConfig(max_new_tokens=6, top_k=8)
+    with pytest.raises(ValueError, match="honour top_k=8; leave this out"):
+        tiny.generate(**options, generation_config=config)
 
 
 def test_sampling_with_top_k_off_is_honoured() -> None:
@@ -320,7 +396,7 @@ def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
         idle.generate(**right, custom_generate=smc.generate(one), max_new_tokens=6)
     read = transformers.DynamicCache()
     model()(torch.tensor([[1, 2]]), past_key_values=read)
-    with pytest.raises(ValueError, match="past_key_values holds 2 tokens"):
+    with pytest.raises(ValueError, match=r"(past_key_values|cache) holds 2 tokens"):
         idle.generate(
             torch.tensor([[1, 2, 0]]), past_key_values=read, custom_generate=smc.generate(one),
             max_new_tokens=6,

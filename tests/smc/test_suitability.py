@@ -1,0 +1,191 @@
+"""Models that can't be sampled from are refused by what they are; adapters of the weights are read
+as peft reads them.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
+
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+SOFT = {
+    "PROMPT_TUNING": lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+    "PREFIX_TUNING": lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+    "P_TUNING": lambda: peft.PromptEncoderConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=2, encoder_hidden_size=8
+    ),
+    "MULTITASK_PROMPT_TUNING": lambda: peft.MultitaskPromptTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=2, num_tasks=2
+    ),
+    "CPT": lambda: peft.CPTConfig(
+        task_type="CAUSAL_LM", cpt_token_ids=[0, 1], cpt_mask=[1, 1], cpt_tokens_type_mask=[1, 2]
+    ),
+}
+OF_WEIGHTS = {
+    "lora": lambda: peft.LoraConfig(
+        task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False
+    ),
+    "ia3": lambda: peft.IA3Config(task_type="CAUSAL_LM", init_ia3_weights=False),
+    "adaption_prompt": lambda: peft.AdaptionPromptConfig(
+        task_type="CAUSAL_LM", adapter_len=2, adapter_layers=1
+    ),
+}
+PROMPT = (0, 1, 2)
+INPUTS = {"input_ids": torch.tensor([PROMPT]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
+
+
+def adapted(config: Any) -> Any:
+    """A model with a random adapter."""
+    model = peft.get_peft_model(tiny_model(), config).eval()
+    torch.manual_seed(0)
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and "lora" not in name:
+            torch.nn.init.normal_(weight)
+    return model
+
+
+def generated(model: Any, **options: Any) -> Any:
+    decode = smc.generate(CONSTRAINTS["few_words"](), particles=64, algorithm="discrete")
+    return model.generate(
+        **INPUTS, max_new_tokens=5, custom_generate=decode, return_dict_in_generate=True, **options
+    )
+
+
+def evidence(model: Any) -> float:
+    """log p that the model itself gives to all answers, by a pass over each prefix alone."""
+    total = 0.0
+    for answer in ([0], [0, 1], [2], [1, 0], [1, 1, 1]):
+        for eos in VOCABULARY.eos_ids:
+            seen, log_p = list(PROMPT), 0.0
+            for token in (*answer, eos):
+                ids = torch.tensor([seen])
+                with torch.no_grad():
+                    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+                log_p += float(logits[0, -1].double().log_softmax(0)[token])
+                seen.append(token)
+            total += math.exp(log_p)
+    return math.log(total)
+
+
+@pytest.mark.parametrize("kind", SOFT)
+def test_soft_prompts_are_refused_by_name(kind: str) -> None:
+    model = adapted(SOFT[kind]())
+    with pytest.raises(ValueError, match=f"soft prompt .{kind} of peft"):
+        smc.TransformersLM(model, None, VOCABULARY)
+    with pytest.raises(ValueError, match=f"soft prompt .{kind} of peft"):
+        generated(model)
+    with model.disable_adapter():
+        lm = smc.TransformersLM(model, None, VOCABULARY)
+        _, log_p = lm.prefill([PROMPT])
+        if kind != "MULTITASK_PROMPT_TUNING":  # whose `generate` wants task_ids all the same
+            [posterior] = generated(model).posteriors
+            assert posterior.log_evidence == pytest.approx(evidence(tiny_model()), abs=1e-5)
+    plain = smc.TransformersLM(tiny_model(), None, VOCABULARY)
+    torch.testing.assert_close(log_p, plain.prefill([PROMPT])[1])
+    with pytest.raises(ValueError, match="soft prompt"):
+        lm.prefill([PROMPT])
+
+
+@pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
+def test_the_logits_processor_works_with_a_soft_prompt(kind: str) -> None:
+    """It is what the refusal tells to use."""
+    automaton = CONSTRAINTS["few_words"]()
+    processor = smc.BudgetLogitsProcessor(automaton, 5)
+    found = adapted(SOFT[kind]()).generate(
+        **INPUTS, max_new_tokens=5, do_sample=False, logits_processor=[processor]
+    )
+    answer = [token for token in found[0, 3:].tolist() if token not in VOCABULARY.eos_ids]
+    assert automaton.accepts(answer)
+
+
+@pytest.mark.parametrize("kind", OF_WEIGHTS)
+def test_adapters_of_the_weights_are_sampled_from(kind: str) -> None:
+    model = adapted(OF_WEIGHTS[kind]())
+    expected = evidence(model)
+    assert abs(expected - evidence(tiny_model())) > 1e-3
+    [posterior] = smc.sample(
+        smc.TransformersLM(model, None, VOCABULARY), [PROMPT], CONSTRAINTS["few_words"](), budget=5,
+        particles=64, proposal=smc.GCD(), algorithm="discrete",
+    )  # fmt: skip
+    assert posterior.log_evidence == pytest.approx(expected, abs=1e-5)
+    [posterior] = generated(model).posteriors
+    assert posterior.log_evidence == pytest.approx(expected, abs=1e-5)
+
+
+def test_adapters_that_differ_by_row_are_refused() -> None:
+    model = adapted(OF_WEIGHTS["lora"]())
+    with pytest.raises(ValueError, match="for each row of a batch by adapter_names"):
+        generated(model, adapter_names=["default"])
+    activated = OF_WEIGHTS["lora"]()
+    activated.alora_invocation_tokens = [1, 2]
+    model = adapted(activated)
+    with pytest.raises(ValueError, match="activated LoRA"):
+        smc.TransformersLM(model, None, VOCABULARY)
+    with pytest.raises(ValueError, match="alora_offsets"):
+        generated(model)
+
+
+SIZES = {
+    "vocab_size": 6, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+}  # fmt: skip
+OTHERS: dict[str, tuple[Any, str]] = {
+    "path": (lambda: "gpt2", "model is str, not a language model"),
+    "classifier": (
+        lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SIZES)),
+        "LlamaForSequenceClassification is a classifier without a language-modeling head; load one",
+    ),
+    "no head": (
+        lambda: transformers.LlamaModel(transformers.LlamaConfig(**SIZES)),
+        "LlamaModel is a model without a language-modeling head; load one with .*ForCausalLM",
+    ),
+    "masked": (
+        lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
+        "BertForMaskedLM is a masked language model",
+    ),
+    "encoder-decoder": (
+        lambda: transformers.T5ForConditionalGeneration(
+            transformers.T5Config(vocab_size=6, d_model=8, d_kv=8, d_ff=8, num_layers=1)
+        ),
+        "T5ForConditionalGeneration is an encoder-decoder",
+    ),
+    "not loaded": (lambda: tiny_model().to("meta"), "not in memory: its device is 'meta'"),
+    "quantized": (
+        lambda: torch.ao.quantization.quantize_dynamic(
+            tiny_model(), {torch.nn.Linear}, dtype=torch.qint8
+        ),
+        "is dynamically quantized",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_models_are_refused_as_what_they_are(kind: str) -> None:
+    make, message = OTHERS[kind]
+    with pytest.raises(ValueError, match=message):
+        smc.TransformersLM(make(), None, VOCABULARY)
+
+
+def test_one_module_in_training_mode_is_refused_by_its_name() -> None:
+    model = tiny_model()
+    lm = smc.TransformersLM(model, None, VOCABULARY)
+    model.model.layers[0].self_attn.train()
+    with pytest.raises(ValueError, match=r"'model.layers.0.self_attn' of the model is in training"):
+        lm.prefill([PROMPT])
+
+
+def test_an_overlong_prompt_s_error_can_be_sent_between_processes() -> None:
+    error = smc.PromptTooLongError(1, 60, 5, 64)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert (again.example, again.context) == (1, 64)

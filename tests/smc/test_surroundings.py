@@ -1,0 +1,106 @@
+"""What the caller's process has set (default device and type, autocast) changes no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from hmm import HMM
+from smc.models.static_cache import NotStaticError
+from tests.smc.test_continuous import manager_of
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
+
+transformers = pytest.importorskip("transformers")
+
+AUTOMATON = CONSTRAINTS["few_words"]()
+AHEAD = HMM.random(2, VOCABULARY.size, generator=torch.Generator().manual_seed(0))
+PROMPTS = [(0, 1), (2,)]
+
+
+def sampled(**options: Any) -> Callable[[], Any]:
+    lm = smc.TransformersLM(tiny_model(), None, VOCABULARY)
+    chosen = {"budget": 5, "particles": 4, "proposal": smc.GCD(), **options}
+
+    def call() -> Any:
+        found = smc.sample(lm, PROMPTS, AUTOMATON, **chosen)
+        return [(each.texts, each.log_evidence) for each in found]
+
+    return call
+
+
+def searched() -> Callable[[], Any]:
+    lm = smc.TransformersLM(tiny_model(), None, VOCABULARY)
+    return lambda: smc.search(lm, PROMPTS[0], AUTOMATON, budget=5).best.text
+
+
+def generated(**options: Any) -> Callable[[], Any]:
+    model = tiny_model()
+    ids = torch.tensor([PROMPTS[0]], device="cpu")
+    options |= {"attention_mask": torch.ones_like(ids), "max_new_tokens": 5}
+    return lambda: model.generate(ids, **options).tolist()
+
+
+def batched() -> Callable[[], Any]:
+    def call() -> Any:
+        manager = manager_of()
+        processor = smc.BudgetBatchProcessor(manager)
+        manager.start()
+        processor.add_request(PROMPTS[0], AUTOMATON, 5)
+        output = manager.get_result(timeout=60)
+        manager.stop(block=True)
+        return output.generated_tokens, output.error
+
+    return call
+
+
+CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "gcd": sampled,
+    "lcd": lambda: sampled(proposal=smc.LCD()),
+    "lm": lambda: sampled(proposal=smc.LM()),
+    "pgcd": lambda: sampled(proposal=smc.PGCD(AHEAD)),
+    "discrete": lambda: sampled(algorithm="discrete", proposal=smc.PGCD(AHEAD)),
+    "nucleus": lambda: sampled(top_p=0.5),
+    "static": lambda: sampled(execution="static"),
+    "ahead": lambda: sampled(read_ahead=2),
+    "search": searched,
+    "generate": lambda: generated(custom_generate=smc.generate(AUTOMATON, particles=4, seed=0)),
+    "processor": lambda: generated(logits_processor=[smc.BudgetLogitsProcessor(AUTOMATON, 5)]),
+    "processor, ahead": lambda: generated(
+        logits_processor=[smc.BudgetLogitsProcessor(AUTOMATON, 5, smc.PGCD(AHEAD))]
+    ),
+    "batch": batched,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_default_device_and_dtype_change_nothing(name: str) -> None:
+    call = CALLS[name]()
+    expected = call()
+    if name != "batch":  # which makes its model in the call
+        torch.set_default_device("meta")
+        try:
+            assert call() == expected
+        finally:
+            torch.set_default_device(None)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = call()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert name == "batch" or found == expected
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_everything_works_within_autocast(name: str, dtype: torch.dtype) -> None:
+    call = CALLS[name]()
+    with torch.autocast("cpu", dtype=dtype):
+        if name == "static":
+            with pytest.raises(NotStaticError, match="autocast"):
+                call()
+        else:
+            call()
