@@ -31,6 +31,7 @@ from smc.models.rows import TransformersRows, normalised
 from smc.models.shared_prompts import SharedPrompts
 from smc.models.sharing_rows import SharingRows
 from smc.models.static_cache import NotStaticError, StaticTransformer
+from smc.models.suitability import num_embeddings
 from smc.transformers_internals import attention_name, planned_layers
 
 ROUNDING = 100
@@ -99,7 +100,7 @@ class Truth(NamedTuple):
         ids = _ordinary_ids(model, count)
         first = PROMPT_LENGTHS[0]
         prompts = [ids[:first], ids[first : sum(PROMPT_LENGTHS)]]
-        rest = torch.tensor(ids[sum(PROMPT_LENGTHS) :])
+        rest = torch.tensor(ids[sum(PROMPT_LENGTHS) :], device="cpu")
         truth = cls(model, prompts, rest[:9].view(3, 3), rest[9:].view(3, 1), 0.0, 0.0, 0.0)
         longer = [*prompts[0], *truth.runs[1].tolist()]
         all_of_it = truth.after(longer, len(longer))
@@ -152,7 +153,7 @@ def _ordinary_ids(model: Any, count: int) -> list[int]:
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         value = getattr(config, name, None)
         special.update(value if isinstance(value, list) else [value])
-    size = model.get_input_embeddings().num_embeddings
+    size = num_embeddings(model) or count
     usable = [token for token in range(min(size, 4 * count)) if token not in special] or [0]
     return [usable[(7 * number + 28) % len(usable)] for number in range(count)]
 
@@ -164,7 +165,37 @@ def shares_prompts(model: Any) -> bool:
         ValueError: log-probabilities in a padded batch are not those of each sequence alone, or
             those of a prefix change when more text follows; the message says by how much.
     """
-    truth, device = Truth.of(model), model.device
+    truth = Truth.of(model)
+    expected = _expected(truth)
+    try:
+        full, short, cached, prompts = _padded(truth, expected)
+    except (RuntimeError, TypeError, AttributeError, IndexError, KeyError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"{type(model).__name__} cannot read a padded batch with position_ids and a cache: "
+            f"{type(error).__name__}: {error}; use another model"
+        ) from error
+    if max(full, short, cached) > truth.tolerance:
+        raise ValueError(_fault(model, full, short, cached, truth.tolerance))
+    if planned_layers(model) != {"full"} or attention_name(model.config.get_text_config()) is None:
+        return False
+    try:
+        return _distance(truth, SharingRows(model, prompts), expected) <= truth.tolerance
+    except Exception:  # a model that fails with this attention keeps its own
+        return False
+
+
+def _padded(
+    truth: Truth, expected: tuple[list[Tensor], list[Tensor]]
+) -> tuple[float, float, float, SharedPrompts]:
+    """Read both prompts in a padded batch, then move, extend and cut rows.
+
+    Returns:
+        How far log p is from the truth in nats: after the longer prompt, after the shorter one,
+        and after the runs behind them; and what is remembered of the prompts.
+    """
+    model, device = truth.model, truth.model.device
     lengths = torch.tensor(PROMPT_LENGTHS, device=device)
     width = max(PROMPT_LENGTHS)
     tokens = torch.tensor(
@@ -174,20 +205,11 @@ def shares_prompts(model: Any) -> bool:
     at_first = padded.read(tokens, lengths)[:, -1]
     prompts = SharedPrompts(lengths, [(k.clone(), v.clone()) for k, v in padded.prompts().layers])
 
-    expected = _expected(truth)
     full, short = (
         truth.distance(at_first[row], truth.after(prompt, 1)[0])
         for row, prompt in enumerate(truth.prompts)
     )
-    cached = _distance(truth, padded, expected)
-    if max(full, short, cached) > truth.tolerance:
-        raise ValueError(_fault(model, full, short, cached, truth.tolerance))
-    if planned_layers(model) != {"full"} or attention_name(model.config.get_text_config()) is None:
-        return False
-    try:
-        return _distance(truth, SharingRows(model, prompts), expected) <= truth.tolerance
-    except Exception:  # a model that fails with this attention keeps its own
-        return False
+    return full, short, _distance(truth, padded, expected), prompts
 
 
 def check_static(model: Any, forward: StaticTransformer) -> None:

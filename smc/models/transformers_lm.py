@@ -151,6 +151,7 @@ class TransformersLM:
         if size is not None:
             for prompt in prompts:
                 check_ids(prompt, size)
+        self._shares_prompts()  # refuses a model before a long prompt is read
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
