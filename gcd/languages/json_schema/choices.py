@@ -21,17 +21,18 @@ and those of `if` are that it holds and that it does not, so that each case know
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from gcd.automata.limits import spend
-from gcd.languages.json_schema.constants import CONSTANTS, has_containers, identity, values_of
+from gcd.errors import UnsupportedSchemaError
+from gcd.languages.json_schema.constants import CONSTANTS, has_containers
 from gcd.languages.json_schema.document import Conjunction, Document, Place
-from gcd.languages.json_schema.facets import OPENING, declared, is_closed, scalar_constants
+from gcd.languages.json_schema.facets import OPENING, declared, is_closed
 from gcd.languages.json_schema.keywords import ABSENT, PLAIN
+from gcd.languages.json_schema.outlines import Outline, meet, outline, possible_overlaps
 
 _MAX_CASES = 1_000
 _BRANCHING = ("anyOf", "oneOf", "enum")  # keywords with any number of branches
@@ -56,15 +57,15 @@ def alternatives(document: Document, places: Conjunction, *, wide: bool = False)
     if split is None:
         return []
     plain, choices = split
-    size = 1
-    for choice in choices:
-        size *= len(choice)
-        _check_size(document, places, size)
+    combined = _combined(document, plain, choices, _MAX_CASES)
+    if combined is None:
+        raise _too_many(document, places)
     found: dict[Case, None] = {}
-    for branches in product(*choices):
+    for branches in combined:
         for case in _cases(document, plain, branches, wide):
             found[case] = None
-        _check_size(document, places, len(found))
+        if len(found) > _MAX_CASES:
+            raise _too_many(document, places)
     return list(found)
 
 
@@ -81,6 +82,8 @@ def separate_choices(
     if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
         return None
     plain, choices = split
+    if _combined(document, plain, choices, _FEW_CASES) is not None:
+        return None
     if closed:
         inside = document.closure(
             tuple(p for choice in choices for branch in choice for part in branch for p in part)
@@ -101,42 +104,6 @@ def separate_choices(
         [case for branch in choice for case in _cases(document, plain, (branch,), wide)]
         for choice in compared_with
     ]
-
-
-def are_apart(document: Document, places: Conjunction, others: Conjunction) -> bool:
-    """Return whether constants show that plain schemas and others have no value in common.
-
-    A quick look, for lists of constants and of objects with a constant member: false does not mean
-    that there is such a value.
-    """
-    scalars = scalar_constants([place.schema for place in places])
-    is_object = any(place.schema.get("type") == "object" for place in places)
-    if scalars is None and not is_object:
-        return False
-    flat = document.flatten(others, wide=True)
-    if flat is None:
-        return True
-    if scalars is not None:
-        others_scalars = scalar_constants([place.schema for place in flat])
-        return others_scalars is not None and scalars.keys().isdisjoint(others_scalars)
-    there = {name for place in places for name in place.schema.get("required", ())}
-    mine, theirs = _tags(document, places), _tags(document, flat)
-    return any(name in theirs and mine[name].isdisjoint(theirs[name]) for name in there & {*mine})
-
-
-def _tags(document: Document, places: Conjunction) -> dict[str, set[Hashable]]:
-    """Scalars that members must be among, where a schema lists them."""
-    found: dict[str, set[Hashable]] = {}
-    for place in places:
-        for name in place.schema.get("properties", ()):
-            schema = document.child(place, "properties", name).schema
-            for keyword in CONSTANTS:
-                if isinstance(schema, bool) or keyword not in schema:
-                    continue
-                if not has_containers(schema, keyword):
-                    allowed = {identity(value) for value in values_of(schema, keyword)}
-                    found[name] = found.get(name, allowed) & allowed
-    return found
 
 
 def _split(
@@ -168,10 +135,27 @@ def _cases(
     ]
 
 
-def _check_size(document: Document, places: Conjunction, size: int) -> None:
-    """Refuse too many cases, with the keyword that has the most branches."""
-    if size <= _MAX_CASES:
-        return
+def _combined(
+    document: Document, plain: Conjunction, choices: list[list[_Branch]], limit: int
+) -> list[tuple[_Branch, ...]] | None:
+    """One branch of each choice, in all ways that may have a value; None for more than `limit`."""
+    found: list[tuple[tuple[_Branch, ...], Outline]] = [((), outline(document, plain))]
+    for choice in choices:
+        outlines = [outline(document, held) for held, _ in choice]
+        grown = []
+        for branches, known in found:
+            for branch, more in zip(choice, outlines, strict=True):
+                both = meet([known, more])
+                if not both.has_no_value():
+                    grown.append(((*branches, branch), both))
+            if len(grown) > limit:
+                return None
+        found = grown
+    return [branches for branches, _ in found]
+
+
+def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError:
+    """The error for too many cases, with the keyword that has the most branches."""
     keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
     _, keyword, place = max(
         (
@@ -182,7 +166,7 @@ def _check_size(document: Document, places: Conjunction, size: int) -> None:
         ),
         key=lambda found: found[0],
     )
-    raise document.refuse(
+    return document.refuse(
         keyword,
         place,
         "and the choices beside it (anyOf, oneOf, if, dependent…, constants) multiply to more "
@@ -213,10 +197,11 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
     if "oneOf" in schema:
         branches = [document.beside(place, "oneOf", i) for i in range(len(schema["oneOf"]))]
         compared_with = [replace(branch, asserted=False) for branch in branches]
+        overlaps = possible_overlaps([outline(document, (branch,)) for branch in branches])
         found.append(
             [
-                ((branch,), tuple(compared_with[:i] + compared_with[i + 1 :]))
-                for i, branch in enumerate(branches)
+                ((branch,), tuple(compared_with[j] for j in others))
+                for branch, others in zip(branches, overlaps, strict=True)
             ]
         )
     if "not" in schema:

@@ -42,7 +42,8 @@ from gcd.languages.json_schema.keywords import check_rules
 from gcd.languages.json_schema.references import References
 from gcd.languages.text.dialects import search_language
 
-_PER_SCHEMA = 2_000  # units of work for a schema that is looked at again
+# Units of work for a schema that is looked at again, and for one that is found inside another.
+_PER_SCHEMA, _PER_PLACE = 2_000, 1_000
 _MAX_BESIDE = 64  # schemas of one value inside each other, references followed
 _MADE = "~ "  # before the names of schemas made here; a JSON pointer cannot hold it
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -88,6 +89,7 @@ class Document:
 
     Attributes:
         ignored: the keywords that say nothing, of the schemas that can be reached.
+        outlines: those that are known (`gcd.languages.json_schema.outlines`).
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Document:
         self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
         self._declaring: set[str] = set()  # schemas that have `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
+        self.outlines: dict[Place, Any] = {}
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
@@ -144,12 +147,12 @@ class Document:
 
     def child(self, place: Place, *path: str | int) -> Place:
         """Return the schema of an element or a member, at a path below that of the whole value."""
-        return replace(self._at(place, path), asserted=place.asserted)
+        return self._at(place, path, asserted=place.asserted)
 
     def beside(self, place: Place, *path: str | int, asserted: bool | None = None) -> Place:
         """Return another schema of the same value, at a path below this one."""
         asserted = place.asserted if asserted is None else asserted
-        return replace(self._at(place, path), asserted=asserted, under=_under(place))
+        return self._at(place, path, asserted=asserted, under=_under(place))
 
     def made(self, place: Place, name: str, schema: Any) -> Place:
         """Return a schema of the same value that is nowhere spelled out; named for equality."""
@@ -167,12 +170,21 @@ class Document:
         made = [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
         return [replace(schema, under=frozenset()) for schema in made]
 
-    def _at(self, place: Place, path: tuple[str | int, ...]) -> Place:
+    def _at(
+        self,
+        place: Place,
+        path: tuple[str | int, ...],
+        *,
+        asserted: bool,
+        under: frozenset[str] = frozenset(),
+    ) -> Place:
         found = place.schema
         for step in path:
             found = found[step]
+        spend(_PER_PLACE)
         pointer = place.pointer + place.schema.path(*path)
-        return Place(pointer, self._kept(pointer, place.entered), self._read(pointer, found))
+        schema = self._read(pointer, found)
+        return Place(pointer, self._kept(pointer, place.entered), schema, asserted, under=under)
 
     def _read(self, pointer: str, raw: Any) -> Any:
         if _MADE in pointer:  # in the words of draft 2020-12 already
@@ -230,8 +242,7 @@ class Document:
                 found[place] = None
                 stack.extend(self._referred(place, k) for k in _REFERENCES if k in place.schema)
                 stack.extend(
-                    replace(self._at(place, path), asserted=False)
-                    for path in _same_value(place.schema)
+                    self._at(place, path, asserted=False) for path in _same_value(place.schema)
                 )
                 for keyword in CONSTANTS:
                     if has_containers(place.schema, keyword):

@@ -24,7 +24,8 @@ from gcd.languages.json_schema.document import Conjunction, Document, Place, mat
 from gcd.languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
 from gcd.languages.values.numbers import Bound
 
-_PER_VALUE, _PER_MEMBER = 20_000, 20  # units for a value, and for each name and schema of it
+# Units of work for a value, for a schema of it, and for each name and schema of it.
+_PER_VALUE, _PER_SCHEMA, _PER_MEMBER = 20_000, 1_000, 20
 _MAX_PATTERNS = 6  # that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 
@@ -120,11 +121,11 @@ def merge(
     """
     described = (*places, *compared_with)
     names = {name for place in described for name in place.schema.get("properties", ())}
-    spend(_PER_VALUE + _PER_MEMBER * len(names) * len(described))
+    spend(_PER_VALUE + (_PER_SCHEMA + _PER_MEMBER * len(names)) * len(described))
     schemas = [place.schema for place in places]
     shut = closed and is_closed(places)
     return Facets(
-        kinds=frozenset(TYPES).intersection(*(_kinds(schema) for schema in schemas)),
+        kinds=frozenset(TYPES).intersection(*(types_of(schema) for schema in schemas)),
         constants=scalar_constants(schemas),
         length=_interval(schemas, "minLength", "maxLength"),
         patterns=_with_places(places, "pattern"),
@@ -195,7 +196,8 @@ def is_closed(places: Conjunction) -> bool:
     )
 
 
-def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
+def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the JSON types that a schema's `type` admits."""
     types = schema.get("type", TYPES)
     names = {types} if isinstance(types, str) else set(types)
     return frozenset(names | {"integer"} if "number" in names else names)
@@ -348,12 +350,12 @@ def _member_places(document: Document, places: Conjunction, name: str) -> Conjun
     """Every schema that a declared member's value must satisfy."""
     found: list[Place] = []
     for place in places:
-        own = _own_member_places(document, place, name)
+        own = own_member_places(document, place, name)
         if not own and "additionalProperties" in place.schema:
             own = [document.child(place, "additionalProperties")]
         found += own
         if "unevaluatedProperties" in place.schema and not any(
-            _own_member_places(document, other, name)
+            own_member_places(document, other, name)
             or "additionalProperties" in other.schema
             or (other.pointer != place.pointer and "unevaluatedProperties" in other.schema)
             for other in _evaluated_by(places, place)
@@ -362,7 +364,8 @@ def _member_places(document: Document, places: Conjunction, name: str) -> Conjun
     return tuple(dict.fromkeys(found))
 
 
-def _own_member_places(document: Document, place: Place, name: str) -> list[Place]:
+def own_member_places(document: Document, place: Place, name: str) -> list[Place]:
+    """Return what `properties` and `patternProperties` of one schema say about a member."""
     found = []
     if name in place.schema.get("properties", ()):
         found.append(document.child(place, "properties", name))
@@ -375,7 +378,7 @@ def _own_member_places(document: Document, place: Place, name: str) -> list[Plac
 
 def _all_member_places(document: Document, place: Place, name: str) -> list[Place]:
     return [
-        *_own_member_places(document, place, name),
+        *own_member_places(document, place, name),
         *_at(document, place, "additionalProperties", "unevaluatedProperties"),
     ]
 
