@@ -21,6 +21,7 @@ and those of `if` are that it holds and that it does not, so that each case know
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -103,6 +104,30 @@ def separate_choices(
     return [
         [case for branch in choice for case in _cases(document, plain, (branch,), wide)]
         for choice in compared_with
+    ]
+
+
+def overlapping(
+    document: Document,
+    places: Conjunction,
+    excluded: Sequence[Conjunction],
+    *,
+    closed: bool,
+) -> list[Conjunction]:
+    """Return the excluded schemas that may have values in common with plain ones.
+
+    `closed`: whether objects have no members that are undeclared, by convention.
+    """
+    if not excluded:
+        return []
+    own = outline(document, places)
+    members = None  # those that an object here may have
+    if closed and is_closed(places):
+        members = frozenset(declared(place for place in places if place.asserted))
+    return [
+        schemas
+        for schemas in excluded
+        if not meet([own, outline(document, schemas)]).has_no_value(members)
     ]
 
 

@@ -36,20 +36,12 @@ from math import comb
 from operator import and_, sub
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import max_states, spend
+from gcd.automata.limits import max_states
 from gcd.errors import UnsupportedSchemaError
-from gcd.languages.json_schema.choices import Case, alternatives, separate_choices
+from gcd.languages.json_schema.choices import Case, alternatives, overlapping, separate_choices
 from gcd.languages.json_schema.constants import few_values
 from gcd.languages.json_schema.document import Conjunction, Document, Place
-from gcd.languages.json_schema.facets import (
-    Contains,
-    Facets,
-    declared,
-    is_closed,
-    merge,
-    within_reach,
-)
-from gcd.languages.json_schema.outlines import meet, outline
+from gcd.languages.json_schema.facets import Contains, Facets, merge, within_reach
 from gcd.languages.json_schema.parts import CAUSES, CHOICES, Parts
 from gcd.languages.json_schema.scalars import (
     IN_PYTHON_STYLE,
@@ -64,7 +56,6 @@ from gcd.languages.values.json_values import json_notation
 from gcd.languages.values.notation import Brackets, Notation
 from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 
-_PER_EXCLUDED = 2_000  # units of work, for a look at whether two schemas exclude each other
 _MAX_DISTINCT = 40  # values that elements which must differ may have
 
 
@@ -189,7 +180,7 @@ class SchemaLanguages:
         frame: Frame,
     ) -> list[Automaton]:
         """Languages whose union is that of one case."""
-        excluded = self._overlapping(places, excluded)
+        excluded = overlapping(self.document, places, excluded, closed=self._closed)
         if not excluded:
             return self._plain(places, compared_with, wide, frame)
         more = {place: None for schemas in excluded for place in self.document.closure(schemas)}
@@ -202,23 +193,6 @@ class SchemaLanguages:
             other = values.language(places + schemas, compared_with, wide=not wide, frame=frame)
             language = language if other.is_empty else self.parts.once(sub, language, other)
         return [language]
-
-    def _overlapping(
-        self, places: Conjunction, excluded: Sequence[Conjunction]
-    ) -> list[Conjunction]:
-        """The excluded schemas that may have values in common with plain ones."""
-        if not excluded:
-            return []
-        spend(_PER_EXCLUDED * len(excluded))
-        own = outline(self.document, places)
-        members = None  # those that an object here may have
-        if self._closed and is_closed(places):
-            members = frozenset(declared(place for place in places if place.asserted))
-        return [
-            schemas
-            for schemas in excluded
-            if not meet([own, outline(self.document, schemas)]).has_no_value(members)
-        ]
 
     @cached_property
     def _hashable(self) -> SchemaLanguages:
