@@ -1,12 +1,14 @@
 """A request states its constraint as one JSON text, as it travels over HTTP beside a prompt.
 
     {"json_schema": {"type": "object", ...}, "budget": 60}
+    {"tools": [...], "options": {"max_bytes": 2000, "formats": "ignore"}}
 
 It has exactly one of the members `KINDS`, each the argument of the function of `gcd` that has this
-name (`tools` of `gcd.tool_calls`), and perhaps a `budget`; `docs/vllm.md` lists them. A database is
-given as Spider's `tables.json` describes one; a grammar with `::=` is llama.cpp's or xgrammar's,
-and any other lark's. A segment is an object with one of the other members, or `"anything": true`
-for free text, and perhaps `until` (a text, or the id of a special token) and `tokens` (its limit).
+name (`tools` of `gcd.tool_calls`), and perhaps a `budget` and `options`, the keyword arguments of
+that function; `docs/vllm.md` lists them. A database is given as Spider's `tables.json` describes
+one; a grammar with `::=` is llama.cpp's or xgrammar's, and any other lark's. A segment is an object
+with one of the other members, or `"anything": true` for free text, and perhaps its own `options`,
+`until` (a text, or the id of a special token) and `tokens` (its limit).
 Nothing in a request is a path: who may send requests may not read the server's files.
 
 Two requests with the same text of their constraint, up to white space, have the same `key`; the
@@ -18,10 +20,11 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
 from hashlib import blake2b
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, NamedTuple
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, shown
@@ -40,28 +43,45 @@ MOST_BYTES = 1 << 20
 """A text longer than this is refused before it is read."""
 
 
-def _of_type(kind: type, what: str, compile_: Callable[[Any], Automaton]) -> Callable[..., Any]:
-    def checked(value: Any) -> Automaton:
-        if not isinstance(value, kind):
-            raise ConstraintError(f"{what}, got {shown(value)}")
-        return compile_(value)
-
-    return checked
+def _database(entry: Any) -> Automaton:
+    return sql(schema_of_entry(entry))
 
 
-_LANGUAGES: dict[str, Callable[[Any], Automaton]] = {
-    "json_schema": json_schema,
-    "regex": _of_type(str, "regex is a text, a regular expression", regex),
-    "choice": _of_type(list, "choice is a list of texts", choice),
-    "tools": _of_type(list, "tools are a list of objects", tool_calls),
-    "sql": _of_type(
-        dict, "sql is an object, a database", lambda entry: sql(schema_of_entry(entry))
-    ),
-    "grammar": _of_type(
-        str,
-        "grammar is a text",
-        lambda text: grammar(text, "ebnf" if "::=" in text else "lark"),
-    ),
+@wraps(grammar)
+def _grammar(text: str, **options: Any) -> Automaton:
+    return grammar(text, "ebnf" if "::=" in text else "lark", **options)
+
+
+class _Kind(NamedTuple):
+    """How a constraint of one kind is compiled.
+
+    Attributes:
+        compile: its value -> the language; keyword arguments are the options.
+        types: what its value is in JSON; `what` says it in words.
+    """
+
+    compile: Callable[..., Automaton]
+    types: tuple[type, ...]
+    what: str
+
+    @property
+    def options(self) -> list[str]:
+        parameters = signature(self.compile).parameters.values()
+        return [each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
+
+    def language(self, value: Any, options: Mapping[str, Any]) -> Automaton:
+        if not isinstance(value, self.types):
+            raise ConstraintError(f"{self.what}, got {shown(value)}")
+        return self.compile(value, **options)
+
+
+_LANGUAGES = {
+    "json_schema": _Kind(json_schema, (object,), ""),
+    "regex": _Kind(regex, (str,), "regex is a text, a regular expression"),
+    "choice": _Kind(choice, (list,), "choice is a list of texts"),
+    "tools": _Kind(tool_calls, (list, dict), "tools are a list of objects"),
+    "sql": _Kind(_database, (dict,), "sql is an object, a database"),
+    "grammar": _Kind(_grammar, (str,), "grammar is a text"),
 }
 KINDS = (*_LANGUAGES, "segments")
 """What a constraint may be; a request has exactly one of these members."""
@@ -75,11 +95,13 @@ class ConstraintRequest:
         kind: one of `KINDS`.
         value: what the JSON text says of it.
         budget: most tokens of the answer, EOS included; None if the request does not say.
+        options: keyword arguments of the function that compiles it.
     """
 
     kind: str
     value: Any
     budget: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: Any) -> ConstraintRequest:
@@ -107,13 +129,15 @@ class ConstraintRequest:
         budget = found.pop("budget", None)
         if budget is not None:
             check_whole(budget, "budget")
+        options = found.pop("options", {})
         kind = _only(found, KINDS, "a constraint")
-        return cls(kind, found[kind], budget)
+        return cls(kind, found[kind], budget, _checked_options(kind, options))
 
     @cached_property
     def key(self) -> str:
         """A digest of the constraint without its budget."""
-        text = json.dumps([self.kind, self.value], separators=(",", ":"))
+        said = [self.kind, self.value, *([self.options] if self.options else [])]
+        text = json.dumps(said, separators=(",", ":"))
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def language(self) -> Automaton | Segments:
@@ -127,7 +151,7 @@ class ConstraintRequest:
             try:
                 if self.kind == "segments":
                     return _segments(self.value)
-                return _LANGUAGES[self.kind](self.value)
+                return _LANGUAGES[self.kind].language(self.value, self.options)
             except RecursionError:
                 raise ConstraintError(f"{self.kind} is nested too deeply to be read") from None
 
@@ -137,14 +161,28 @@ def _segments(value: Any) -> Segments:
         raise ConstraintError(f"segments are a list of objects, got {shown(value)}")
     parts = []
     for index, each in enumerate(value):
-        options = {name: each[name] for name in ("until", "tokens") if name in each}
-        rest = {name: each[name] for name in each if name not in options}
+        limits = {name: each[name] for name in ("until", "tokens") if name in each}
+        rest = {name: each[name] for name in each if name not in (*limits, "options")}
         kind = _only(rest, (*_LANGUAGES, "anything"), f"segment {index + 1}")
+        options = _checked_options(kind, each.get("options", {}))
         if kind == "anything" and rest[kind] is not True:
             raise ConstraintError(f"anything is true where there is free text, got {rest[kind]!r}")
-        language = anything() if kind == "anything" else _LANGUAGES[kind](rest[kind])
-        parts.append(Segment(language, **options))
+        is_free = kind == "anything"
+        language = anything() if is_free else _LANGUAGES[kind].language(rest[kind], options)
+        parts.append(Segment(language, **limits))
     return segments(parts)
+
+
+def _checked_options(kind: str, options: Any) -> dict[str, Any]:
+    """The options of a constraint, if its kind has them all."""
+    if not isinstance(options, dict):
+        raise ConstraintError(f"options are a JSON object, got {shown(options)}")
+    known = _LANGUAGES[kind].options if kind in _LANGUAGES else []
+    for name in options:
+        if name not in known:
+            advice = f"it has {', '.join(known)}" if known else "it has none; leave options out"
+            raise ConstraintError(f"{kind} has no option {shown(name)}; {advice}")
+    return options
 
 
 def _only(found: Mapping[str, Any], known: tuple[str, ...], what: str) -> str:

@@ -4,16 +4,18 @@ Two styles over the same calls:
 
 - `json`: what `json.dumps(..., ensure_ascii=False)` writes,
   `[{"name": "f", "arguments": {"a": 1, "b": "x"}}, {"name": "g", "arguments": {}}]`
-- `python`: `[f(a=1, b="x"), g()]`, values as Python literals, strings in double quotes.
+- `python`: `[f(a=1, b="x"), g()]`, values as Python literals, strings in double quotes. Arguments
+  whose names Python has no identifier for stand in a dictionary: `[f(a=1, **{"page-size": 2})]`.
 
 Arguments come in the order in which the tool declares them (names that it does not declare go last,
 in the order given). Writing is a function: calls that are equal, keys in the same order, have one
 text.
 
 Reading is more generous than writing: any JSON whitespace, any Python literal. Nothing is ever
-evaluated. A tool's name need not be a Python identifier (`createIn-AppMessage`), nor a parameter's
-(`from`, `max-results`), so a list of calls need not be an expression of Python: the reader finds
-the names itself, and `ast` reads the values and says where each ends.
+evaluated. Models that write freely give tools and arguments their names even where these are not
+Python identifiers (`createIn-AppMessage`, `from=1`, `max-results=3`). So a list of calls need not
+be an expression of Python: the reader finds the names itself, and `ast` reads the values and says
+where each ends.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from experiments.harness.checks import one_of
 from gcd.languages.tools.tool_keys import declared_parameters
+from gcd.languages.values.python_values import is_python_name
 
 STYLES = ("json", "python")
 T = TypeVar("T")
@@ -39,6 +43,7 @@ _NAME = {  # by the sign behind it
     "(": re.compile(rf"\s*({_FIRST}[^(),]*?)\s*\("),
     "=": re.compile(rf"\s*({_FIRST}[^(),=]*?)\s*="),
 }
+_UNPACKED = re.compile(r"\s*\*\*\s*(?=\{)")
 _END = re.compile("[,)]")
 
 
@@ -197,8 +202,13 @@ def _dumps(value: Any) -> str:
 
 
 def _python_call(call: Call) -> str:
-    arguments = ", ".join(f"{name}={_literal(value)}" for name, value in call.arguments.items())
-    return f"{call.name}({arguments})"
+    written = []
+    for is_bare, group in groupby(call.arguments.items(), lambda item: is_python_name(item[0])):
+        if is_bare:
+            written += [f"{name}={_literal(value)}" for name, value in group]
+        else:
+            written.append(f"**{_literal(dict(group))}")
+    return f"{call.name}({', '.join(written)})"
 
 
 def _literal(value: Any) -> str:
@@ -257,10 +267,19 @@ def _read_call(text: str) -> tuple[Call, str]:
     arguments: dict[str, Any] = {}
     more = not rest.lstrip().startswith(")")
     while more:
-        parameter, rest = _read_name(rest, "=")
-        if parameter in arguments:
-            raise ValueError(f"the argument {parameter!r} is given twice")
-        arguments[parameter], rest = _read_literal(rest)
+        unpacked = _UNPACKED.match(rest)
+        if unpacked:
+            found, rest = _read_literal(rest[unpacked.end() :])
+            if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+                raise ValueError(f"two asterisks are followed by names and values, not {found!r}")
+        else:
+            parameter, rest = _read_name(rest, "=")
+            value, rest = _read_literal(rest)
+            found = {parameter: value}
+        twice = arguments.keys() & found.keys()
+        if twice:
+            raise ValueError(f"the argument {min(twice)!r} is given twice")
+        arguments.update(found)
         more = rest.startswith(",")
         rest = rest.removeprefix(",")
     # Here the text goes on with a bracket: a literal ends before one or a comma.

@@ -39,6 +39,16 @@ def validate(tokens, given, prompt=1, **changes):
     InputProcessor(config).process_inputs({"prompt_token_ids": [1] * prompt}, given)
 
 
+def test_options_come_with_a_constraint(tokens):
+    schema = {"type": "string", "maxLength": 1 << 20}
+    limited = {"json_schema": schema, "options": {"max_bytes": 20}}
+    validate(tokens, params(limited, max_tokens=4))
+    with pytest.raises(gcd.OverlongBudgetError, match="raise max_bytes"):
+        validate(tokens, params(limited, max_tokens=40))
+    with pytest.raises(ValueError, match="json_schema has no option 'longest'"):
+        validate(tokens, params({"json_schema": schema, "options": {"longest": 20}}))
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -405,7 +405,8 @@ class SchemaLanguages:
             if not forbidden:
                 value = self.language(places, compared_with, wide=wide)
             if not value.is_empty:
-                members.append(Member(key, value, required))
+                unpacked = frame.is_bare is not None and not frame.is_bare(name)
+                members.append(Member(key, value, required, unpacked))
             elif required:
                 return Automaton.empty()
         extras = self._extras(facets, keys, wide, frame)
@@ -421,8 +422,8 @@ class SchemaLanguages:
         )
 
     def _key(self, name: str, wide: bool, frame: Frame) -> Automaton:
-        if frame.key is not None:
-            return frame.key(name)
+        if frame.is_bare is not None and frame.is_bare(name):
+            return Automaton.literal(name)
         return self.notation.spell_all(name) if wide else self.notation.spell(name)
 
     def _extras(
@@ -442,7 +443,7 @@ class SchemaLanguages:
                 key = key & names
             if key.is_empty:
                 continue
-            if frame.key is not None:
+            if frame.is_bare is not None:
                 raise UnsupportedSchemaError(
                     "additionalProperties",
                     self.document.named(""),

@@ -58,7 +58,8 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
     if notation.quoted is None:
         said = facets.patterns or facets.formats
         keyword, place = "pattern" if facets.patterns else "format", said[0][1]
-        raise document.refuse(keyword, place, f"is not {IN_PYTHON_STYLE}")
+        option = "" if facets.patterns else ', or formats="ignore"'
+        raise document.refuse(keyword, place, f"is not {IN_PYTHON_STYLE}{option}")
     language = content(document, facets, wide=wide)
     with _counted_beside(facets):
         return notation.quoted(language)

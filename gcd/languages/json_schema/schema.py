@@ -103,14 +103,11 @@ def json_schema(
     Warns:
         IgnoredKeywordWarning: once, naming the keywords that constrain nothing (`unknown="warn"`).
     """
-    check_options(whitespace, escapes, unknown)
+    check_options(whitespace, escapes, unknown, formats, max_bytes)
     notation = json_notation(whitespace, escapes)
     check_depth(max_depth)
     _check_option("additional_properties", additional_properties, ("closed", "open"))
-    _check_option("formats", formats, ("assert", "ignore"))
     check_count("any_order", any_order, 0, _MAX_ANY_ORDER)
-    if max_bytes is not None:
-        check_count("max_bytes", max_bytes, 1)
     document = Document(
         _parsed(schema),
         max_depth=max_depth,
@@ -135,18 +132,26 @@ def json_schema(
             values.parts.blame_most_costly(error)
             raise
         if language.is_empty:
-            reason = document.depth_hint or _why_empty(values)
+            reason = document.depth_hint or why_empty(values)
             raise EmptyLanguageError(f"no value satisfies the schema{reason}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
-        if max_bytes is None:
-            return language
-        shortest = len(language.shortest())
-        if shortest > max_bytes:
-            raise EmptyLanguageError(
-                f"no text of at most {max_bytes} bytes satisfies the schema; the shortest has "
-                f"{shortest}, so raise max_bytes"
-            )
-        return replace(language, max_bytes=max_bytes)
+        return held_to(language, max_bytes, "text of at most {} bytes satisfies the schema")
+
+
+def held_to(language: Automaton, max_bytes: int | None, what: str) -> Automaton:
+    """Return a language that holds for texts of at most `max_bytes` bytes (None: for all).
+
+    Raises:
+        EmptyLanguageError: it has no text as short; `what` has a place for the number.
+    """
+    if max_bytes is None:
+        return language
+    shortest = len(language.shortest())
+    if shortest > max_bytes:
+        raise EmptyLanguageError(
+            f"no {what.format(max_bytes)}; the shortest has {shortest}, so raise max_bytes"
+        )
+    return replace(language, max_bytes=max_bytes)
 
 
 def ignored_keywords(
@@ -169,7 +174,7 @@ def ignored_keywords(
     return document.ignored
 
 
-def _why_empty(values: SchemaLanguages) -> str:
+def why_empty(values: SchemaLanguages) -> str:
     """Name the innermost required part that no value satisfies; nothing for the whole schema."""
     document, place = values.document, values.document.root()[0]
     while within := next(
@@ -209,11 +214,16 @@ def _parsed(schema: Any) -> Any:
         ) from error
 
 
-def check_options(whitespace: object, escapes: object, unknown: object) -> None:
+def check_options(
+    whitespace: object, escapes: object, unknown: object, formats: object, max_bytes: object
+) -> None:
     """Raise `ConstraintError` unless the options that every language of schemas has are usable."""
     _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
     _check_option("escapes", escapes, ("canonical", "all"))
     _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
+    _check_option("formats", formats, ("assert", "ignore"))
+    if max_bytes is not None:
+        check_count("max_bytes", max_bytes, 1)
 
 
 def check_depth(max_depth: object) -> None:

@@ -26,18 +26,21 @@ from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, chec
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
-from gcd.languages.json_schema.schema import check_depth, check_options
+from gcd.languages.json_schema.schema import check_depth, check_options, held_to, why_empty
 from gcd.languages.tools.tool_types import Tool, parse_tools
 from gcd.languages.values.arrays import array
 from gcd.languages.values.json_values import json_notation
 from gcd.languages.values.notation import mark, separators
 from gcd.languages.values.objects import Frame
-from gcd.languages.values.python_values import PYTHON_BLANKS, python_notation
+from gcd.languages.values.python_values import (
+    PYTHON_BLANKS,
+    is_python_name,
+    python_notation,
+    why_no_python_name,
+)
 
 Call = Sequence[Automaton]
 """The parts of a call, one written after another."""
-
-_MARKS = frozenset("()[]{},='\"\\#")  # what ends or quotes something in a Python call
 
 
 def tool_calls(
@@ -49,6 +52,8 @@ def tool_calls(
     whitespace: str = "spaced",
     max_depth: int = 2,
     escapes: str = "canonical",
+    formats: str = "assert",
+    max_bytes: int | None = None,
     unknown: str = "warn",
 ) -> Automaton:
     """Return the language of all lists of valid calls of these tools, in JSON or in Python.
@@ -60,9 +65,9 @@ def tool_calls(
         min_calls, max_calls: how many calls there may be; None is no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
         max_depth: how deep values nest whose type says nothing about them, such as `any`.
-        escapes: spelling of keys and constants, "canonical" or "all".
-        unknown: what becomes of keywords of a schema that constrain nothing, "warn", "ignore" or
-            "refuse", as in `gcd.json_schema`.
+        escapes, formats, unknown: as in `gcd.json_schema`, for the schemas of all tools.
+        max_bytes: compile the answers of at most so many bytes, all calls together, as in
+            `gcd.json_schema`.
 
     Raises:
         UnsupportedSchemaError: for a keyword or a type of a schema that is not honoured.
@@ -78,7 +83,7 @@ def tool_calls(
     if max_calls is not None:
         check_count("max_calls (at least min_calls)", max_calls, min_calls)
     check_depth(max_depth)
-    check_options(whitespace, escapes, unknown)
+    check_options(whitespace, escapes, unknown, formats, max_bytes)
     parsed = parse_tools(tools)
     if parsed.unknown_types:
         listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
@@ -87,7 +92,7 @@ def tool_calls(
         )
     if style == "json":
         notation = json_notation(whitespace, escapes)
-        write: Callable[[Tool, SchemaLanguages], list[Call]] = _json_call
+        write: Callable[[Tool, SchemaLanguages], Call] = _json_call
     elif style == "python":
         notation = python_notation(whitespace, escapes)
         equals = separators(whitespace, "=", after="", blanks=PYTHON_BLANKS).colon
@@ -97,7 +102,7 @@ def tool_calls(
     with metered():
         graph = Assembly()
         start, end = graph.node(), graph.node()
-        depth_hint = ""
+        why_none = ""  # of the first tool that cannot be called
         ignored: list[IgnoredKeyword] = []
         for tool in parsed.tools:
             document = Document(
@@ -105,59 +110,70 @@ def tool_calls(
                 base=tool.pointer,
                 hidden="/properties" if tool.flat else "",
                 max_depth=max_depth,
+                assert_formats=formats == "assert",
                 refuse_unknown=unknown == "refuse",
             )
             ignored += document.ignored
-            depth_hint = depth_hint or document.depth_hint
-            values = SchemaLanguages(document, notation, max_depth=max_depth, closed=True)
+            values = SchemaLanguages(
+                document, notation, max_depth=max_depth, closed=True, max_bytes=max_bytes
+            )
             try:
-                for pieces in write(tool, values):
-                    graph.insert(start, end, *pieces)
+                parts = write(tool, values)
+                if not why_none and any(part.is_empty for part in parts):
+                    why_none = document.depth_hint or why_empty(values)
+                graph.insert(start, end, *parts)
             except WorkLimitError as error:
                 values.parts.blame_most_costly(error)
                 raise
         if unknown == "warn":
             warn_of(ignored)
         call = graph.build(start, end)
+        if max_bytes is not None and not call.is_empty:  # counts that no such text comes to
+            reach = max_bytes // len(call.shortest())
+            _check_reach(min_calls, reach, max_bytes)
+            max_calls = None if max_calls is not None and max_calls > reach else max_calls
         language = array(notation, call, minimum=min_calls, maximum=max_calls)
         if language.is_empty:
-            reason = (
-                f"none of the tools can be called{depth_hint}"
-                if parsed.tools
-                else "there are no tools"
-            )
+            within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
+            reason = f"none of the tools can be called{within}{why_none}"
+            reason = reason if parsed.tools else "there are no tools"
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])
-        return language
+        return held_to(language, max_bytes, "list of valid calls has at most {} bytes")
 
 
-def _json_call(tool: Tool, values: SchemaLanguages) -> list[Call]:
+def _check_reach(min_calls: int, reach: int, max_bytes: int) -> None:
+    if min_calls > reach:
+        raise EmptyLanguageError(
+            f"at most {reach} calls go into max_bytes={max_bytes} bytes, but min_calls is "
+            f"{min_calls}; raise max_bytes or lower min_calls"
+        )
+
+
+def _json_call(tool: Tool, values: SchemaLanguages) -> Call:
     """Return the parts of `{"name": "f", "arguments": {...}}`."""
     at = values.notation
     name = [at.spell("name"), at.colon, at.spell(tool.name)]
     arguments = [at.spell("arguments"), at.colon, values.language(values.document.root())]
-    return [[mark("{"), at.gap, *name, at.comma, *arguments, at.gap, mark("}")]]
+    return [mark("{"), at.gap, *name, at.comma, *arguments, at.gap, mark("}")]
 
 
-def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> list[Call]:
-    """Return the parts of `f(a=1, b="x")`."""
-    _check_name(tool.name, f"the tool name {tool.name!r}")
-
-    def key(name: str) -> Automaton:
-        _check_name(name, f"the parameter name {name!r} of the tool {tool.name!r}")
-        return Automaton.literal(name)
-
-    frame = Frame("(", ")", equals, key)
+def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> Call:
+    """Return the parts of `f(a=1, b="x", **{"page-size": 2})`."""
+    _check_name(tool.name)
+    frame = Frame("(", ")", equals, is_python_name)
     arguments = values.language(values.document.root(), frame=frame)
-    return [[Automaton.literal(tool.name), arguments]]
+    return [Automaton.literal(tool.name), arguments]
 
 
-def _check_name(name: str, what: str) -> None:
-    """Raise if a name, which Python style writes as it is, holds a sign that would end it early."""
-    bad = [c for c in name if c in _MARKS or not c.isprintable()]
-    if bad or not name or name != name.strip():
-        reason = f"it holds {bad[0]!r}" if bad else "it begins or ends with a space, or is empty"
-        raise ConstraintError(
-            f'{what} cannot be written in Python style: {reason}; rename it, or use style="json"'
-        )
+def _check_name(name: str) -> None:
+    """Raise unless Python reads the name of a tool as it is: identifiers joined by dots."""
+    for part in name.split("."):
+        why = why_no_python_name(part)
+        if why is not None:
+            raise ConstraintError(
+                f"the tool name {name!r} cannot be written in Python style: expected an "
+                f"identifier, or several joined by dots, but {part!r} {why}; rename the tool, or "
+                'use style="json"'
+            )

@@ -19,11 +19,17 @@ from gcd.languages.values.notation import Notation, mark
 
 
 class Member(NamedTuple):
-    """A member of an object: its key, its value, whether it must be there."""
+    """A member of an object: its key, its value, whether it must be there.
+
+    One that is `unpacked` stands in a dictionary behind two asterisks, as Python's calls have
+    arguments whose names are not identifiers: `**{"page-size": 3}`. Such a dictionary holds one or
+    several of them.
+    """
 
     key: Automaton
     value: Automaton
     required: bool
+    unpacked: bool = False
 
 
 class Frame(NamedTuple):
@@ -32,13 +38,14 @@ class Frame(NamedTuple):
     Attributes:
         opened, closed: what stands around the members.
         colon: what stands between a key and its value; None is as the notation has it.
-        key: a name -> how it is written as a key; None is as the notation has it.
+        is_bare: whether a name is written as it is; members with other names are unpacked. None:
+            all are written as keys of the notation.
     """
 
     opened: str = "{"
     closed: str = "}"
     colon: Automaton | None = None
-    key: Callable[[str], Automaton] | None = None
+    is_bare: Callable[[str], bool] | None = None
 
 
 BRACES = Frame()
@@ -59,7 +66,8 @@ def mapping(
         members: what may be there once, in order.
         extras: what may be there any number of times behind them; not required.
         count: fewest and most members as they are written; None is no upper bound.
-        any_order: whether all members, `extras` too, may stand in any order.
+        any_order: whether all members, `extras` too, may stand in any order; no member is
+            unpacked then.
         frame: what stands around them.
 
     Raises:
@@ -86,31 +94,60 @@ def mapping(
     colon = frame.colon or notation.colon
     graph = Assembly()
     start, end = graph.node(), graph.node()
-    written = [graph.node() for _ in range(highest + 1)]  # so many members so far
-    graph.insert(start, written[0], mark(frame.opened), notation.gap)
 
-    def add(member: Member, before: list[int], after: list[int]) -> None:
+    def stage() -> _Stage:
+        unpacks = any(member.unpacked for member in members)
+        nodes = [graph.node() for _ in range(highest + 1)]
+        return _Stage(nodes, [graph.node() for _ in nodes] if unpacks else [])
+
+    def add(member: Member, before: _Stage, after: _Stage) -> None:
         for number in range(1, highest + 1):
             due = graph.node()
             sources = {number - 1, number} if number == highest and most is None else {number - 1}
             for source in sources:
                 if source == 0:
-                    graph.skip(before[0], due)
+                    graph.skip(before.written[0], due)
                 else:
-                    graph.insert(before[source], due, notation.comma)
-            graph.insert(due, after[number], member.key, colon, member.value)
+                    graph.insert(before.written[source], due, notation.comma)
+            if not member.unpacked:
+                graph.insert(due, after.written[number], member.key, colon, member.value)
+                continue
+            inside = graph.node()
+            graph.insert(due, inside, mark("**{"), notation.gap)
+            for source in sources - {0}:
+                graph.insert(before.open[source], inside, notation.comma)
+            graph.insert(inside, after.open[number], member.key, notation.colon, member.value)
+            graph.insert(after.open[number], after.written[number], notation.gap, mark("}"))
 
+    here = stage()
+    graph.insert(start, here.written[0], mark(frame.opened), notation.gap)
     for member in members:
-        after = [graph.node() for _ in written]
-        add(member, written, after)
+        after = stage()
+        add(member, here, after)
         if not member.required:
-            for here, there in zip(written, after, strict=True):
-                graph.skip(here, there)
-        written = after
+            for one, other in zip(here.nodes, after.nodes, strict=True):
+                graph.skip(one, other)
+        here = after
     for extra in extras:
-        add(extra, written, written)
-    _close(graph, notation, frame, dict(enumerate(written)), fewest, end)
+        add(extra, here, here)
+    _close(graph, notation, frame, dict(enumerate(here.written)), fewest, end)
     return graph.build(start, end)
+
+
+class _Stage(NamedTuple):
+    """Nodes before or after a member, by how many members were written so far.
+
+    Attributes:
+        written: outside of dictionaries that are unpacked.
+        open: inside one; empty if there are none.
+    """
+
+    written: list[int]
+    open: list[int]
+
+    @property
+    def nodes(self) -> list[int]:
+        return self.written + self.open
 
 
 def _in_any_order(

@@ -14,6 +14,9 @@ names `\\N{...}`, and continued lines. Control characters under U+0020 must be e
 are not Unicode text, and Python does not join a pair of them, so their escapes are not in the
 language.
 
+**Names** are written bare where Python reads them as they are (`is_python_name`): it reads `ﬁle`,
+with a ligature, as `file`, because identifiers are normalized (NFKC).
+
 **Keys and constants** are written in either quotes, characters that do not print either as
 themselves or as `repr` escapes them; `escapes="all"` admits every spelling above.
 """
@@ -21,8 +24,10 @@ themselves or as `repr` escapes them; `escapes="all"` admits every spelling abov
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
+from keyword import iskeyword
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import priced_cache
@@ -45,6 +50,21 @@ _QUOTES = ('"', "'")
 _LIST = Brackets("[", "]")
 _TUPLE = Brackets("(", ")", close_single=",)")
 _SET = Brackets("{", "}", empty="set()", of_hashable=True)
+
+
+def is_python_name(name: str) -> bool:
+    """Return whether Python reads a text as the identifier of exactly this name."""
+    return why_no_python_name(name) is None
+
+
+def why_no_python_name(name: str) -> str | None:
+    """Say why Python does not read a text as an identifier of this name; None if it does."""
+    if iskeyword(name) or name == "__debug__":  # a constant, though it is spelled like a name
+        return "is a keyword or a constant of Python"
+    if not name.isidentifier():
+        return "is not an identifier"
+    read = unicodedata.normalize("NFKC", name)
+    return None if read == name else f"is read as {read!r}"
 
 
 @priced_cache(maxsize=8)

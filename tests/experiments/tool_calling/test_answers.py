@@ -25,7 +25,7 @@ _VALUE = st.recursive(
     max_leaves=6,
 )
 _NAME = st.sampled_from(["f", "get_weather", "createIn-AppMessage", "a.b", "two words", "it's"])
-_PARAMETER = st.sampled_from(["a", "from", "class", "max-results", "in", "x y"])
+_PARAMETER = st.sampled_from(["a", "from", "b", "class", "max-results", "in", "x y", "\ufb01le"])
 _CALLS = st.lists(
     st.builds(Call, _NAME, st.dictionaries(_PARAMETER, _VALUE, max_size=3)), max_size=3
 )
@@ -38,6 +38,13 @@ def test_what_is_written_is_read_back(calls: list[Call], style: str) -> None:
     text = write_answer(calls, [], style)
     text.encode()  # always valid UTF-8
     assert same_calls(parse_answer(text, style), calls)
+
+
+@given(arguments=st.dictionaries(_PARAMETER, st.integers(), max_size=5))
+def test_python_reads_every_argument_that_is_written(arguments: dict[str, int]) -> None:
+    call = ast.parse(write_answer([Call("f", arguments)], [], "python"), mode="eval").body.elts[0]  # type: ignore[attr-defined]
+    found = eval(compile(ast.Expression(call), "", "eval"), {"f": lambda **given: given})
+    assert list(found.items()) == list(arguments.items())
 
 
 def test_json_is_what_json_dumps_writes() -> None:
@@ -63,6 +70,9 @@ def test_python_is_a_list_of_calls_that_python_reads() -> None:
         ("filter[name]='x', from=None", {"filter[name]": "x", "from": None}),
         ("a b-c='=', it's=()", {"a b-c": "=", "it's": ()}),
         ("a='''x, 'y' (z'''", {"a": "x, 'y' (z"}),
+        ("**{'from': '),', \"a-b\": {'c': 1}}, b=2", {"from": "),", "a-b": {"c": 1}, "b": 2}),
+        ("b=2 , ** {'from': 1} , **{'x y':2}", {"b": 2, "from": 1, "x y": 2}),
+        ("**kwargs=1", {"**kwargs": 1}),
     ],
 )
 def test_values_end_where_python_says(text: str, arguments: dict) -> None:
@@ -100,6 +110,10 @@ def test_arguments_come_in_declared_order_and_unknown_ones_last(tool: dict) -> N
         ("[f(1)]", "python"),
         ("[f(a=)]", "python"),
         ("[f(a=1, a=2)]", "python"),
+        ("[f(a=1, **{'a': 2})]", "python"),
+        ("[f(**{1: 2})]", "python"),
+        ("[f(**{'a'})]", "python"),
+        ("[f(**[])]", "python"),
         ("[f(a=open('x'))]", "python"),
         ("[f(a=__import__('os').getcwd())]", "python"),
         ("[f(a='x)]", "python"),

@@ -23,12 +23,17 @@ DATABASE = {
 }
 PARTS = [{"anything": True, "until": ";", "tokens": 4}, {"choice": ["a"]}]
 TOOLS = [{"name": "f", "parameters": {}}]
+LONG = [{"name": "f", "parameters": {"a": {"type": "str", "maxLength": 1 << 20, "format": "date"}}}]
+LIMITS = {"style": "python", "max_bytes": 300, "formats": "ignore"}
 SAME = [
     ({"json_schema": {"const": 1}}, gcd.json_schema({"const": 1})),
     ({"json_schema": '{"const": 1}'}, gcd.json_schema({"const": 1})),
     ({"regex": "a*"}, gcd.regex("a*")),
     ({"choice": ["a", "bc"]}, gcd.choice(["a", "bc"])),
     ({"tools": TOOLS}, gcd.tool_calls(TOOLS)),
+    ({"tools": LONG, "options": LIMITS}, gcd.tool_calls(LONG, **LIMITS)),
+    ({"json_schema": {}, "options": {"max_depth": 1}}, gcd.json_schema({}, max_depth=1)),
+    ({"grammar": 's: "a"', "options": {"start": "s"}}, gcd.grammar('s: "a"', start="s")),
     ({"grammar": 'start: "a" start | "b"'}, gcd.grammar('start: "a" start | "b"')),
     ({"grammar": 'root ::= [ab] "c"*'}, gcd.grammar('root ::= [ab] "c"*', "gbnf")),
 ]
@@ -48,6 +53,9 @@ def test_databases_and_segments():
     assert query.accepts(b"SELECT singer.name FROM singer")
     found = parsed({"segments": PARTS}).language()
     assert [(part.until, part.tokens) for part in found.parts] == [(";", 4), (None, None)]
+    optional = {"json_schema": {}, "options": {"max_depth": 1}}
+    (part,) = parsed({"segments": [optional]}).language().parts
+    assert part.text == gcd.json_schema({}, max_depth=1)
 
 
 def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
@@ -55,6 +63,10 @@ def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
     assert one.key == ConstraintRequest.parse('{"budget":7,"json_schema":{"a":1,"b":2}}').key
     assert one.key != ConstraintRequest.parse('{"json_schema": {"b": 2, "a": 1}}').key
     assert parsed({"regex": "a"}).key != parsed({"choice": "a"}).key
+    assert parsed({"regex": "a"}).key == parsed({"regex": "a", "options": {}}).key
+    tools = {"tools": TOOLS}
+    keys = {parsed(tools, options=each).key for each in ({}, {"max_bytes": 9}, {"max_bytes": 8})}
+    assert len(keys) == 3
 
 
 @pytest.mark.parametrize(
@@ -69,6 +81,13 @@ def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
         ('{"regex": "a", "budget": true}', "whole number"),
         (json.dumps({"x" * 9000: 1}), r"got x{100}$"),
         ('{"regex": "a", "choices": []}', "exactly one of"),
+        ('{"regex": "a", "options": []}', r"options are a JSON object, got \[\]"),
+        (
+            '{"regex": "a", "options": {"max_bytes": 9}}',
+            "regex has no option 'max_bytes'",
+        ),
+        ('{"tools": [], "options": {"draft": 9}}', "tools has no option 'draft'; it has style, "),
+        ('{"segments": [], "options": {"max_bytes": 9}}', "segments has no option"),
     ],
 )
 def test_what_is_no_request_is_refused(text, why):

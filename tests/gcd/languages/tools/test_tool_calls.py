@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd.errors import ConstraintError, EmptyLanguageError, UnsupportedSchemaError
+from gcd.errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    StateLimitError,
+    UnsupportedSchemaError,
+)
 from gcd.languages.json_schema.keywords import CONTAINER
 from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import parse_tools
@@ -33,7 +38,7 @@ WEATHER = {
 ROUTE = {
     "type": "function",
     "function": {
-        "name": "plan-route.v2",
+        "name": "plan_route.v2",
         "parameters": {
             "type": "object",
             "properties": {
@@ -104,7 +109,7 @@ CALLS = st.lists(
             optional={
                 "options": _members({"tolls": st.booleans()}, optional={"note": st.none() | TEXT})
             },
-        ).map(lambda arguments: ("plan-route.v2", arguments)),
+        ).map(lambda arguments: ("plan_route.v2", arguments)),
         _members(
             {
                 "pair": st.tuples(st.integers(), REAL),
@@ -145,17 +150,29 @@ def read(text: str, style: str) -> list[tuple[str, Any]]:
     """Calls out of a text, read by `json` and by Python's own parser."""
     if style == "json":
         return [(call["name"], call["arguments"]) for call in json.loads(text)]
-    # The one name that is no Python identifier is replaced where a call begins.
-    tree = ast.parse(text.replace("plan-route.v2(", "plan_route("), mode="eval").body
+    tree = ast.parse(text, mode="eval").body
     assert isinstance(tree, ast.List)
     calls = []
     for call in tree.elts:
         assert isinstance(call, ast.Call)
-        assert isinstance(call.func, ast.Name)
         assert not call.args
-        name = "plan-route.v2" if call.func.id == "plan_route" else call.func.id
-        calls.append((name, {k.arg: ast.literal_eval(k.value) for k in call.keywords}))
+        arguments: dict[str, Any] = {}
+        for keyword in call.keywords:
+            value = ast.literal_eval(keyword.value)
+            found = value if keyword.arg is None else {keyword.arg: value}
+            assert found
+            assert not found.keys() & arguments.keys()
+            arguments |= found
+        calls.append((_dotted(call.func), arguments))
     return calls
+
+
+def _dotted(tree: ast.expr) -> str:
+    """The name that Python reads: identifiers joined by dots."""
+    if isinstance(tree, ast.Attribute):
+        return f"{_dotted(tree.value)}.{tree.attr}"
+    assert isinstance(tree, ast.Name)
+    return tree.id
 
 
 def _validators(tools: Any) -> dict[str, Draft202012Validator]:
@@ -194,10 +211,10 @@ INVALID: list[list[tuple[str, Any]]] = [
     [("get_weather", {"city": "Rome", "days": "3"})],
     [("get_weather", {"city": "Rome", "unit": "K"})],
     [("get_weather", {"city": "Rome", "more": 1})],
-    [("plan-route.v2", {"stops": []})],
-    [("plan-route.v2", {"stops": [{"lat": 1.5}]})],
-    [("plan-route.v2", {"stops": [{"lat": 1, "lon": 2}] * 4})],
-    [("plan-route.v2", {"stops": [{"lat": 1, "lon": 2}], "options": {"note": None}})],
+    [("plan_route.v2", {"stops": []})],
+    [("plan_route.v2", {"stops": [{"lat": 1.5}]})],
+    [("plan_route.v2", {"stops": [{"lat": 1, "lon": 2}] * 4})],
+    [("plan_route.v2", {"stops": [{"lat": 1, "lon": 2}], "options": {"note": None}})],
     [("ping", {}), ("ping", {"a": 1})],
 ]
 
@@ -365,27 +382,157 @@ def test_unknown_types_are_warned_about(style: str) -> None:
     assert language.accepts(write([("f", {"a": {"b": [None]}})], style))
 
 
+# -- options of gcd.json_schema --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("calls", [(1, None), (0, 2), (2, 50)])
+def test_max_bytes_keeps_exactly_the_short_answers(
+    style: str, calls: tuple[int, int | None]
+) -> None:
+    kind = {"pattern": "^x*$", "maxLength": 40} if style == "json" else {"enum": ["x", "xyx"]}
+    tools = [
+        {"name": "f", "parameters": {"a": {"type": "str", **kind}}},
+        {"name": "g", "parameters": {"b": {"type": "array", "items": {"enum": [1]}}}},
+    ]
+    options = {"style": style, "min_calls": calls[0], "max_calls": calls[1]}
+    every = tool_calls(tools, **options)
+    shortest = len(every.shortest())
+    for most in (shortest, shortest + 3, 2 * shortest + 8):
+        found = tool_calls(tools, max_bytes=most, **options)
+        assert found.max_bytes == most
+        assert found.num_states <= every.num_states
+        assert found.count(most) == every.count(most) == (found & every).count(most)
+    with pytest.raises(EmptyLanguageError, match="raise max_bytes"):
+        tool_calls(tools, max_bytes=max(1, shortest - 1), **options)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_limits_beyond_max_bytes_take_no_states(style: str) -> None:
+    def tools(**limits: int) -> list[dict[str, Any]]:
+        return [{"name": "f", "parameters": {"a": {"type": "str", **limits}}}]
+
+    with pytest.raises(StateLimitError, match="'maxLength' at '/0/parameters/a'"):
+        tool_calls(tools(maxLength=1 << 20), style=style)
+    found = tool_calls(tools(maxLength=1 << 20), style=style, max_bytes=2_000, max_calls=1 << 20)
+    assert found.num_states == tool_calls(tools(), style=style).num_states
+    with pytest.raises(EmptyLanguageError, match=r"at most [0-9]+ calls go into max_bytes=2000"):
+        tool_calls(tools(), style=style, max_bytes=2_000, min_calls=300)
+    with pytest.raises(EmptyLanguageError, match="max_bytes=20: the part at '/0/parameters/a'"):
+        tool_calls(tools(minLength=90), style=style, max_bytes=20)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_formats_constrain_or_describe(style: str) -> None:
+    tools = [{"name": "f", "parameters": {"a": {"type": "str", "format": "date"}}}]
+    plain = [{"name": "f", "parameters": {"a": {"type": "str"}}}]
+    assert tool_calls(tools, style=style, formats="ignore") == tool_calls(plain, style=style)
+    if style == "json":
+        assert not tool_calls(tools).accepts(write([("f", {"a": "soon"})], style))
+    else:
+        with pytest.raises(UnsupportedSchemaError, match='or formats="ignore"') as caught:
+            tool_calls(tools, style=style)
+        assert caught.value.pointer == "/0/parameters/a"
+
+
 # -- bad input -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["f(x", "a\nb", "f)", 'say"', " padded", "f,g", "tab\there"])
-def test_names_that_cannot_be_written_in_python(name: str) -> None:
-    with pytest.raises(ConstraintError, match="cannot be written in Python style"):
-        tool_calls([{"name": name, "parameters": {}}], style="python")
-    with pytest.raises(ConstraintError, match="cannot be written in Python style"):
-        tool_calls([{"name": "f", "parameters": {name: {"type": "int"}}}], style="python")
-    tool_calls([{"name": name, "parameters": {name: {"type": "int"}}}])
+ODD = [
+    *("f(x", "a\nb", "f)", 'say"', "it's", " padded", "f,g", "tab\there", "a=b", "a#b"),
+    *("from", "None", "True", "lambda", "async", "__debug__", "2fa", "page-size", "two words"),
+    *("x[0]", "\\", "**a", "{", "f-string", "a\u00ad", "\ufeffa"),
+    *("\ufb01le", "\u017f", "\u2115", "\u00aa", "\u00b5"),
+]
+PLAIN = ["a", "match", "type", "case", "_", "print", "self", "créer", "日本", "__init__", "none"]
 
 
-@pytest.mark.parametrize("name", ["a.b", "a-b", "two words", "créer", "日本"])
-def test_names_are_written_as_they_are(name: str) -> None:
+@pytest.mark.parametrize("name", [*ODD, "a..b", ".a", "a.", "a.None", "a.2", "a. b", "\ufb01.x"])
+def test_tools_that_python_would_call_otherwise_are_refused(name: str) -> None:
     tool = {"name": name, "parameters": {name: {"enum": [1]}}}
-    assert (
-        tool_calls([tool], style="python", max_calls=1).shortest() == f"[{name}({name}=1)]".encode()
-    )
+    with pytest.raises(ConstraintError, match="cannot be written in Python style") as caught:
+        tool_calls([tool], style="python")
+    assert repr(name) in str(caught.value)
     assert json.loads(tool_calls([tool], max_calls=1).shortest()) == [
         {"name": name, "arguments": {name: 1}}
     ]
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "a.b", "match.type.print"])
+def test_tools_are_called_by_their_names_in_python(name: str) -> None:
+    texts = list(tool_calls([{"name": name}], style="python", max_calls=1))
+    assert texts == [f"[{name}()]".encode()]
+    assert read(texts[0].decode(), "python") == [(name, {})]
+
+
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
+@pytest.mark.parametrize("escapes", ["canonical", "all"])
+def test_python_reads_every_argument_by_its_name(whitespace: str, escapes: str) -> None:
+    """A keyword where the name is one, else a member of an unpacked dictionary."""
+    names = [name for pair in zip(ODD, PLAIN * 3, strict=False) for name in pair]
+    for some in (names[i : i + 5] for i in range(0, len(names), 5)):
+        schema = {
+            "type": "object",
+            "properties": {name: {"enum": [i]} for i, name in enumerate(some)},
+            "required": some[1:3],
+        }
+        language = tool_calls(
+            [{"name": "f", "parameters": schema}],
+            style="python",
+            whitespace=whitespace,
+            escapes=escapes,
+        )
+        for text in language.enumerate(40) + random_strings(language, 60):
+            for function, arguments in read(text.decode(), "python"):
+                assert function == "f"
+                assert arguments == {n: i for i, n in enumerate(some) if n in arguments}
+                assert list(arguments) == [name for name in some if name in arguments]
+                assert set(some[1:3]) <= set(arguments)
+                compile(text, "answer", "eval")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_arguments_are_unpacked(name: str) -> None:
+    tool = {"name": "f", "parameters": {name: {"enum": [1]}}}
+    texts = set(tool_calls([tool], style="python", max_calls=1))
+    assert all(read(text.decode(), "python") == [("f", {name: 1})] for text in texts)
+    assert f"[f(**{{{name!r}: 1}})]".encode() in texts
+
+
+def test_unpacked_arguments_stand_alone_or_together() -> None:
+    schema = {
+        "type": "object",
+        "properties": {name: {"enum": [1]} for name in ("a-b", "from", "c", "2d")},
+        "required": ["from"],
+    }
+
+    def parts(items: list[str]) -> list[list[list[str]]]:
+        """All ways to divide a list into runs."""
+        if not items:
+            return [[]]
+        return [[items[:n], *rest] for n in range(1, len(items) + 1) for rest in parts(items[n:])]
+
+    expected = set()
+    for mask in range(16):
+        chosen = [name for i, name in enumerate(schema["properties"]) if mask >> i & 1]
+        for runs in parts(chosen):
+            if "from" in chosen and not any("c" in run and len(run) > 1 for run in runs):
+                dicts = ("{" + ", ".join(f"'{name}': 1" for name in run) + "}" for run in runs)
+                expected.add(", ".join("c=1" if "c" in d else f"**{d}" for d in dicts))
+    for count in ({}, {"minProperties": 2}, {"maxProperties": 2}, {"minProperties": 4}):
+        tool = {"name": "f", "parameters": {**schema, **count}}
+        found = {text.decode() for text in tool_calls([tool], style="python", max_calls=1)}
+        within = range(count.get("minProperties", 0), count.get("maxProperties", 4) + 1)
+        assert {text.replace('"', "'") for text in found} == {
+            f"[f({text})]" for text in expected if text.count("1") in within
+        }
+
+
+def test_names_that_python_reads_alike_stay_apart() -> None:
+    schema = {"properties": {"\ufb01le": {"enum": [1]}, "file": {"enum": [2]}}}
+    tool = {"name": "f", "parameters": {**schema, "required": ["\ufb01le", "file"]}}
+    for text in tool_calls([tool], style="python", max_calls=1):
+        assert read(text.decode(), "python") == [("f", {"\ufb01le": 1, "file": 2})]
 
 
 def test_refusals_name_the_place_in_the_tool_list() -> None:
@@ -393,10 +540,10 @@ def test_refusals_name_the_place_in_the_tool_list() -> None:
         "type": "function",
         "function": {
             "name": "g",
-            "parameters": {"type": "object", "properties": {"d": {"format": "iri"}}},
+            "parameters": {"type": "object", "properties": {"d": {"pattern": "(a)\\1"}}},
         },
     }
-    with pytest.raises(UnsupportedSchemaError, match="format") as caught:
+    with pytest.raises(UnsupportedSchemaError, match="pattern") as caught:
         tool_calls([PING, bad])
     assert caught.value.pointer == "/1/function/parameters/properties/d"
     with pytest.raises(ConstraintError, match="'/0/parameters/a'"):
@@ -418,6 +565,9 @@ def test_open_arguments_are_refused_in_python_only() -> None:
         ({"min_calls": -1}, "min_calls"),
         ({"min_calls": 2, "max_calls": 1}, "min_calls"),
         ({"max_depth": -1}, "max_depth"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"formats": "no"}, "formats"),
+        ({"unknown": "no"}, "unknown"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
