@@ -19,12 +19,13 @@ nothing about any value, and is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.horizon import Caveat
 from gcd.automata.limits import spend
 from gcd.errors import (
     ConstraintError,
@@ -46,6 +47,14 @@ from gcd.languages.text.dialects import search_language
 _PER_SCHEMA, _PER_PLACE = 2_000, 1_000
 _MAX_BESIDE = 64  # schemas of one value inside each other, references followed
 _MADE = "~ "  # before the names of schemas made here; a JSON pointer cannot hold it
+# Keyword -> count -> bytes of the longest text that cannot have more: a character takes a byte at
+# least, an element two with its comma, a member five with its comma, quotes and colon.
+HORIZONS: dict[str, Callable[[int], int]] = {
+    "maxLength": lambda count: int(count) + 2,
+    "maxItems": lambda count: 2 * int(count) + 2,
+    "maxContains": lambda count: 2 * int(count) + 2,
+    "maxProperties": lambda count: 5 * int(count) + 5,
+}
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
@@ -90,6 +99,8 @@ class Document:
     Attributes:
         ignored: the keywords that say nothing, of the schemas that can be reached.
         outlines: those that are known (`gcd.languages.json_schema.outlines`).
+        upper_bounds: the upper bounds of counts in schemas that can be reached, and how long a
+            text may be that cannot come to one.
     """
 
     def __init__(
@@ -114,6 +125,7 @@ class Document:
         self._declaring: set[str] = set()  # schemas that have `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
         self.outlines: dict[Place, Any] = {}
+        self.upper_bounds: list[Caveat] = []
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
@@ -317,6 +329,11 @@ class Document:
             below, same_value[pointer] = [], []
             if isinstance(schema, Schema):
                 self._check(schema, pointer)
+                self.upper_bounds += [
+                    Caveat(schema.name_of(k), self.named(pointer), schema[k], horizon(schema[k]))
+                    for k, horizon in HORIZONS.items()
+                    if k in schema
+                ]
                 if "properties" in schema:
                     self._declaring.add(pointer)
                 named = self.named(pointer)

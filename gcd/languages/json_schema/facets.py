@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from gcd.automata.limits import spend
 from gcd.languages.json_schema.constants import CONSTANTS, exact, identity, values_of
-from gcd.languages.json_schema.document import Conjunction, Document, Place, matches
+from gcd.languages.json_schema.document import HORIZONS, Conjunction, Document, Place, matches
 from gcd.languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
 from gcd.languages.values.numbers import Bound
 
@@ -145,7 +145,11 @@ def merge(
             for place in places
             if "contains" in place.schema
         ),
-        unique=next((place for place in places if place.schema.get("uniqueItems")), None),
+        unique=max(
+            (place for place in places if place.schema.get("uniqueItems")),
+            key=lambda place: place.asserted,
+            default=None,
+        ),
         container=next((s[CONTAINER] for s in schemas if CONTAINER in s), "list"),
         properties=_properties(document, places, compared_with, shut),
         others=() if shut else _others(document, places),
@@ -179,6 +183,31 @@ def within_reach(facets: Facets, max_bytes: int) -> Facets:
         ),
         count=_reached(*facets.count, (max_bytes - 1) // 5),
     )
+
+
+def horizons(facets: Facets, kind: str) -> list[int]:
+    """Return the longest texts that cannot come to the upper bounds of the values of a kind."""
+    bounds = {
+        "string": [("maxLength", facets.length[1])],
+        "array": [("maxItems", facets.size[1])]
+        + [("maxContains", contains.most) for contains in facets.contains],
+        "object": [("maxProperties", facets.count[1])],
+    }
+    return [HORIZONS[keyword](most) for keyword, most in bounds.get(kind, ()) if most is not None]
+
+
+def without_upper_bounds(facets: Facets, kind: str) -> Facets:
+    """Drop the upper bounds of counts from the description of the values of one kind."""
+    match kind:
+        case "string":
+            return replace(facets, length=(facets.length[0], None))
+        case "array":
+            contains = tuple(each._replace(most=None) for each in facets.contains)
+            return replace(facets, size=(facets.size[0], None), contains=contains)
+        case "object":
+            return replace(facets, count=(facets.count[0], None))
+        case _:
+            return facets
 
 
 def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
