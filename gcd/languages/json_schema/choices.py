@@ -21,21 +21,32 @@ and those of `if` are that it holds and that it does not, so that each case know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gcd.automata.limits import spend
 from gcd.errors import UnsupportedSchemaError
-from gcd.languages.json_schema.constants import CONSTANTS, has_containers
+from gcd.languages.json_schema.constants import CONSTANTS, has_containers, kind_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place
-from gcd.languages.json_schema.facets import OPENING, declared, is_closed
-from gcd.languages.json_schema.keywords import ABSENT, PLAIN
+from gcd.languages.json_schema.facets import (
+    OPENING,
+    declared,
+    is_closed,
+    scalar_constants,
+    types_of,
+)
+from gcd.languages.json_schema.keywords import ABSENT, ANCHORS, DEFINITIONS, PLAIN, TYPES
 from gcd.languages.json_schema.outlines import Outline, meet, outline, possible_overlaps
 
 _MAX_CASES = 1_000
+# What schemas may have that only list scalars.
+_LISTING = frozenset(
+    [*CONSTANTS, "type", "$ref", "allOf", "$schema", "$id", *ANCHORS, *DEFINITIONS]
+)
 _BRANCHING = ("anyOf", "oneOf", "enum")  # keywords with any number of branches
 _FEW_CASES = 16  # that are multiplied out rather than intersected
 _PER_CASE, _PER_EXCLUDED = 4_000, 200  # units of work
@@ -218,10 +229,22 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
             found.append([((constant,), ()) for constant in document.constants(place, keyword)])
     if "anyOf" in schema:
         branches = [document.beside(place, "anyOf", i) for i in range(len(schema["anyOf"]))]
+        constants, branches = _constants_apart(document, branches)
+        if constants:
+            listed = [value for values in constants for value in values.items()]
+            branches = [*branches, _listing(document, place, "anyOf", listed)]
         found.append(_any_of(document, place, branches))
     if "oneOf" in schema:
         branches = [document.beside(place, "oneOf", i) for i in range(len(schema["oneOf"]))]
-        compared_with = [replace(branch, asserted=False) for branch in branches]
+        constants, branches = _constants_apart(document, branches)
+        compared_with = list(branches)
+        if constants:
+            listed = [value for values in constants for value in values.items()]
+            times = Counter(key for key, _ in listed)
+            once = [value for value in listed if times[value[0]] == 1]
+            branches = [*branches, _listing(document, place, "oneOf", once)]
+            compared_with.append(_listing(document, place, "oneOf, all", listed))
+        compared_with = [replace(branch, asserted=False) for branch in compared_with]
         overlaps = possible_overlaps([outline(document, (branch,)) for branch in branches])
         found.append(
             [
@@ -251,6 +274,42 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
             both = _having(document, place, (name, *others))
             found.append([((_without(document, place, name),), ()), ((both,), ())])
     return found
+
+
+def _constants_apart(
+    document: Document, branches: list[Place]
+) -> tuple[list[dict[Hashable, Any]], list[Place]]:
+    """The scalars of branches that only list some, by `identity`; and the other branches.
+
+    Generators of schemas write an enum as one branch for each value, with its title. Those are
+    merged, as there may be thousands.
+    """
+    constants, others = [], []
+    for branch in branches:
+        flat = document.flatten((branch,)) or ()
+        schemas = [place.schema for place in flat]
+        listed = None
+        if all(schema.keys() <= _LISTING for schema in schemas):
+            listed = scalar_constants(schemas)
+        if listed is None or any(has_containers(s, k) for s in schemas for k in CONSTANTS):
+            others.append(branch)
+        else:
+            kinds = frozenset(TYPES).intersection(*map(types_of, schemas))
+            constants.append({key: v for key, v in listed.items() if kind_of(v) in kinds})
+    if len(constants) < 2:
+        return [], branches
+    return constants, others
+
+
+def _listing(
+    document: Document, place: Place, name: str, listed: list[tuple[Hashable, Any]]
+) -> Place:
+    """A schema of these scalars; of equal ones the one that has a fraction, as it is also whole."""
+    values: dict[Hashable, Any] = {}
+    for key, value in listed:
+        if not isinstance(values.get(key), float):
+            values[key] = value
+    return document.made(place, f"constants of {name}", {"enum": list(values.values())})
 
 
 def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Branch]:

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from gcd.automata.limits import metered, state_limit, work_left, work_limit
 from gcd.errors import (
@@ -298,6 +299,42 @@ def test_constants_that_are_apart_are_compared_without_building_them() -> None:
 )
 def test_one_of_several_constants(branches: list[Any], texts: set[str]) -> None:
     assert {text.decode() for text in json_schema({"oneOf": branches})} == texts
+
+
+TITLED: list[list[Any]] = [
+    [{"const": v, "title": f"{v}"} for v in ("a", "b", "a", 1, 1.0, True, None)],
+    [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}, {"pattern": "^[ac]"}, {"const": 2}],
+    [{"type": "string", "enum": ["a", 1]}, {"const": 1}, {"type": "integer", "maximum": 1}],
+    [{"$ref": "#/$defs/a"}, {"allOf": [{"$ref": "#/$defs/a"}]}, {"const": "b"}],
+    [{"const": "a"}, {"enum": ["b", {"x": 1}]}, {"const": "b"}, {"const": [1]}, {"type": "array"}],
+    [{"const": "a", "minLength": 2}, {"const": "a"}, {"const": "b", "type": "integer"}],
+]
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
+@pytest.mark.parametrize("branches", TITLED)
+def test_branches_that_are_constants_are_what_the_standard_says(
+    keyword: str, branches: list[Any]
+) -> None:
+    schema = {keyword: branches, "$defs": {"a": {"const": "a", "description": "first"}}}
+    language = json_schema(schema, max_depth=1)
+    validator = Draft202012Validator(schema)
+    for value in ("a", "b", "c", "ab", 1, 2, 0, True, None, {"x": 1}, {}, [1], []):
+        text = json.dumps(value, separators=(",", ":"))
+        assert language.accepts(text) == validator.is_valid(value), value
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
+def test_thousands_of_titled_constants_are_one_enum(keyword: str) -> None:
+    values = [f"value-{7_919 * i % 100_003}" for i in range(2_000)]
+    branches = [{"const": value, "title": value.title()} for value in values]
+    with work_limit(50_000_000):
+        language = json_schema({keyword: branches})
+    assert language == json_schema({"enum": values})
+    beside = json_schema({keyword: [*branches, {"type": "string", "pattern": "^value-1"}]})
+    assert beside.accepts('"value-0"')
+    assert beside.accepts('"value-100003"')
+    assert beside.accepts('"value-15838"') == (keyword == "anyOf")  # a constant, and the pattern
 
 
 def doubled(keyword: str) -> dict[str, Any]:
