@@ -37,7 +37,7 @@ from gcd.errors import (
 )
 from gcd.languages.cycles import components, cycles
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
-from gcd.languages.json_schema.drafts import Schema, draft_named
+from gcd.languages.json_schema.drafts import Schema, draft_named, escape
 from gcd.languages.json_schema.ignored import IgnoredKeyword
 from gcd.languages.json_schema.keywords import check_rules
 from gcd.languages.json_schema.references import References
@@ -145,6 +145,18 @@ class Document:
             f" with max_depth={self._max_depth}; it contains itself, so raise max_depth "
             "or give it a way to end"
         )
+
+    def is_recursive(self, pointer: str) -> bool:
+        """Return whether a schema leads to one that contains itself."""
+        found: set[str] = set()
+        stack = [pointer.partition(_MADE)[0]]
+        while stack:
+            below = stack.pop()
+            if below in self._cycle_of:
+                return True
+            stack += self._below.get(below, set()) - found
+            found |= self._below.get(below, set())
+        return False
 
     def named(self, pointer: str) -> str:
         """Return a pointer as the user would write it, from the top of what was handed in."""
@@ -321,6 +333,8 @@ class Document:
         """Check all schemas that can be reached, note what they lead to; yield what is ignored."""
         stack: list[tuple[str, Any]] = [("", root)]
         same_value: dict[str, list[str]] = {}
+        ignored: list[tuple[str, str, str]] = []
+        targets: set[str] = set()
         while stack:
             pointer, raw = stack.pop()
             if pointer in self._below:
@@ -336,13 +350,13 @@ class Document:
                 ]
                 if "properties" in schema:
                     self._declaring.add(pointer)
-                named = self.named(pointer)
-                yield from (IgnoredKeyword(named, *entry) for entry in schema.ignored)
+                ignored += [(pointer, *entry) for entry in schema.ignored]
                 below = [(pointer + path, sub) for path, sub in schema.schemas_inside()]
                 same_value[pointer] = [pointer + schema.path(*path) for path in _same_value(schema)]
                 for keyword in _REFERENCES:
                     if keyword in schema:
                         target = self._references.target(keyword, schema[keyword], pointer)
+                        targets.add(target)
                         below.append((target, self._references.lookup(target)))
                         same_value[pointer].append(target)
             elif not isinstance(schema, bool):
@@ -353,6 +367,10 @@ class Document:
             self._below[pointer] = {entry[0] for entry in below}
             stack.extend(below)
         self._refuse_empty_cycles(same_value)
+        for pointer, keyword, reason in ignored:
+            inside = f"{pointer}/{escape(keyword)}/"  # a place of schemas if references lead there
+            if not any(target.startswith(inside) for target in targets):
+                yield IgnoredKeyword(self.named(pointer), keyword, reason)
 
     def _check(self, schema: Schema, pointer: str) -> None:
         """Raise if something in this schema (not in those inside it) is an error."""

@@ -28,6 +28,18 @@ ANNOTATIONS = frozenset(
         *("title", "description", "default", "examples", "$vocabulary"),
         *("$comment", "deprecated", "readOnly", "writeOnly"),
         *("contentEncoding", "contentMediaType", "contentSchema"),
+        *("discriminator", "example", "externalDocs", "xml"),  # of OpenAPI
+    ]
+)
+EXTENSION = "x-"  # what a keyword begins with that OpenAPI and other dialects leave to their users
+# Formats of OpenAPI's registry that describe and constrain nothing.
+DESCRIBING_FORMATS = frozenset(
+    [
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "double-int"),
+        *("float", "double", "decimal", "decimal128", "password", "byte", "binary", "base64url"),
+        *("char", "commonmark", "html", "media-range", "date-time-local", "time-local"),
+        *("http-date", "sf-binary", "sf-boolean", "sf-decimal", "sf-integer", "sf-string"),
+        "sf-token",
     ]
 )
 DEFINITIONS = ("$defs", "definitions")

@@ -35,16 +35,16 @@ By the standard, keywords for one kind of value say nothing about others, so
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from types import GenericAlias
 from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.horizon import Caveat, warn_of_caveats
-from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, at, check_count, shown
+from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count, shown
 from gcd.languages.json_schema.class_schemas import class_schema
-from gcd.languages.json_schema.document import Document, Place
+from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.emptiness import why_empty
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.json_schema.reach import held_to, out_of_reach, within_limits
@@ -147,8 +147,7 @@ def json_schema(
         if language.is_empty and values.parts.excluding:
             raise out_of_reach(values.parts.excluding)
         if language.is_empty:
-            reason = document.depth_hint or why_empty(values)
-            raise EmptyLanguageError(f"no value satisfies the schema{reason}")
+            raise EmptyLanguageError(f"no value satisfies the schema{why_empty(values)}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
         what = "text of at most {} bytes satisfies the schema"
         return held_to(language, max_bytes, what, tuple(values.parts.caveats))
@@ -177,26 +176,6 @@ def ignored_keywords(
         refuse_unknown=False,
     )
     return document.ignored
-
-
-def why_empty(values: SchemaLanguages) -> str:
-    """Name the innermost required part that no value satisfies; nothing for the whole schema."""
-    document, place = values.document, values.document.root()[0]
-    while within := next(
-        (p for p in _needed(document, place) if values.language((p,)).is_empty), None
-    ):
-        place = within
-    return f": the part {at(document.named(place.pointer))} has none" if place.pointer else ""
-
-
-def _needed(document: Document, place: Place) -> Iterator[Place]:
-    """The schemas of required members, and of the elements of arrays that may not be empty."""
-    for same in document.flatten((place,)) or ():
-        for name in same.schema.get("required", ()):
-            if name in same.schema.get("properties", ()):
-                yield document.child(same, "properties", name)
-        if same.schema.get("minItems", 0) > 0 and "items" in same.schema:
-            yield document.child(same, "items")
 
 
 def _parsed(schema: Any) -> Any:

@@ -24,10 +24,11 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.horizon import Caveat, warn_of_caveats
 from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count
 from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.emptiness import why_empty
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.json_schema.reach import held_to, within_limits
-from gcd.languages.json_schema.schema import check_depth, check_options, why_empty
+from gcd.languages.json_schema.schema import check_depth, check_options
 from gcd.languages.tools.tool_types import Tool, parse_tools
 from gcd.languages.values.arrays import array
 from gcd.languages.values.json_values import json_notation
@@ -133,7 +134,7 @@ def tool_calls(
             try:
                 parts = write(tool, values)
                 if not why_none and any(part.is_empty for part in parts):
-                    why_none = document.depth_hint or why_empty(values)
+                    why_none = why_empty(values)
                 graph.insert(start, end, *parts)
             except WorkLimitError as error:
                 values.parts.blame_most_costly(error)
