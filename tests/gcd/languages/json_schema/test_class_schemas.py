@@ -320,7 +320,7 @@ def test_lengths_and_stripping_of_the_config_hold() -> None:
 def test_recursive_classes() -> None:
     class Node(pydantic.BaseModel):
         at: pydantic.NaiveDatetime
-        next: "Node" | None = None
+        next: "Node | None" = None
 
     Node.model_rebuild(_types_namespace={"Node": Node})
     texts = gcd.json_schema(Node)
