@@ -92,14 +92,20 @@ def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
         warnings.warn(CaveatWarning(caveats), stacklevel=3)
 
 
-def refuse_unchecked(caveats: Sequence[Caveat]) -> None:
-    """Raise `ConstraintError` if something is left to a check: what it excludes is not known."""
+def refuse_unchecked(
+    caveats: Sequence[Caveat],
+    why: str = "what is taken away from a language must be held exactly",
+    remedy: str = 'compile it with unsupported="refuse"',
+) -> None:
+    """Raise `ConstraintError` if something is left to a check, where there is none.
+
+    Args:
+        why: what must not have such caveats.
+        remedy: what to do about it.
+    """
     for caveat in caveats:
         if caveat.is_unchecked:
-            raise ConstraintError(
-                f"what is taken away from a language must be held exactly, but {caveat}; compile "
-                'it with unsupported="refuse"'
-            )
+            raise ConstraintError(f"{why}, but {caveat}; {remedy}")
 
 
 def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:
