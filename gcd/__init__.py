@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.horizon import Caveat, CaveatWarning
 from gcd.automata.limits import state_limit, work_limit
 from gcd.diagnostics import PrefixReport, inspect_prefix, why_refused
 from gcd.drawing import to_dot, to_svg
@@ -54,6 +55,8 @@ __all__ = [
     "Automaton",
     "AutomatonBatch",
     "BudgetMask",
+    "Caveat",
+    "CaveatWarning",
     "Column",
     "ConstraintError",
     "Coverage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -69,16 +70,34 @@ class OverlongBudgetError(ConstraintError):
     Attributes:
         longest: most tokens, EOS included, that the constraint holds for.
         budget: tokens there may be, None for no limit.
+        caveats: the parts of the constraint that do not hold in longer texts.
     """
 
-    def __init__(self, longest: int, budget: int | None, max_bytes: int, where: str = "") -> None:
+    def __init__(
+        self,
+        longest: int,
+        budget: int | None,
+        max_bytes: int,
+        where: str = "",
+        *,
+        caveats: Sequence[Any] = (),
+    ) -> None:
         self.longest = longest
         self.budget = budget
+        self.caveats = tuple(caveat for caveat in caveats if not caveat.is_unchecked)
         given = "there is no budget" if budget is None else f"the budget is {budget}"
+        listed = "; ".join(map(str, self.caveats[:3]))
+        remedy = "lower the budget or raise max_bytes"
+        if self.caveats:
+            given += f" ({listed})"
+            remedy = (
+                "lower the budget, or compile the schema inside `with gcd.state_limit(n):` for a "
+                'larger n, or with unsupported="ignore", which leaves this to a check of the text'
+            )
         super().__init__(
             f"{where}{': ' if where else ''}the constraint was compiled for texts of at most "
             f"{max_bytes} bytes, which {longest} tokens (EOS included) never exceed, but {given}; "
-            "lower the budget or raise max_bytes"
+            f"{remedy}"
         )
 
 
@@ -98,15 +117,17 @@ class LimitError(ConstraintError):
     _needs: str
     _remedy: str
 
-    def __init__(self, limit: int, what: str, hint: str = "") -> None:
+    def __init__(self, limit: int, what: str, hint: str = "", advice: str = "") -> None:
         self.limit = limit
         self.keyword: str | None = None
         self.pointer: str | None = None
-        self._text = (
-            f"{what} {self._needs.format(limit)}; simplify the constraint, or raise the limit: "
-            f"`with gcd.{self._remedy}(n):`{hint}"
-        )
+        usual = f"simplify the constraint, or raise the limit: `with gcd.{self._remedy}(n):`"
+        self._text = f"{what} {self._needs.format(limit)}; {advice or usual}{hint}"
         super().__init__(self._text)
+
+    def add(self, hint: str) -> None:
+        """Say something more at the end of the message."""
+        self.args = (f"{self}{hint}",)
 
     def blame(self, keyword: str | None, pointer: str, hint: str = "") -> None:
         """Say which part of a schema is to blame, and perhaps what to do about it."""
@@ -121,8 +142,10 @@ class StateLimitError(LimitError):
     _needs = "needs more than {} states"
     _remedy = "state_limit"
 
-    def __init__(self, limit: int, what: str = "the automaton", hint: str = "") -> None:
-        super().__init__(limit, what, hint)
+    def __init__(
+        self, limit: int, what: str = "the automaton", hint: str = "", advice: str = ""
+    ) -> None:
+        super().__init__(limit, what, hint, advice)
 
 
 class WorkLimitError(LimitError):

@@ -27,6 +27,7 @@ from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.horizon import refuse_unchecked
 from gcd.errors import ConstraintError, shown
 from gcd.languages.grammar.grammar import grammar
 from gcd.languages.json_schema.schema import json_schema
@@ -39,6 +40,8 @@ from gcd.languages.tools.tool_calls import tool_calls
 from gcd.tokens.distances import check_whole
 from gcd.tokens.segments import Segment, Segments, segments
 
+_WHY_HELD = "every answer to a request satisfies its constraint"
+_REMEDY = 'remove it, or give the option "unsupported": "ignore" and check the answers'
 MOST_BYTES = 1 << 20
 """A text longer than this is refused before it is read."""
 
@@ -72,7 +75,10 @@ class _Kind(NamedTuple):
     def language(self, value: Any, options: Mapping[str, Any]) -> Automaton:
         if not isinstance(value, self.types):
             raise ConstraintError(f"{self.what}, got {shown(value)}")
-        return self.compile(value, **options)
+        found = self.compile(value, **options)
+        if options.get("unsupported") != "ignore":
+            refuse_unchecked(found.caveats, _WHY_HELD, _REMEDY)
+        return found
 
 
 _LANGUAGES = {

@@ -89,9 +89,11 @@ def standing(language: gcd.Automaton, text: bytes) -> Standing:
         ConstraintError: it is longer than the language is known for.
     """
     if language.max_bytes is not None and len(text) > language.max_bytes:
+        held = "; ".join(str(each) for each in language.caveats if not each.is_unchecked)
+        remedy = f'give unsupported="ignore" ({held})' if held else "raise max_bytes"
         raise gcd.ConstraintError(
             f"expected a text of at most max_bytes={language.max_bytes} bytes, for which the "
-            f"constraint was compiled; got {len(text)} bytes, so raise max_bytes"
+            f"constraint was compiled; got {len(text)} bytes, so {remedy}"
         )
     state, viable = language.initial, 0
     for byte in text:

@@ -34,7 +34,9 @@ class _Commands(click.Group):
             raise BadInput(str(error)) from error
 
 
-_LANGUAGE_OPTIONS = ("whitespace", "max_depth", "max_bytes", "formats", "unknown")
+_LANGUAGE_OPTIONS = (
+    "whitespace", "max_depth", "max_bytes", "formats", "unknown", "unsupported",
+)  # fmt: skip
 
 
 def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,6 +50,11 @@ def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
 
     decorated: Callable[..., Any] = with_options
     for option in (
+        click.option(
+            "--unsupported",
+            type=click.Choice(["warn", "ignore", "refuse"]),
+            help="What becomes of keywords that no automaton holds.",
+        ),
         click.option(
             "--unknown",
             type=click.Choice(["warn", "ignore", "refuse"]),

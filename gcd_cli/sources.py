@@ -54,9 +54,10 @@ def read_json(path: str) -> Any:
         raise BadInput(f"{path} is nested too deeply to be read") from error
 
 
+_OF_SCHEMAS = ("whitespace", "max_depth", "max_bytes", "formats", "unknown", "unsupported")
 _OPTIONS_OF = {
-    "schema": ("whitespace", "max_depth", "max_bytes", "formats", "unknown"),
-    "tools": ("whitespace", "max_depth", "max_bytes", "formats", "unknown"),
+    "schema": _OF_SCHEMAS,
+    "tools": _OF_SCHEMAS,
     "grammar": ("max_depth", "max_bytes"),
 }
 

@@ -83,7 +83,11 @@ def _outcome(group: dict[str, Any], **options: Any) -> str:
     language = None
     try:
         language = gcd.json_schema(
-            group["schema"], additional_properties="open", unknown="ignore", **options
+            group["schema"],
+            additional_properties="open",
+            unknown="ignore",
+            unsupported="refuse",
+            **options,
         )
     except gcd.EmptyLanguageError:
         pass
@@ -312,7 +316,9 @@ def _why_refused(schema: Any, value: Any) -> str:
 
 def _compiled(schema: Any, **options: Any) -> tuple[gcd.Automaton | None, str]:
     try:
-        return gcd.json_schema(schema, unknown="ignore", **options), "compiled"
+        return gcd.json_schema(
+            schema, unknown="ignore", unsupported="refuse", **options
+        ), "compiled"
     except gcd.ConstraintError as error:
         return None, _refusal(error, place=False)
 

@@ -31,6 +31,7 @@ from experiments.harness.settings import check_records
 from experiments.harness.summary import as_table, summarize
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.tool_calling.answers import parses, same_values
+from gcd.automata.horizon import refuse_unchecked
 from gcd.errors import shown
 from gcd.languages.json_schema.schema import FORMATS
 
@@ -78,6 +79,7 @@ def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> Re
                 formats=config.task.formats,
                 max_bytes=config.task.max_bytes,
             )
+        refuse_unchecked(language.caveats, "an answer is valid by its constraint", "remove it")
         for warning in caught:
             if isinstance(warning.message, gcd.IgnoredKeywordWarning):
                 ignored.update(each.keyword for each in warning.message.ignored)

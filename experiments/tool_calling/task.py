@@ -43,6 +43,7 @@ from experiments.tool_calling.thinking import (
     thinking_prompt,
     thoughts,
 )
+from gcd.automata.horizon import refuse_unchecked
 from gcd.languages.json_schema.schema import FORMATS
 
 _WRITTEN_IN = {"json": "JSON", "python": "Python"}  # styles, in titles
@@ -112,6 +113,7 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
                 formats=config.task.formats,
                 max_bytes=config.task.max_bytes,
             )
+        refuse_unchecked(calls.caveats, "an answer is valid by its constraint", "remove it")
         return calls if thinking == NONE else thoughts(style, thinking) + calls
 
     def prompt(request: Request) -> str:

@@ -32,7 +32,7 @@ from jaxtyping import Bool, Int32, Integer, UInt8
 
 from gcd.automata import counting, repetition
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
-from gcd.automata.horizon import holds_as_far_as_its_parts
+from gcd.automata.horizon import Caveat, holds_as_far_as_its_parts, refuse_unchecked
 from gcd.automata.kernels import graph, joining, subsets
 from gcd.automata.kernels.canonical import canonical
 from gcd.automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
@@ -58,6 +58,7 @@ class Automaton:
         max_bytes: the language is known for strings of at most so many bytes, and no longer one
             is in it (`gcd.automata.horizon`); None: for all strings.
         factors: automata that it is known to be a Boolean combination of; lifting makes use of it.
+        caveats: parts of its constraint that it does not hold in every text.
 
     State 0 is initial. The empty language has one state, which does not accept.
     """
@@ -67,6 +68,7 @@ class Automaton:
     class_of_byte: UInt8[np.ndarray, "256"]
     max_bytes: int | None = None
     factors: tuple[Automaton, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
 
     def __post_init__(self) -> None:
         for array in (self.delta, self.accepting, self.class_of_byte):
@@ -285,7 +287,8 @@ class Automaton:
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return strings in this language and not in the other."""
+        """Return strings in this language and not in the other, which must be held exactly."""
+        refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 
     def __invert__(self) -> Automaton:

@@ -16,6 +16,7 @@ below are not for more), and meanwhile the others get what is in memory.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from contextlib import suppress
 from threading import Lock
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcd.automata.horizon import Caveat
 from gcd.automata.limits import state_limit, work_limit
 from gcd.errors import ConstraintError
 from gcd.requests import ConstraintRequest
@@ -141,7 +143,9 @@ class ConstraintCache:
                 -1 if found.max_bytes is None else found.max_bytes,
             ]
             arrays = {name: getattr(found, name) for name in _ARRAYS}
-            disk_cache.store(self._file(request.key), arrays | {"numbers": np.array(numbers)})
+            arrays["numbers"] = np.array(numbers)
+            arrays["caveats"] = np.frombuffer(json.dumps(found.caveats).encode(), np.uint8)
+            disk_cache.store(self._file(request.key), arrays)
         self._count("compiled")
         return found
 
@@ -160,6 +164,7 @@ class ConstraintCache:
                 initial,
                 eos_class,
                 None if longest < 0 else longest,
+                tuple(Caveat(*each) for each in json.loads(arrays["caveats"].tobytes())),
             )
             found.check()
             self._count("disk")

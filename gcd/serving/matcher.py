@@ -34,6 +34,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
+from gcd.automata.horizon import Caveat
 from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
 from gcd.serving.arguments import rows, whole_number, whole_numbers
 from gcd.serving.kernels import masks as kernels
@@ -62,7 +63,7 @@ class ServedAutomaton:
         initial: the state where a text starts.
         final: the state after the end of a text.
         num_words: int32 words in a row of the mask.
-        max_bytes, max_budget: as of the `TokenAutomaton`.
+        max_bytes, max_budget, caveats: as of the `TokenAutomaton`.
     """
 
     vocabulary: Vocabulary
@@ -71,6 +72,7 @@ class ServedAutomaton:
     num_words: int
     max_bytes: int | None
     max_budget: int | None
+    caveats: tuple[Caveat, ...]
 
     def __init__(self, automaton: TokenAutomaton, *, cache_bytes: int = CACHE_BYTES) -> None:
         if whole_number(cache_bytes, "number of bytes") < 0:
@@ -79,6 +81,7 @@ class ServedAutomaton:
         self.initial, self.final = automaton.initial, automaton.final
         self.num_words = num_words(automaton.vocabulary.size)
         self.max_bytes, self.max_budget = automaton.max_bytes, automaton.max_budget
+        self.caveats = automaton.caveats
         num_classes = automaton.num_classes
         num_keys = (num_classes + 63) // 64
         pattern_of, target_start, targets, pattern_start, pattern_class, pattern_target, reach = (
@@ -231,7 +234,8 @@ class Matcher:
             raise InfeasibleBudgetError(needed, budget)
         longest = self.automaton.max_budget
         if longest is not None and (budget is None or budget > longest):
-            raise OverlongBudgetError(longest, budget, self.automaton.max_bytes or 0)
+            at_most = self.automaton.max_bytes or 0
+            raise OverlongBudgetError(longest, budget, at_most, caveats=self.automaton.caveats)
         self.budget = budget
         self._places, self._row = Places(1), 0
         self.reset()

@@ -43,7 +43,8 @@ def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> Non
         raise InfeasibleBudgetError(needed, budget, where)
     longest = automaton.max_budget
     if longest is not None and budget > longest:
-        raise OverlongBudgetError(longest, budget, automaton.max_bytes or 0, where)
+        at_most = automaton.max_bytes or 0
+        raise OverlongBudgetError(longest, budget, at_most, where, caveats=automaton.caveats)
 
 
 class BudgetMask:

@@ -119,7 +119,9 @@ def lift(
     )
     if table is None:
         raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
-    lifted = TokenAutomaton(vocabulary, *table, max_bytes=automaton.max_bytes)
+    lifted = TokenAutomaton(
+        vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
+    )
     if literals == "all":
         return lifted
     table = canonical(lifted)
@@ -128,7 +130,9 @@ def lift(
             "the tokenizer itself can write no string of the language, such as "
             f'{automaton.shortest()[:60]!r}; lift it with literals="all"'
         )
-    return TokenAutomaton(vocabulary, *table, max_bytes=automaton.max_bytes)
+    return TokenAutomaton(
+        vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
+    )
 
 
 def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable | None:

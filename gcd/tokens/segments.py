@@ -29,6 +29,7 @@ from jaxtyping import Bool, Int32, UInt8
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
+from gcd.automata.horizon import Caveat
 from gcd.automata.limits import max_states, metered, spend
 from gcd.errors import ConstraintError, EmptyLanguageError, StateLimitError, check_kind
 from gcd.readable import readable_bytes
@@ -165,6 +166,11 @@ class Segments:
         """The language is known for answers of at most so many bytes; None: for all."""
         known = [part.text.max_bytes for part in self.parts]
         return min((bound for bound in known if bound is not None), default=None)
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Parts of the constraints that are not held in every answer."""
+        return tuple(dict.fromkeys(caveat for part in self.parts for caveat in part.text.caveats))
 
     def shortest(self) -> bytes:
         """Return one of the shortest answers, without special tokens."""

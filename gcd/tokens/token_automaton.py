@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
+from gcd.automata.horizon import Caveat
 from gcd.tokens import wiring
 from gcd.tokens.distances import UNREACHABLE, fits, steps_to_accept
 from gcd.tokens.vocabulary import Ids, Vocabulary, whole_index
@@ -41,6 +42,7 @@ class TokenAutomaton:
 
         max_bytes: the language is known for texts of at most so many bytes
             (`gcd.automata.horizon`); None: for all texts.
+        caveats: parts of the constraint that it does not hold in every text.
 
     States are kept only if whole tokens lead there from `initial` and from there to `final`,
     which is the last state. Arrays are read-only.
@@ -54,6 +56,7 @@ class TokenAutomaton:
     initial: int
     eos_class: int
     max_bytes: int | None = None
+    caveats: tuple[Caveat, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what costs O(S + C + V); the whole table is for `check` and the tests.

@@ -485,7 +485,7 @@ def test_all_commands_are_told_of_a_constraint_in_the_same_way() -> None:
         for command in main.commands.values()
     ]
     assert len(ways) == 4
-    assert len(ways[0]) == 11
+    assert len(ways[0]) == 12
     assert all(sorted(way, key=repr) == sorted(ways[0], key=repr) for way in ways)
 
 

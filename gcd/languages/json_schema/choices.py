@@ -21,19 +21,32 @@ and those of `if` are that it holds and that it does not, so that each case know
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gcd.automata.limits import spend
-from gcd.languages.json_schema.constants import CONSTANTS, has_containers, identity, values_of
+from gcd.errors import UnsupportedSchemaError
+from gcd.languages.json_schema.constants import CONSTANTS, has_containers, kind_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place
-from gcd.languages.json_schema.facets import OPENING, declared, is_closed, scalar_constants
-from gcd.languages.json_schema.keywords import ABSENT, PLAIN
+from gcd.languages.json_schema.facets import (
+    OPENING,
+    declared,
+    is_closed,
+    scalar_constants,
+    types_of,
+)
+from gcd.languages.json_schema.keywords import ABSENT, ANCHORS, DEFINITIONS, PLAIN, TYPES
+from gcd.languages.json_schema.outlines import Outline, meet, outline, possible_overlaps
 
 _MAX_CASES = 1_000
+# What schemas may have that only list scalars.
+_LISTING = frozenset(
+    [*CONSTANTS, "type", "$ref", "allOf", "$schema", "$id", *ANCHORS, *DEFINITIONS]
+)
 _BRANCHING = ("anyOf", "oneOf", "enum")  # keywords with any number of branches
 _FEW_CASES = 16  # that are multiplied out rather than intersected
 _PER_CASE, _PER_EXCLUDED = 4_000, 200  # units of work
@@ -56,15 +69,15 @@ def alternatives(document: Document, places: Conjunction, *, wide: bool = False)
     if split is None:
         return []
     plain, choices = split
-    size = 1
-    for choice in choices:
-        size *= len(choice)
-        _check_size(document, places, size)
+    combined = _combined(document, plain, choices, _MAX_CASES)
+    if combined is None:
+        raise _too_many(document, places)
     found: dict[Case, None] = {}
-    for branches in product(*choices):
+    for branches in combined:
         for case in _cases(document, plain, branches, wide):
             found[case] = None
-        _check_size(document, places, len(found))
+        if len(found) > _MAX_CASES:
+            raise _too_many(document, places)
     return list(found)
 
 
@@ -81,6 +94,8 @@ def separate_choices(
     if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
         return None
     plain, choices = split
+    if _combined(document, plain, choices, _FEW_CASES) is not None:
+        return None
     if closed:
         inside = document.closure(
             tuple(p for choice in choices for branch in choice for part in branch for p in part)
@@ -103,40 +118,28 @@ def separate_choices(
     ]
 
 
-def are_apart(document: Document, places: Conjunction, others: Conjunction) -> bool:
-    """Return whether constants show that plain schemas and others have no value in common.
+def overlapping(
+    document: Document,
+    places: Conjunction,
+    excluded: Sequence[Conjunction],
+    *,
+    closed: bool,
+) -> list[Conjunction]:
+    """Return the excluded schemas that may have values in common with plain ones.
 
-    A quick look, for lists of constants and of objects with a constant member: false does not mean
-    that there is such a value.
+    `closed`: whether objects have no members that are undeclared, by convention.
     """
-    scalars = scalar_constants([place.schema for place in places])
-    is_object = any(place.schema.get("type") == "object" for place in places)
-    if scalars is None and not is_object:
-        return False
-    flat = document.flatten(others, wide=True)
-    if flat is None:
-        return True
-    if scalars is not None:
-        others_scalars = scalar_constants([place.schema for place in flat])
-        return others_scalars is not None and scalars.keys().isdisjoint(others_scalars)
-    there = {name for place in places for name in place.schema.get("required", ())}
-    mine, theirs = _tags(document, places), _tags(document, flat)
-    return any(name in theirs and mine[name].isdisjoint(theirs[name]) for name in there & {*mine})
-
-
-def _tags(document: Document, places: Conjunction) -> dict[str, set[Hashable]]:
-    """Scalars that members must be among, where a schema lists them."""
-    found: dict[str, set[Hashable]] = {}
-    for place in places:
-        for name in place.schema.get("properties", ()):
-            schema = document.child(place, "properties", name).schema
-            for keyword in CONSTANTS:
-                if isinstance(schema, bool) or keyword not in schema:
-                    continue
-                if not has_containers(schema, keyword):
-                    allowed = {identity(value) for value in values_of(schema, keyword)}
-                    found[name] = found.get(name, allowed) & allowed
-    return found
+    if not excluded:
+        return []
+    own = outline(document, places)
+    members = None  # those that an object here may have
+    if closed and is_closed(places):
+        members = frozenset(declared(place for place in places if place.asserted))
+    return [
+        schemas
+        for schemas in excluded
+        if not meet([own, outline(document, schemas)]).has_no_value(members)
+    ]
 
 
 def _split(
@@ -168,10 +171,27 @@ def _cases(
     ]
 
 
-def _check_size(document: Document, places: Conjunction, size: int) -> None:
-    """Refuse too many cases, with the keyword that has the most branches."""
-    if size <= _MAX_CASES:
-        return
+def _combined(
+    document: Document, plain: Conjunction, choices: list[list[_Branch]], limit: int
+) -> list[tuple[_Branch, ...]] | None:
+    """One branch of each choice, in all ways that may have a value; None for more than `limit`."""
+    found: list[tuple[tuple[_Branch, ...], Outline]] = [((), outline(document, plain))]
+    for choice in choices:
+        outlines = [outline(document, held) for held, _ in choice]
+        grown = []
+        for branches, known in found:
+            for branch, more in zip(choice, outlines, strict=True):
+                both = meet([known, more])
+                if not both.has_no_value():
+                    grown.append(((*branches, branch), both))
+            if len(grown) > limit:
+                return None
+        found = grown
+    return [branches for branches, _ in found]
+
+
+def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError:
+    """The error for too many cases, with the keyword that has the most branches."""
     keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
     _, keyword, place = max(
         (
@@ -182,7 +202,7 @@ def _check_size(document: Document, places: Conjunction, size: int) -> None:
         ),
         key=lambda found: found[0],
     )
-    raise document.refuse(
+    return document.refuse(
         keyword,
         place,
         "and the choices beside it (anyOf, oneOf, if, dependent…, constants) multiply to more "
@@ -209,14 +229,27 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
             found.append([((constant,), ()) for constant in document.constants(place, keyword)])
     if "anyOf" in schema:
         branches = [document.beside(place, "anyOf", i) for i in range(len(schema["anyOf"]))]
+        constants, branches = _constants_apart(document, branches)
+        if constants:
+            listed = [value for values in constants for value in values.items()]
+            branches = [*branches, _listing(document, place, "anyOf", listed)]
         found.append(_any_of(document, place, branches))
     if "oneOf" in schema:
         branches = [document.beside(place, "oneOf", i) for i in range(len(schema["oneOf"]))]
-        compared_with = [replace(branch, asserted=False) for branch in branches]
+        constants, branches = _constants_apart(document, branches)
+        compared_with = list(branches)
+        if constants:
+            listed = [value for values in constants for value in values.items()]
+            times = Counter(key for key, _ in listed)
+            once = [value for value in listed if times[value[0]] == 1]
+            branches = [*branches, _listing(document, place, "oneOf", once)]
+            compared_with.append(_listing(document, place, "oneOf, all", listed))
+        compared_with = [replace(branch, asserted=False) for branch in compared_with]
+        overlaps = possible_overlaps([outline(document, (branch,)) for branch in branches])
         found.append(
             [
-                ((branch,), tuple(compared_with[:i] + compared_with[i + 1 :]))
-                for i, branch in enumerate(branches)
+                ((branch,), tuple(compared_with[j] for j in others))
+                for branch, others in zip(branches, overlaps, strict=True)
             ]
         )
     if "not" in schema:
@@ -241,6 +274,42 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
             both = _having(document, place, (name, *others))
             found.append([((_without(document, place, name),), ()), ((both,), ())])
     return found
+
+
+def _constants_apart(
+    document: Document, branches: list[Place]
+) -> tuple[list[dict[Hashable, Any]], list[Place]]:
+    """The scalars of branches that only list some, by `identity`; and the other branches.
+
+    Generators of schemas write an enum as one branch for each value, with its title. Those are
+    merged, as there may be thousands.
+    """
+    constants, others = [], []
+    for branch in branches:
+        flat = document.flatten((branch,)) or ()
+        schemas = [place.schema for place in flat]
+        listed = None
+        if all(schema.keys() <= _LISTING for schema in schemas):
+            listed = scalar_constants(schemas)
+        if listed is None or any(has_containers(s, k) for s in schemas for k in CONSTANTS):
+            others.append(branch)
+        else:
+            kinds = frozenset(TYPES).intersection(*map(types_of, schemas))
+            constants.append({key: v for key, v in listed.items() if kind_of(v) in kinds})
+    if len(constants) < 2:
+        return [], branches
+    return constants, others
+
+
+def _listing(
+    document: Document, place: Place, name: str, listed: list[tuple[Hashable, Any]]
+) -> Place:
+    """A schema of these scalars; of equal ones the one that has a fraction, as it is also whole."""
+    values: dict[Hashable, Any] = {}
+    for key, value in listed:
+        if not isinstance(values.get(key), float):
+            values[key] = value
+    return document.made(place, f"constants of {name}", {"enum": list(values.values())})
 
 
 def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Branch]:

@@ -19,12 +19,13 @@ nothing about any value, and is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.horizon import Caveat
 from gcd.automata.limits import spend
 from gcd.errors import (
     ConstraintError,
@@ -36,15 +37,24 @@ from gcd.errors import (
 )
 from gcd.languages.cycles import components, cycles
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
-from gcd.languages.json_schema.drafts import Schema, draft_named
+from gcd.languages.json_schema.drafts import Schema, draft_named, escape
 from gcd.languages.json_schema.ignored import IgnoredKeyword
 from gcd.languages.json_schema.keywords import check_rules
 from gcd.languages.json_schema.references import References
 from gcd.languages.text.dialects import search_language
 
-_PER_SCHEMA = 2_000  # units of work for a schema that is looked at again
+# Units of work for a schema that is looked at again, and for one that is found inside another.
+_PER_SCHEMA, _PER_PLACE = 2_000, 1_000
 _MAX_BESIDE = 64  # schemas of one value inside each other, references followed
 _MADE = "~ "  # before the names of schemas made here; a JSON pointer cannot hold it
+# Keyword -> count -> bytes of the longest text that cannot have more: a character takes a byte at
+# least, an element two with its comma, a member five with its comma, quotes and colon.
+HORIZONS: dict[str, Callable[[int], int]] = {
+    "maxLength": lambda count: int(count) + 2,
+    "maxItems": lambda count: 2 * int(count) + 2,
+    "maxContains": lambda count: 2 * int(count) + 2,
+    "maxProperties": lambda count: 5 * int(count) + 5,
+}
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
@@ -88,6 +98,9 @@ class Document:
 
     Attributes:
         ignored: the keywords that say nothing, of the schemas that can be reached.
+        outlines: those that are known (`gcd.languages.json_schema.outlines`).
+        upper_bounds: the upper bounds of counts in schemas that can be reached, and how long a
+            text may be that cannot come to one.
     """
 
     def __init__(
@@ -111,6 +124,8 @@ class Document:
         self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
         self._declaring: set[str] = set()  # schemas that have `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
+        self.outlines: dict[Place, Any] = {}
+        self.upper_bounds: list[Caveat] = []
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
@@ -131,6 +146,18 @@ class Document:
             "or give it a way to end"
         )
 
+    def is_recursive(self, pointer: str) -> bool:
+        """Return whether a schema leads to one that contains itself."""
+        found: set[str] = set()
+        stack = [pointer.partition(_MADE)[0]]
+        while stack:
+            below = stack.pop()
+            if below in self._cycle_of:
+                return True
+            stack += self._below.get(below, set()) - found
+            found |= self._below.get(below, set())
+        return False
+
     def named(self, pointer: str) -> str:
         """Return a pointer as the user would write it, from the top of what was handed in."""
         return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
@@ -144,12 +171,12 @@ class Document:
 
     def child(self, place: Place, *path: str | int) -> Place:
         """Return the schema of an element or a member, at a path below that of the whole value."""
-        return replace(self._at(place, path), asserted=place.asserted)
+        return self._at(place, path, asserted=place.asserted)
 
     def beside(self, place: Place, *path: str | int, asserted: bool | None = None) -> Place:
         """Return another schema of the same value, at a path below this one."""
         asserted = place.asserted if asserted is None else asserted
-        return replace(self._at(place, path), asserted=asserted, under=_under(place))
+        return self._at(place, path, asserted=asserted, under=_under(place))
 
     def made(self, place: Place, name: str, schema: Any) -> Place:
         """Return a schema of the same value that is nowhere spelled out; named for equality."""
@@ -167,12 +194,21 @@ class Document:
         made = [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
         return [replace(schema, under=frozenset()) for schema in made]
 
-    def _at(self, place: Place, path: tuple[str | int, ...]) -> Place:
+    def _at(
+        self,
+        place: Place,
+        path: tuple[str | int, ...],
+        *,
+        asserted: bool,
+        under: frozenset[str] = frozenset(),
+    ) -> Place:
         found = place.schema
         for step in path:
             found = found[step]
+        spend(_PER_PLACE)
         pointer = place.pointer + place.schema.path(*path)
-        return Place(pointer, self._kept(pointer, place.entered), self._read(pointer, found))
+        schema = self._read(pointer, found)
+        return Place(pointer, self._kept(pointer, place.entered), schema, asserted, under=under)
 
     def _read(self, pointer: str, raw: Any) -> Any:
         if _MADE in pointer:  # in the words of draft 2020-12 already
@@ -230,8 +266,7 @@ class Document:
                 found[place] = None
                 stack.extend(self._referred(place, k) for k in _REFERENCES if k in place.schema)
                 stack.extend(
-                    replace(self._at(place, path), asserted=False)
-                    for path in _same_value(place.schema)
+                    self._at(place, path, asserted=False) for path in _same_value(place.schema)
                 )
                 for keyword in CONSTANTS:
                     if has_containers(place.schema, keyword):
@@ -298,6 +333,8 @@ class Document:
         """Check all schemas that can be reached, note what they lead to; yield what is ignored."""
         stack: list[tuple[str, Any]] = [("", root)]
         same_value: dict[str, list[str]] = {}
+        ignored: list[tuple[str, str, str]] = []
+        targets: set[str] = set()
         while stack:
             pointer, raw = stack.pop()
             if pointer in self._below:
@@ -306,15 +343,20 @@ class Document:
             below, same_value[pointer] = [], []
             if isinstance(schema, Schema):
                 self._check(schema, pointer)
+                self.upper_bounds += [
+                    Caveat(schema.name_of(k), self.named(pointer), schema[k], horizon(schema[k]))
+                    for k, horizon in HORIZONS.items()
+                    if k in schema
+                ]
                 if "properties" in schema:
                     self._declaring.add(pointer)
-                named = self.named(pointer)
-                yield from (IgnoredKeyword(named, *entry) for entry in schema.ignored)
+                ignored += [(pointer, *entry) for entry in schema.ignored]
                 below = [(pointer + path, sub) for path, sub in schema.schemas_inside()]
                 same_value[pointer] = [pointer + schema.path(*path) for path in _same_value(schema)]
                 for keyword in _REFERENCES:
                     if keyword in schema:
                         target = self._references.target(keyword, schema[keyword], pointer)
+                        targets.add(target)
                         below.append((target, self._references.lookup(target)))
                         same_value[pointer].append(target)
             elif not isinstance(schema, bool):
@@ -325,6 +367,10 @@ class Document:
             self._below[pointer] = {entry[0] for entry in below}
             stack.extend(below)
         self._refuse_empty_cycles(same_value)
+        for pointer, keyword, reason in ignored:
+            inside = f"{pointer}/{escape(keyword)}/"  # a place of schemas if references lead there
+            if not any(target.startswith(inside) for target in targets):
+                yield IgnoredKeyword(self.named(pointer), keyword, reason)
 
     def _check(self, schema: Schema, pointer: str) -> None:
         """Raise if something in this schema (not in those inside it) is an error."""

@@ -29,7 +29,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gcd.errors import ConstraintError, shown
-from gcd.languages.json_schema.keywords import ANNOTATIONS, CONTAINER, LISTS, NAMED, SINGLE, UNSEEN
+from gcd.languages.json_schema.keywords import (
+    ANNOTATIONS,
+    CONTAINER,
+    DESCRIBING_FORMATS,
+    EXTENSION,
+    LISTS,
+    NAMED,
+    SINGLE,
+    UNSEEN,
+)
 from gcd.languages.text.formats import FORMATS
 
 _ORDER = ("4", "6", "7", "2019-09", "2020-12")
@@ -233,8 +242,9 @@ def translate(
         elif keyword not in draft.keywords or (
             draft.lenient and keyword == "id" and ("$id" in raw or not isinstance(value, str))
         ):
-            reason = f"is not a keyword of draft {draft.name}"
-            schema.ignored.append((str(keyword), reason))
+            reason = _why_ignored(str(keyword), raw, draft)
+            if reason:
+                schema.ignored.append((str(keyword), reason))
         else:
             schema[keyword] = value
     if not chosen:
@@ -249,6 +259,22 @@ def translate(
     if not draft.boolean_schemas:
         _refuse_boolean_schemas(schema)
     return schema
+
+
+def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
+    """Why a keyword that the draft does not know says nothing; "" where nobody would expect it."""
+    if keyword.startswith(EXTENSION):
+        return ""
+    if keyword == "nullable":
+        types = raw.get("type")
+        listed = types if isinstance(types, list) else [types]
+        if raw[keyword] is not True or types is None or "null" in listed:
+            return ""
+        return (
+            'lets null in only by OpenAPI 3.0, not by JSON Schema; write "null" into the list of '
+            "`type`"
+        )
+    return f"is not a keyword of draft {draft.name}"
 
 
 def _rename(schema: Schema, old: str, new: str) -> None:
@@ -271,6 +297,8 @@ def _translate_format(schema: Schema, draft: Draft, assert_formats: bool) -> Non
         schema.pop("format", None)
     elif isinstance(name, str) and name not in FORMATS:
         del schema["format"]
+        if name in DESCRIBING_FORMATS:
+            return
         reason = f"is {name!r}, which is not a known format"
         if draft.knows_format(name):
             reason = f"is {name!r}, which no automaton decides here, so it only describes"

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 from gcd.automata.limits import spend
 from gcd.languages.json_schema.constants import CONSTANTS, exact, identity, values_of
-from gcd.languages.json_schema.document import Conjunction, Document, Place, matches
+from gcd.languages.json_schema.document import HORIZONS, Conjunction, Document, Place, matches
 from gcd.languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
 from gcd.languages.values.numbers import Bound
 
-_PER_VALUE, _PER_MEMBER = 20_000, 20  # units for a value, and for each name and schema of it
+# Units of work for a value, for a schema of it, and for each name and schema of it.
+_PER_VALUE, _PER_SCHEMA, _PER_MEMBER = 20_000, 1_000, 20
 _MAX_PATTERNS = 6  # that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 
@@ -120,11 +121,11 @@ def merge(
     """
     described = (*places, *compared_with)
     names = {name for place in described for name in place.schema.get("properties", ())}
-    spend(_PER_VALUE + _PER_MEMBER * len(names) * len(described))
+    spend(_PER_VALUE + (_PER_SCHEMA + _PER_MEMBER * len(names)) * len(described))
     schemas = [place.schema for place in places]
     shut = closed and is_closed(places)
     return Facets(
-        kinds=frozenset(TYPES).intersection(*(_kinds(schema) for schema in schemas)),
+        kinds=frozenset(TYPES).intersection(*(types_of(schema) for schema in schemas)),
         constants=scalar_constants(schemas),
         length=_interval(schemas, "minLength", "maxLength"),
         patterns=_with_places(places, "pattern"),
@@ -144,7 +145,11 @@ def merge(
             for place in places
             if "contains" in place.schema
         ),
-        unique=next((place for place in places if place.schema.get("uniqueItems")), None),
+        unique=max(
+            (place for place in places if place.schema.get("uniqueItems")),
+            key=lambda place: place.asserted,
+            default=None,
+        ),
         container=next((s[CONTAINER] for s in schemas if CONTAINER in s), "list"),
         properties=_properties(document, places, compared_with, shut),
         others=() if shut else _others(document, places),
@@ -180,6 +185,31 @@ def within_reach(facets: Facets, max_bytes: int) -> Facets:
     )
 
 
+def horizons(facets: Facets, kind: str) -> list[int]:
+    """Return the longest texts that cannot come to the upper bounds of the values of a kind."""
+    bounds = {
+        "string": [("maxLength", facets.length[1])],
+        "array": [("maxItems", facets.size[1])]
+        + [("maxContains", contains.most) for contains in facets.contains],
+        "object": [("maxProperties", facets.count[1])],
+    }
+    return [HORIZONS[keyword](most) for keyword, most in bounds.get(kind, ()) if most is not None]
+
+
+def without_upper_bounds(facets: Facets, kind: str) -> Facets:
+    """Drop the upper bounds of counts from the description of the values of one kind."""
+    match kind:
+        case "string":
+            return replace(facets, length=(facets.length[0], None))
+        case "array":
+            contains = tuple(each._replace(most=None) for each in facets.contains)
+            return replace(facets, size=(facets.size[0], None), contains=contains)
+        case "object":
+            return replace(facets, count=(facets.count[0], None))
+        case _:
+            return facets
+
+
 def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
     """Bounds of a count that is never above `highest`."""
     if fewest > max(highest, 0):
@@ -195,7 +225,8 @@ def is_closed(places: Conjunction) -> bool:
     )
 
 
-def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
+def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the JSON types that a schema's `type` admits."""
     types = schema.get("type", TYPES)
     names = {types} if isinstance(types, str) else set(types)
     return frozenset(names | {"integer"} if "number" in names else names)
@@ -348,12 +379,12 @@ def _member_places(document: Document, places: Conjunction, name: str) -> Conjun
     """Every schema that a declared member's value must satisfy."""
     found: list[Place] = []
     for place in places:
-        own = _own_member_places(document, place, name)
+        own = own_member_places(document, place, name)
         if not own and "additionalProperties" in place.schema:
             own = [document.child(place, "additionalProperties")]
         found += own
         if "unevaluatedProperties" in place.schema and not any(
-            _own_member_places(document, other, name)
+            own_member_places(document, other, name)
             or "additionalProperties" in other.schema
             or (other.pointer != place.pointer and "unevaluatedProperties" in other.schema)
             for other in _evaluated_by(places, place)
@@ -362,7 +393,8 @@ def _member_places(document: Document, places: Conjunction, name: str) -> Conjun
     return tuple(dict.fromkeys(found))
 
 
-def _own_member_places(document: Document, place: Place, name: str) -> list[Place]:
+def own_member_places(document: Document, place: Place, name: str) -> list[Place]:
+    """Return what `properties` and `patternProperties` of one schema say about a member."""
     found = []
     if name in place.schema.get("properties", ()):
         found.append(document.child(place, "properties", name))
@@ -375,7 +407,7 @@ def _own_member_places(document: Document, place: Place, name: str) -> list[Plac
 
 def _all_member_places(document: Document, place: Place, name: str) -> list[Place]:
     return [
-        *_own_member_places(document, place, name),
+        *own_member_places(document, place, name),
         *_at(document, place, "additionalProperties", "unevaluatedProperties"),
     ]
 

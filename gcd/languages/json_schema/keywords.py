@@ -28,6 +28,18 @@ ANNOTATIONS = frozenset(
         *("title", "description", "default", "examples", "$vocabulary"),
         *("$comment", "deprecated", "readOnly", "writeOnly"),
         *("contentEncoding", "contentMediaType", "contentSchema"),
+        *("discriminator", "example", "externalDocs", "xml"),  # of OpenAPI
+    ]
+)
+EXTENSION = "x-"  # what a keyword begins with that OpenAPI and other dialects leave to their users
+# Formats of OpenAPI's registry that describe and constrain nothing.
+DESCRIBING_FORMATS = frozenset(
+    [
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "double-int"),
+        *("float", "double", "decimal", "decimal128", "password", "byte", "binary", "base64url"),
+        *("char", "commonmark", "html", "media-range", "date-time-local", "time-local"),
+        *("http-date", "sf-binary", "sf-boolean", "sf-decimal", "sf-integer", "sf-string"),
+        "sf-token",
     ]
 )
 DEFINITIONS = ("$defs", "definitions")
@@ -54,11 +66,8 @@ def _is_positive(value: object) -> bool:
 
 
 def _is_names(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and all(isinstance(name, str) for name in value)
-        and len(set(value)) == len(value)
-    )
+    """A name listed twice is malformed by the standard, and harms nothing."""
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _is_named_names(value: object) -> bool:
@@ -106,10 +115,10 @@ _A_TEXT = (_is_text, "a string")
 _A_FLAG = (lambda v: isinstance(v, bool), "true or false")
 _SOME_SCHEMAS = (_is_schemas, "a list of at least one schema")
 _NAMED_SCHEMAS = (_is_named_schemas, "an object of schemas")
-_NAMES = (_is_names, "a list of different names")
+_NAMES = (_is_names, "a list of names")
 
 PLAIN: dict[str, _Rule] = {
-    "type": (_is_types, f"one of {', '.join(TYPES)}, or a list of different ones"),
+    "type": (_is_types, f"one of {', '.join(TYPES)}, or a list of them"),
     "enum": (lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
     "const": (_is_json, "a JSON value"),
     "minLength": _A_COUNT,
@@ -151,7 +160,7 @@ CHOICES: dict[str, _Rule] = {
     "then": _A_SCHEMA,
     "else": _A_SCHEMA,
     "dependentSchemas": _NAMED_SCHEMAS,
-    "dependentRequired": (_is_named_names, "an object of lists of different names"),
+    "dependentRequired": (_is_named_names, "an object of lists of names"),
 }
 
 _RULES: dict[str, _Rule] = {

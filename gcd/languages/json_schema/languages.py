@@ -28,23 +28,30 @@ whatever is compared is read alike.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from math import comb
 from operator import and_, sub
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import max_states, spend
-from gcd.errors import UnsupportedSchemaError
-from gcd.languages.json_schema.choices import Case, alternatives, are_apart, separate_choices
-from gcd.languages.json_schema.constants import few_values
+from gcd.automata.horizon import Caveat
+from gcd.automata.limits import max_states
+from gcd.errors import StateLimitError
+from gcd.languages.json_schema.choices import Case, alternatives, overlapping, separate_choices
+from gcd.languages.json_schema.distinct import choices_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place
-from gcd.languages.json_schema.facets import Contains, Facets, merge, within_reach
-from gcd.languages.json_schema.parts import CAUSES, CHOICES, Parts
+from gcd.languages.json_schema.facets import (
+    Contains,
+    Facets,
+    horizons,
+    merge,
+    within_reach,
+    without_upper_bounds,
+)
+from gcd.languages.json_schema.members import undeclared_members
+from gcd.languages.json_schema.parts import CAUSES, CHOICES, UPPER_BOUNDS, Parts
+from gcd.languages.json_schema.reach import may_drop, not_counted, too_many_elements
 from gcd.languages.json_schema.scalars import (
-    IN_PYTHON_STYLE,
     constants,
     fitting_constants,
     numerals,
@@ -56,9 +63,6 @@ from gcd.languages.values.json_values import json_notation
 from gcd.languages.values.notation import Brackets, Notation
 from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 
-_PER_EXCLUDED = 12_000  # units of work, for a look at whether two schemas exclude each other
-_MAX_DISTINCT = 40  # values that elements which must differ may have
-
 
 class SchemaLanguages:
     """The languages of a document's schemas in one notation, each built once.
@@ -68,6 +72,9 @@ class SchemaLanguages:
         closed: whether undeclared members are left out by default.
         any_order: objects of at most so many declared names take any order.
         max_bytes: longest text that matters (`gcd.automata.horizon`), None for any.
+        counted: upper bounds are not counted that only longer texts come to; None: all are.
+        unsupported: "refuse" what no automaton can hold; "warn": let upper bounds hold for texts
+            up to a length, and leave the rest to a check; "ignore": leave all of it to a check.
     """
 
     def __init__(
@@ -79,6 +86,8 @@ class SchemaLanguages:
         closed: bool,
         any_order: int = 0,
         max_bytes: int | None = None,
+        counted: int | None = None,
+        unsupported: str = "warn",
     ) -> None:
         self.document = document
         self.notation = notation
@@ -86,6 +95,8 @@ class SchemaLanguages:
         self._closed = closed
         self._any_order = any_order
         self._max_bytes = max_bytes
+        self._counted = counted
+        self._unsupported = unsupported
         self._opened: dict[frozenset[Place], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
         self.parts = Parts(document)
@@ -181,6 +192,7 @@ class SchemaLanguages:
         frame: Frame,
     ) -> list[Automaton]:
         """Languages whose union is that of one case."""
+        excluded = overlapping(self.document, places, excluded, closed=self._closed)
         if not excluded:
             return self._plain(places, compared_with, wide, frame)
         more = {place: None for schemas in excluded for place in self.document.closure(schemas)}
@@ -189,9 +201,6 @@ class SchemaLanguages:
         for schemas in excluded:
             if language.is_empty:
                 break
-            spend(_PER_EXCLUDED)
-            if are_apart(self.document, places, schemas):
-                continue
             values = self._in_every_spelling if wide else self
             other = values.language(places + schemas, compared_with, wide=not wide, frame=frame)
             language = language if other.is_empty else self.parts.once(sub, language, other)
@@ -226,6 +235,8 @@ class SchemaLanguages:
             closed=self._closed if closed is None else closed,
             any_order=self._any_order,
             max_bytes=self._max_bytes,
+            unsupported=self._unsupported,
+            counted=self._counted,
         )
         values.parts = self.parts
         return values
@@ -249,8 +260,35 @@ class SchemaLanguages:
         found = []
         for kind in sorted(kinds):
             with self.parts.compiling(places, CAUSES[kind]):
-                found.append(self._of_kind(kind, facets, wide))
+                reaches = horizons(facets, kind)
+                if self._counted is None or max(reaches, default=0) < self._counted:
+                    try:
+                        found.append(self._of_kind(kind, facets, wide))
+                        continue
+                    except StateLimitError as error:
+                        if not may_drop(reaches, error, self._unsupported):
+                            raise
+                found.append(self._without_upper_bounds(kind, places, facets, wide))
         return found
+
+    def _without_upper_bounds(
+        self, kind: str, places: Conjunction, facets: Facets, wide: bool
+    ) -> Automaton:
+        """The values of one kind, upper bounds aside that take too many states, with a caveat."""
+        least = self._least_element(facets) if kind == "array" else 1
+        caveats = not_counted(self.document, places, kind, least, unsupported=self._unsupported)
+        causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
+        with self.parts.compiling(places, causes):
+            found = self._of_kind(kind, without_upper_bounds(facets, kind), wide)
+        self.parts.caveats |= dict.fromkeys(caveats)
+        if not all(place.asserted for place in places):
+            self.parts.excluding += [each for each in caveats if each.max_bytes is not None]
+        return found
+
+    def _least_element(self, facets: Facets) -> int:
+        """Fewest bytes of an element of an array."""
+        elements = [self.language(p, facets.compared_items) for p in (*facets.head, facets.items)]
+        return min((len(e.shortest()) for e in elements if not e.is_empty), default=1)
 
     def _of_kind(self, kind: str, facets: Facets, wide: bool) -> Automaton:
         """The values of one kind; cases agree on most kinds, so what they depend on is the key."""
@@ -289,15 +327,19 @@ class SchemaLanguages:
             compared_with = facets.compared_items
             elements = [values.language(places, compared_with, wide=wide) for places in head]
             rest = values.language(facets.items, compared_with, wide=wide)
-            part = self.parts.once(
-                array,
-                self.notation,
-                rest,
-                head=tuple(elements),
-                minimum=fewest,
-                maximum=most,
-                brackets=(brackets,),
-            )
+            try:
+                part = self.parts.once(
+                    array,
+                    self.notation,
+                    rest,
+                    head=tuple(elements),
+                    minimum=fewest,
+                    maximum=most,
+                    brackets=(brackets,),
+                )
+            except StateLimitError as error:
+                least = self._least_element(facets)
+                raise too_many_elements(self.document, facets, least) from error
             for contains in facets.contains:
                 if not part.is_empty:
                     part = part & values._containing(facets, contains, wide, brackets)
@@ -353,42 +395,38 @@ class SchemaLanguages:
             if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
                 return language
         assert facets.unique is not None
-        base, length = replace(facets.unique, asserted=False), 0
-        values: dict[str, int] = {}
-        found = []
-        for places in [*head, facets.items]:  # nothing is built until all are known to be few
-            here = few_values(self._as_json.language(places), _MAX_DISTINCT)
-            if here is None:
-                raise self._refuse_distinct(facets)
-            found.append({json.dumps(value, sort_keys=True): value for value in here})
-            for text in found[-1]:
-                values.setdefault(text, len(values))
-            length = len(values) if longest is None else min(longest, len(values))
-            # From each set of values that were taken, each of the others may follow.
-            following = sum(comb(len(values), n) * (len(values) - n) for n in range(length))
-            if following > max_states():
-                raise self._refuse_distinct(facets)
-        tables: list[dict[int, Automaton]] = [{} for _ in found]
-        for table, known, places in zip(tables, found, [*head, facets.items], strict=True):
-            for text, value in known.items():
+        places_of = [*head, facets.items]
+        known = choices_of([partial(self._as_json.language, p) for p in places_of], longest)
+        if known is None:
+            return self._not_distinct(language, facets)
+        base = replace(facets.unique, asserted=False)
+        tables: list[dict[int, Automaton]] = [{} for _ in places_of]
+        for table, values, places in zip(tables, known.elements, places_of, strict=True):
+            for text, value in values.items():
                 constant = self.document.made(base, f"is {text}", {"const": value})
-                table[values[text]] = self.language(
+                table[known.number[text]] = self.language(
                     (*places, constant), facets.compared_items, wide=wide
                 )
-        if following * max((a.num_states for t in tables for a in t.values()), default=0) > (
-            max_states()
-        ):
-            raise self._refuse_distinct(facets)
-        return language & distinct(self.notation, tables[:-1], tables[-1], length, brackets)
+        size = max((a.num_states for t in tables for a in t.values()), default=0)
+        if known.steps * size > max_states():
+            return self._not_distinct(language, facets)
+        return language & distinct(self.notation, tables[:-1], tables[-1], known.length, brackets)
 
-    def _refuse_distinct(self, facets: Facets) -> Exception:
+    def _not_distinct(self, language: Automaton, facets: Facets) -> Automaton:
+        """Leave it to a check that elements differ, or refuse it."""
         assert facets.unique is not None
-        return self.document.refuse(
-            "uniqueItems",
-            facets.unique,
-            "needs elements of few different values, such as those of an enum of a dozen, or a "
-            "small `maxItems`; remove it (of a pydantic set, make a list), and check afterwards",
-        )
+        place = facets.unique
+        if self._unsupported == "refuse" or not place.asserted:
+            raise self.document.refuse(
+                "uniqueItems",
+                place,
+                "needs elements of few different values, such as those of an enum of a dozen, or a "
+                "small `maxItems`; remove it (of a pydantic set, make a list), and check "
+                'afterwards, or leave it to a check with unsupported="warn"',
+            )
+        pointer = self.document.named(place.pointer)
+        self.parts.caveats[Caveat(place.schema.name_of("uniqueItems"), pointer, True, None)] = None
+        return language
 
     # -- objects ----------------------------------------------------------------------------
 
@@ -412,7 +450,14 @@ class SchemaLanguages:
                 members.append(Member(key, value, required, unpacked))
             elif required:
                 return Automaton.empty()
-        extras = self._extras(facets, keys, wide, frame)
+        extras = undeclared_members(
+            self.document,
+            self.notation,
+            facets,
+            keys,
+            lambda places: self.language(places, facets.compared_others, wide=wide),
+            frame,
+        )
         declared = len(facets.properties)
         return self.parts.once(
             mapping,
@@ -428,44 +473,6 @@ class SchemaLanguages:
         if frame.is_bare is not None and frame.is_bare(name):
             return Automaton.literal(name)
         return self.notation.spell_all(name) if wide else self.notation.spell(name)
-
-    def _extras(
-        self, facets: Facets, names: Automaton | None, wide: bool, frame: Frame
-    ) -> list[Member]:
-        """Undeclared members, in languages of keys that do not overlap."""
-        found = []
-        for matched, places in facets.others:
-            value = self.language(places, facets.compared_others, wide=wide)
-            if value.is_empty:
-                continue
-            key = self._undeclared(facets)
-            for pattern, place in facets.patterns_of_names:
-                quoted = self._quoted(pattern, place)
-                key = key & quoted if pattern in matched else key - quoted
-            if names is not None:
-                key = key & names
-            if key.is_empty:
-                continue
-            if frame.is_bare is not None:
-                raise UnsupportedSchemaError(
-                    "additionalProperties",
-                    self.document.named(""),
-                    "leaves the names of arguments open, which is not supported in Python style; "
-                    'declare them in "properties", or use style="json"',
-                )
-            found.append(Member(key, value, False))
-        return found
-
-    def _undeclared(self, facets: Facets) -> Automaton:
-        every = self.notation.string(0, None)
-        if not facets.properties:
-            return every
-        return every - self.notation.every_spelling([p.name for p in facets.properties])
-
-    def _quoted(self, pattern: str, place: Place) -> Automaton:
-        if self.notation.quoted is None:
-            raise self.document.refuse("patternProperties", place, f"is not {IN_PYTHON_STYLE}")
-        return self.notation.quoted(self.document.pattern(pattern, place, "patternProperties"))
 
 
 def _union(*parts: Automaton) -> Automaton:

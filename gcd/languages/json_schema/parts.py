@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import ParamSpec
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.horizon import Caveat
 from gcd.automata.limits import spend, work_left
 from gcd.errors import ConstraintError, LimitError, StateLimitError, at
 from gcd.languages.json_schema.document import Conjunction, Document
@@ -45,11 +46,22 @@ CAUSES = {
     ),
     "string": ("maxLength", "minLength", "pattern", "format"),
 }
+#: Upper bounds of counts, which may be dropped, and what then makes a language large.
+UPPER_BOUNDS = {
+    "array": ("maxItems", "maxContains"),
+    "object": ("maxProperties",),
+    "string": ("maxLength",),
+}
 CHOICES = ("oneOf", "not", "if", "anyOf", "dependentSchemas", "dependentRequired", "enum", "const")
 
 
 class Parts:
-    """The languages of one document's schemas, in all notations, and what they cost."""
+    """The languages of one document's schemas, in all notations, and what they cost.
+
+    Attributes:
+        caveats: what they do not hold in every text.
+        excluding: those of schemas that values are compared with, so that too much may be excluded.
+    """
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -59,6 +71,8 @@ class Parts:
         self._inside = 0  # units that parts inside of the present one have spent
         self._nesting = 0
         self._present: tuple[str | None, str] = None, ""  # what work is booked to
+        self.caveats: dict[Caveat, None] = {}
+        self.excluding: list[Caveat] = []
 
     def keep(self, language: Automaton) -> Automaton:
         """Return the automaton that stands for all that are equal to this one."""

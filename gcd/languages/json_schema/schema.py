@@ -35,23 +35,24 @@ By the standard, keywords for one kind of value say nothing about others, so
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from types import GenericAlias
 from typing import Any
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import metered
-from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, at, check_count, shown
+from gcd.automata.horizon import Caveat, warn_of_caveats
+from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count, shown
 from gcd.languages.json_schema.class_schemas import class_schema
-from gcd.languages.json_schema.document import Document, Place
+from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.emptiness import why_empty
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
+from gcd.languages.json_schema.reach import held_to, out_of_reach, within_limits
 from gcd.languages.literal import without_mark
 from gcd.languages.values.json_values import json_notation
 
 FORMATS = ("assert", "ignore")
+UNSUPPORTED = ("warn", "ignore", "refuse")
 _MAX_DEPTH = 32
 _MAX_ANY_ORDER = 8
 
@@ -68,6 +69,7 @@ def json_schema(
     max_bytes: int | None = None,
     draft: str | None = None,
     unknown: str = "warn",
+    unsupported: str = "warn",
 ) -> Automaton:
     """Return the language of all JSON texts that satisfy a schema.
 
@@ -93,6 +95,12 @@ def json_schema(
             `$schema` names; without one, 2020-12 with the spellings of older drafts understood.
         unknown: what becomes of keywords and formats that the draft does not know, and that
             constrain nothing by its rules: "warn", "ignore", or "refuse" them.
+        unsupported: what becomes of keywords that no automaton of the size that is allowed can
+            hold. "warn": upper bounds such as `"maxLength": 65536` hold for texts that are too
+            short to come to them, and longer budgets are refused (`gcd.OverlongBudgetError`);
+            `uniqueItems` over any strings is left to a check of the finished text; and a warning
+            says so. "ignore": all of them are left to that check, without a warning. "refuse":
+            they are errors. The result's `caveats` lists them.
 
     Raises:
         UnsupportedSchemaError: for a keyword that cannot be honoured, with its JSON pointer.
@@ -104,8 +112,10 @@ def json_schema(
 
     Warns:
         IgnoredKeywordWarning: once, naming the keywords that constrain nothing (`unknown="warn"`).
+        CaveatWarning: once, naming the keywords that the automaton does not hold in every text
+            (`unsupported="warn"`).
     """
-    check_options(whitespace, escapes, unknown, formats, max_bytes)
+    check_options(whitespace, escapes, unknown, formats, max_bytes, unsupported)
     notation = json_notation(whitespace, escapes)
     check_depth(max_depth)
     _check_option("additional_properties", additional_properties, ("closed", "open"))
@@ -119,7 +129,9 @@ def json_schema(
     )
     if unknown == "warn":
         warn_of(document.ignored)
-    with metered():
+
+    def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
+        bounds += document.upper_bounds
         values = SchemaLanguages(
             document,
             notation,
@@ -127,33 +139,26 @@ def json_schema(
             closed=additional_properties == "closed",
             any_order=any_order,
             max_bytes=max_bytes,
+            counted=counted,
+            unsupported=unsupported,
         )
         try:
             language = values.language(document.root())
         except WorkLimitError as error:
             values.parts.blame_most_costly(error)
             raise
+        if language.is_empty and values.parts.excluding:
+            raise out_of_reach(values.parts.excluding)
         if language.is_empty:
-            reason = document.depth_hint or why_empty(values)
-            raise EmptyLanguageError(f"no value satisfies the schema{reason}")
+            raise EmptyLanguageError(f"no value satisfies the schema{why_empty(values)}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
-        return held_to(language, max_bytes, "text of at most {} bytes satisfies the schema")
+        what = "text of at most {} bytes satisfies the schema"
+        return held_to(language, max_bytes, what, tuple(values.parts.caveats))
 
-
-def held_to(language: Automaton, max_bytes: int | None, what: str) -> Automaton:
-    """Return a language that holds for texts of at most `max_bytes` bytes (None: for all).
-
-    Raises:
-        EmptyLanguageError: it has no text as short; `what` has a place for the number.
-    """
-    if max_bytes is None:
-        return language
-    shortest = len(language.shortest())
-    if shortest > max_bytes:
-        raise EmptyLanguageError(
-            f"no {what.format(max_bytes)}; the shortest has {shortest}, so raise max_bytes"
-        )
-    return replace(language, max_bytes=max_bytes)
+    found = within_limits(build, unsupported=unsupported)
+    if unsupported == "warn":
+        warn_of_caveats(found.caveats)
+    return found
 
 
 def ignored_keywords(
@@ -176,30 +181,10 @@ def ignored_keywords(
     return document.ignored
 
 
-def why_empty(values: SchemaLanguages) -> str:
-    """Name the innermost required part that no value satisfies; nothing for the whole schema."""
-    document, place = values.document, values.document.root()[0]
-    while within := next(
-        (p for p in _needed(document, place) if values.language((p,)).is_empty), None
-    ):
-        place = within
-    return f": the part {at(document.named(place.pointer))} has none" if place.pointer else ""
-
-
-def _needed(document: Document, place: Place) -> Iterator[Place]:
-    """The schemas of required members, and of the elements of arrays that may not be empty."""
-    for same in document.flatten((place,)) or ():
-        for name in same.schema.get("required", ()):
-            if name in same.schema.get("properties", ()):
-                yield document.child(same, "properties", name)
-        if same.schema.get("minItems", 0) > 0 and "items" in same.schema:
-            yield document.child(same, "items")
-
-
 def _parsed(schema: Any) -> Any:
     """The schema that JSON text or a pydantic model class stands for; all else as it is."""
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        return class_schema(schema, partial(json_schema, unknown="ignore"))
+        return class_schema(schema, partial(json_schema, unknown="ignore", unsupported="refuse"))
     if hasattr(schema, "model_json_schema"):
         raise ConstraintError(f"{schema!r} is an object of a pydantic model; give the class")
     if isinstance(schema, type | GenericAlias):
@@ -217,13 +202,19 @@ def _parsed(schema: Any) -> Any:
 
 
 def check_options(
-    whitespace: object, escapes: object, unknown: object, formats: object, max_bytes: object
+    whitespace: object,
+    escapes: object,
+    unknown: object,
+    formats: object,
+    max_bytes: object,
+    unsupported: object,
 ) -> None:
     """Raise `ConstraintError` unless the options that every language of schemas has are usable."""
     _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
     _check_option("escapes", escapes, ("canonical", "all"))
     _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
     _check_option("formats", formats, FORMATS)
+    _check_option("unsupported", unsupported, UNSUPPORTED)
     if max_bytes is not None:
         check_count("max_bytes", max_bytes, 1)
 

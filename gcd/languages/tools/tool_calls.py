@@ -21,12 +21,14 @@ from typing import Any
 
 from gcd.automata.assembly import Assembly
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import metered
+from gcd.automata.horizon import Caveat, warn_of_caveats
 from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count
 from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.emptiness import why_empty
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
-from gcd.languages.json_schema.schema import check_depth, check_options, held_to, why_empty
+from gcd.languages.json_schema.reach import held_to, within_limits
+from gcd.languages.json_schema.schema import check_depth, check_options
 from gcd.languages.tools.tool_types import Tool, parse_tools
 from gcd.languages.values.arrays import array
 from gcd.languages.values.json_values import json_notation
@@ -55,6 +57,7 @@ def tool_calls(
     formats: str = "assert",
     max_bytes: int | None = None,
     unknown: str = "warn",
+    unsupported: str = "warn",
 ) -> Automaton:
     """Return the language of all lists of valid calls of these tools, in JSON or in Python.
 
@@ -65,7 +68,8 @@ def tool_calls(
         min_calls, max_calls: how many calls there may be; None is no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
         max_depth: how deep values nest whose type says nothing about them, such as `any`.
-        escapes, formats, unknown: as in `gcd.json_schema`, for the schemas of all tools.
+        escapes, formats, unknown, unsupported: as in `gcd.json_schema`, for the schemas of all
+            tools.
         max_bytes: compile the answers of at most so many bytes, all calls together, as in
             `gcd.json_schema`.
 
@@ -78,12 +82,13 @@ def tool_calls(
     Warns:
         UserWarning: for types of parameters that are not known and are read as any JSON value.
         IgnoredKeywordWarning: once, for the keywords that constrain nothing.
+        CaveatWarning: once, for the keywords that the automaton does not hold in every text.
     """
     check_count("min_calls", min_calls, 0)
     if max_calls is not None:
         check_count("max_calls (at least min_calls)", max_calls, min_calls)
     check_depth(max_depth)
-    check_options(whitespace, escapes, unknown, formats, max_bytes)
+    check_options(whitespace, escapes, unknown, formats, max_bytes, unsupported)
     parsed = parse_tools(tools)
     if parsed.unknown_types:
         listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
@@ -99,11 +104,13 @@ def tool_calls(
         write = partial(_python_call, equals=equals)
     else:
         raise ConstraintError(f'style must be "json" or "python", got {style!r}')
-    with metered():
+    ignored: dict[IgnoredKeyword, None] = {}
+
+    def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
         graph = Assembly()
         start, end = graph.node(), graph.node()
         why_none = ""  # of the first tool that cannot be called
-        ignored: list[IgnoredKeyword] = []
+        caveats: list[Caveat] = []
         for tool in parsed.tools:
             document = Document(
                 tool.schema,
@@ -113,26 +120,33 @@ def tool_calls(
                 assert_formats=formats == "assert",
                 refuse_unknown=unknown == "refuse",
             )
-            ignored += document.ignored
+            ignored.update(dict.fromkeys(document.ignored))
+            bounds += document.upper_bounds
             values = SchemaLanguages(
-                document, notation, max_depth=max_depth, closed=True, max_bytes=max_bytes
+                document,
+                notation,
+                max_depth=max_depth,
+                closed=True,
+                max_bytes=max_bytes,
+                counted=counted,
+                unsupported=unsupported,
             )
             try:
                 parts = write(tool, values)
                 if not why_none and any(part.is_empty for part in parts):
-                    why_none = document.depth_hint or why_empty(values)
+                    why_none = why_empty(values)
                 graph.insert(start, end, *parts)
             except WorkLimitError as error:
                 values.parts.blame_most_costly(error)
                 raise
-        if unknown == "warn":
-            warn_of(ignored)
+            caveats += values.parts.caveats
         call = graph.build(start, end)
+        most = max_calls
         if max_bytes is not None and not call.is_empty:  # counts that no such text comes to
             reach = max_bytes // len(call.shortest())
             _check_reach(min_calls, reach, max_bytes)
-            max_calls = None if max_calls is not None and max_calls > reach else max_calls
-        language = array(notation, call, minimum=min_calls, maximum=max_calls)
+            most = None if most is not None and most > reach else most
+        language = array(notation, call, minimum=min_calls, maximum=most)
         if language.is_empty:
             within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
             reason = f"none of the tools can be called{within}{why_none}"
@@ -140,7 +154,16 @@ def tool_calls(
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])
-        return held_to(language, max_bytes, "list of valid calls has at most {} bytes")
+        return held_to(language, max_bytes, "list of valid calls has at most {} bytes", caveats)
+
+    try:
+        found = within_limits(build, unsupported=unsupported)
+    finally:
+        if unknown == "warn":
+            warn_of(tuple(ignored))
+    if unsupported == "warn":
+        warn_of_caveats(found.caveats)
+    return found
 
 
 def _check_reach(min_calls: int, reach: int, max_bytes: int) -> None:

@@ -6,7 +6,8 @@ Each is one subset construction over wired parts (`gcd.automata.assembly`).
   bounds on the length ask for.
 * `containing` counts, from the first element on, those that satisfy a schema. It says nothing
   about the length; intersect it.
-* `distinct` remembers which of finitely many values are taken: 2^k places for k values.
+* `distinct` remembers which of finitely many values are taken: 2^k places for k values, fewer
+  where few elements are taken from many.
 """
 
 from __future__ import annotations
@@ -162,11 +163,18 @@ def distinct(
     graph.insert(start, end, mark(brackets.open), notation.gap, closed)
     due: dict[frozenset[int], int] = {frozenset(): graph.node()}  # values taken -> element is due
     graph.insert(start, due[frozenset()], mark(brackets.open), notation.gap)
+    last = graph.node()
+    graph.insert(last, end, notation.gap, closed)
     for position in range(longest):
         further: dict[frozenset[int], int] = {}
         written: dict[frozenset[int], int] = {}
         for taken, node in due.items():
-            for value, language in (head[position] if position < len(head) else rest).items():
+            table = head[position] if position < len(head) else rest
+            if position == longest - 1:  # which of the values it is does not matter any more
+                left = [language for value, language in table.items() if value not in taken]
+                graph.insert(node, last, Automaton.union(left))
+                continue
+            for value, language in table.items():
                 if value not in taken:
                     now = taken | {value}
                     if now not in written:

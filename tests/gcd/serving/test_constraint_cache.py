@@ -59,6 +59,19 @@ def test_databases_and_segments():
     assert part.text == gcd.json_schema({}, max_depth=1)
 
 
+def test_what_no_automaton_holds_is_left_to_a_check_only_if_that_is_asked_for():
+    names = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {"a": names}}}]
+    for constraint, pointer in (({"json_schema": names}, "at the root"), ({"tools": tools}, "'/0")):
+        for request in (constraint, {"segments": [constraint]}):
+            with pytest.raises(gcd.ConstraintError, match=f"uniqueItems True.*{pointer}.*remove"):
+                parsed(request).language()
+        found = parsed(constraint, options={"unsupported": "ignore"}).language()
+        assert [caveat.keyword for caveat in found.caveats] == ["uniqueItems"]
+    with pytest.raises(gcd.UnsupportedSchemaError, match="uniqueItems"):
+        parsed({"json_schema": names}, options={"unsupported": "refuse"}).language()
+
+
 def test_a_byte_order_mark_is_no_part_of_a_request():
     text = json.dumps({"json_schema": '\ufeff{"const": 1}'})
     assert ConstraintRequest.parse(f"\ufeff{text}").language() == gcd.json_schema({"const": 1})

@@ -538,7 +538,7 @@ def test_pointers_are_unescaped() -> None:
 )
 def test_what_is_not_honoured_is_refused_by_name(schema: Any, keyword: str, pointer: str) -> None:
     with pytest.raises(UnsupportedSchemaError, match=keyword.replace("$", r"\$")) as caught:
-        json_schema(schema)
+        json_schema(schema, unsupported="refuse")
     assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
 
 
@@ -553,7 +553,7 @@ def test_what_is_not_honoured_is_refused_by_name(schema: Any, keyword: str, poin
         ({"minItems": 1.5}, "'minItems'.*1.5"),
         ({"minimum": "3"}, "'minimum'"),
         ({"maximum": float("nan")}, "'maximum'"),
-        ({"required": ["a", "a"]}, "'required'"),
+        ({"required": ["a", 1]}, "'required'"),
         ({"enum": "abc"}, "'enum'"),
         ({"enum": [float("inf")]}, "'enum'"),
         ({"const": object()}, "'const'"),
@@ -603,7 +603,7 @@ def test_schemas_that_no_value_satisfies(schema: Any) -> None:
 )
 def test_huge_schemas_are_refused_at_once(schema: Any) -> None:
     with pytest.raises(StateLimitError):
-        json_schema(schema)
+        json_schema(schema, unsupported="refuse")
 
 
 def test_large_enums_are_compiled_at_once() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from gcd.automata.limits import metered, state_limit, work_left, work_limit
 from gcd.errors import (
@@ -49,7 +50,7 @@ from gcd.languages.tools.tool_calls import tool_calls
 )
 def test_a_limit_on_states_names_the_keyword(schema: Any, keyword: str, pointer: str) -> None:
     with pytest.raises(StateLimitError) as caught:
-        json_schema({"type": ["object", "array", "string"], **schema})
+        json_schema({"type": ["object", "array", "string"], **schema}, unsupported="refuse")
     assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
     place = repr(pointer) if pointer else "the root"
     assert str(caught.value).startswith(f"keyword {keyword!r} at {place}: ")
@@ -105,12 +106,17 @@ def _free(value: Any) -> Any:
     return {"type": "object", "properties": {"t": {"const": value}}, "required": ["t"]}
 
 
+def _patterns(first: int) -> list[Any]:
+    return [{"type": "string", "pattern": f"{i}"} for i in range(first, first + 20)]
+
+
 ATTACKS = {
     "branches of which no value is": {
-        "allOf": [{"anyOf": [{"allOf": [{"anyOf": [False] * 30}, {"anyOf": [False] * 30}]}] * 30}]
-        * 2
+        "allOf": [{"anyOf": [{"allOf": [{"not": {}}, {"anyOf": [False] * 30}]}] * 30}] * 20
     },
-    "branches that are compared": {"oneOf": [_free(i) for i in range(100)]},
+    "branches that are compared": {
+        "oneOf": [{"properties": {f"{i}": {"type": "string"}}} for i in range(100)]
+    },
     "a clique of definitions": {
         "$ref": "#/$defs/0",
         "$defs": {
@@ -128,7 +134,7 @@ ATTACKS = {
         ]
     },
     "many long strings": {
-        "properties": {f"k{i}": {"type": "string", "maxLength": 3_000 + i} for i in range(60)}
+        "properties": {f"k{i}": {"type": "string", "minLength": 3_000 + i} for i in range(60)}
     },
 }
 
@@ -225,7 +231,7 @@ def test_unique_items_go_as_far_as_their_sets_of_values_fit() -> None:
     assert pairs.count(40) == 1 + 40 + 40 * 39
     for schema in (unique(20), {"type": "array", "uniqueItems": True, "items": {"type": "string"}}):
         with pytest.raises(UnsupportedSchemaError) as caught:
-            json_schema(schema)
+            json_schema(schema, unsupported="refuse")
         assert caught.value.keyword == "uniqueItems"
 
 
@@ -233,14 +239,14 @@ def test_unique_items_go_as_far_as_their_sets_of_values_fit() -> None:
     ("schema", "keyword", "pointer"),
     [
         (
-            {"items": {"allOf": [{"anyOf": [_free(i * j) for i in range(20)]} for j in range(3)]}},
+            {"items": {"allOf": [{"anyOf": _patterns(20 * j)} for j in range(3)]}},
             "anyOf",
             "/items/allOf/0",
         ),
         ({"oneOf": [_free(i) for i in range(1_001)]}, "oneOf", ""),
         ({"dependentRequired": {f"a{i}": [f"b{i}"] for i in range(10)}}, "dependentRequired", ""),
         (
-            {"allOf": [{"if": {"required": [f"a{i}"]}, "then": False} for i in range(10)]},
+            {"allOf": [{"if": {"pattern": f"a{i}"}, "then": {"pattern": "z"}} for i in range(10)]},
             "if",
             "/allOf/0",
         ),
@@ -268,8 +274,9 @@ _SIXTY = list(range(60))
 def test_elements_of_too_many_values_are_refused_before_they_are_built(
     elements: Any, millions: int
 ) -> None:
+    schema = {"type": "array", "uniqueItems": True, **elements}
     with work_limit(millions * 1_000_000), pytest.raises(UnsupportedSchemaError) as refused:
-        json_schema({"type": "array", "uniqueItems": True, **elements})
+        json_schema(schema, unsupported="refuse")
     assert refused.value.keyword == "uniqueItems"
 
 
@@ -292,6 +299,42 @@ def test_constants_that_are_apart_are_compared_without_building_them() -> None:
 )
 def test_one_of_several_constants(branches: list[Any], texts: set[str]) -> None:
     assert {text.decode() for text in json_schema({"oneOf": branches})} == texts
+
+
+TITLED: list[list[Any]] = [
+    [{"const": v, "title": f"{v}"} for v in ("a", "b", "a", 1, 1.0, True, None)],
+    [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}, {"pattern": "^[ac]"}, {"const": 2}],
+    [{"type": "string", "enum": ["a", 1]}, {"const": 1}, {"type": "integer", "maximum": 1}],
+    [{"$ref": "#/$defs/a"}, {"allOf": [{"$ref": "#/$defs/a"}]}, {"const": "b"}],
+    [{"const": "a"}, {"enum": ["b", {"x": 1}]}, {"const": "b"}, {"const": [1]}, {"type": "array"}],
+    [{"const": "a", "minLength": 2}, {"const": "a"}, {"const": "b", "type": "integer"}],
+]
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
+@pytest.mark.parametrize("branches", TITLED)
+def test_branches_that_are_constants_are_what_the_standard_says(
+    keyword: str, branches: list[Any]
+) -> None:
+    schema = {keyword: branches, "$defs": {"a": {"const": "a", "description": "first"}}}
+    language = json_schema(schema, max_depth=1)
+    validator = Draft202012Validator(schema)
+    for value in ("a", "b", "c", "ab", 1, 2, 0, True, None, {"x": 1}, {}, [1], []):
+        text = json.dumps(value, separators=(",", ":"))
+        assert language.accepts(text) == validator.is_valid(value), value
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
+def test_thousands_of_titled_constants_are_one_enum(keyword: str) -> None:
+    values = [f"value-{7_919 * i % 100_003}" for i in range(2_000)]
+    branches = [{"const": value, "title": value.title()} for value in values]
+    with work_limit(50_000_000):
+        language = json_schema({keyword: branches})
+    assert language == json_schema({"enum": values})
+    beside = json_schema({keyword: [*branches, {"type": "string", "pattern": "^value-1"}]})
+    assert beside.accepts('"value-0"')
+    assert beside.accepts('"value-100003"')
+    assert beside.accepts('"value-15838"') == (keyword == "anyOf")  # a constant, and the pattern
 
 
 def doubled(keyword: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from gcd.automata.horizon import CaveatWarning
 from gcd.errors import (
     ConstraintError,
     EmptyLanguageError,
@@ -413,7 +414,9 @@ def test_limits_beyond_max_bytes_take_no_states(style: str) -> None:
         return [{"name": "f", "parameters": {"a": {"type": "str", **limits}}}]
 
     with pytest.raises(StateLimitError, match="'maxLength' at '/0/parameters/a'"):
-        tool_calls(tools(maxLength=1 << 20), style=style)
+        tool_calls(tools(maxLength=1 << 20), style=style, unsupported="refuse")
+    with pytest.warns(CaveatWarning, match="maxLength 1048576 at '/0/parameters/a'"):
+        assert tool_calls(tools(maxLength=1 << 20), style=style).max_bytes == (1 << 20) + 2
     found = tool_calls(tools(maxLength=1 << 20), style=style, max_bytes=2_000, max_calls=1 << 20)
     assert found.num_states == tool_calls(tools(), style=style).num_states
     with pytest.raises(EmptyLanguageError, match=r"at most [0-9]+ calls go into max_bytes=2000"):

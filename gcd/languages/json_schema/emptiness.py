@@ -1,0 +1,81 @@
+"""Reasons why no value satisfies a schema, for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gcd.errors import at
+from gcd.languages.json_schema.document import Conjunction, Document, Place
+from gcd.languages.json_schema.facets import own_member_places
+from gcd.languages.json_schema.languages import SchemaLanguages
+from gcd.languages.json_schema.outlines import outline
+
+
+def why_empty(values: SchemaLanguages) -> str:
+    """Say why a document has no value, to be read behind that.
+
+    Named are the innermost part that every value needs and that has none, and a required member
+    that is closed out. Of a document that contains itself, only parts that have no value however
+    deep it is entered; if there is none, it is the depth.
+    """
+    document = values.document
+    found = _contradiction(values, document.root(), set())
+    return found if found is not None else document.depth_hint
+
+
+def _contradiction(values: SchemaLanguages, places: Conjunction, seen: set[str]) -> str | None:
+    """Name the innermost part of schemas without a value; "" for them themselves."""
+    document = values.document
+    flat = document.flatten(places) or ()
+    closed_out = _closed_out(values, flat)
+    if closed_out is not None:
+        return closed_out
+    for place in _needed(document, flat):
+        if place.pointer in seen or not values.language((place,)).is_empty:
+            continue
+        seen.add(place.pointer)
+        inner = _contradiction(values, (place,), seen)
+        if inner:
+            return inner
+        if inner is not None:
+            return f": the part at {document.named(place.pointer)!r} has none"
+    recursive = any(document.is_recursive(place.pointer) for place in (*places, *flat))
+    return None if recursive and not outline(document, places).has_no_value() else ""
+
+
+def _needed(document: Document, flat: Conjunction) -> Iterator[Place]:
+    """The schemas of required members, and of the elements of arrays that may not be empty."""
+    for same in flat:
+        for name in same.schema.get("required", ()):
+            for holder in flat:
+                yield from own_member_places(document, holder, name)
+        if same.schema.get("minItems", 0) > 0:
+            if same.schema.get("prefixItems"):
+                yield document.child(same, "prefixItems", 0)
+            elif "items" in same.schema:
+                yield document.child(same, "items")
+
+
+def _closed_out(values: SchemaLanguages, flat: Conjunction) -> str | None:
+    """Name a required member that another keyword does not let in."""
+    document = values.document
+    for name in dict.fromkeys(n for place in flat for n in place.schema.get("required", ())):
+        for place in flat:
+            own = own_member_places(document, place, name)
+            keyword = None
+            if not own and place.schema.get("additionalProperties") is False:
+                keyword = "additionalProperties"
+            elif any(inner.schema is False for inner in own):
+                declared = name in place.schema.get("properties", ())
+                keyword = "properties" if declared else "patternProperties"
+            elif "propertyNames" in place.schema:
+                names = values.language((document.child(place, "propertyNames"),), wide=True)
+                if (values.notation.spell_all(name) & names).is_empty:
+                    keyword = "propertyNames"
+            if keyword is not None:
+                pointer = document.named(place.pointer)
+                return (
+                    f": the member {name!r} is required, and {keyword!r} "
+                    f"{at(pointer)} leaves it out; declare it, or do not require it"
+                )
+    return None

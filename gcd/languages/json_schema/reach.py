@@ -1,0 +1,163 @@
+"""Upper bounds that no answer comes to: which of them are not counted, and what is said about it.
+
+`"maxLength": 65536` takes some 20 states for each character, and no answer of some hundred tokens
+ever comes to it. Where a schema takes too many states or too much work, its largest upper bounds
+are not counted. Then the automaton holds for texts that are too short to come to any of them
+(`gcd.automata.horizon`), and longer budgets are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.horizon import Caveat
+from gcd.automata.limits import max_states, metered
+from gcd.errors import EmptyLanguageError, LimitError, StateLimitError, at, shown_count
+from gcd.languages.json_schema.document import HORIZONS, Conjunction, Document
+from gcd.languages.json_schema.facets import Facets
+from gcd.languages.json_schema.parts import UPPER_BOUNDS
+
+_PER_COUNT = 20  # states for each character of a string that is counted
+_ROOM = 8  # counts may take this part of the states, as schemas are used several times
+_LEAST = 1_000  # bytes: budgets are not restricted to shorter texts
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+
+Build = Callable[[int | None, list[Caveat]], Automaton]
+
+
+def within_limits(build: Build, *, unsupported: str) -> Automaton:
+    """Compile a schema; if its upper bounds make it too large, again with fewer of them.
+
+    Args:
+        build: (most bytes of texts that come to a bound which is counted, or None; a list for the
+            upper bounds that there are) -> the language.
+        unsupported: as in `gcd.json_schema`.
+    """
+    bounds: list[Caveat] = []
+    try:
+        with metered():
+            return build(None, bounds)
+    except LimitError as error:
+        if unsupported != "refuse":
+            for counted in _less(bounds, error, least_horizon(unsupported)):
+                with suppress(LimitError, EmptyLanguageError), metered():
+                    return build(counted, [])
+        if unsupported != "ignore" and error.keyword in HORIZONS:
+            error.add('; or leave it to a check of the finished text: unsupported="ignore"')
+        raise
+
+
+def least_horizon(unsupported: str) -> int:
+    """Return from which horizon on upper bounds may be left uncounted."""
+    return _LEAST if unsupported == "warn" else 0
+
+
+def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
+    """Up to which horizon bounds may be counted: most of them, then as few as possible."""
+    if not isinstance(error, StateLimitError) and error.keyword not in HORIZONS:
+        return
+    sizes = sorted((bound.max_bytes or 0, _PER_COUNT * int(bound.value)) for bound in bounds)
+    taken, candidates = 0, []
+    for horizon, size in sizes:
+        taken += size
+        if taken > max_states() // _ROOM and horizon >= least:
+            candidates.append(horizon)
+    if candidates:
+        yield candidates[0]
+    smallest = next((horizon for horizon, _ in sizes if horizon >= least), None)
+    if smallest is not None and smallest not in candidates[:1]:
+        yield smallest
+
+
+def may_drop(reaches: Sequence[int], error: StateLimitError, unsupported: str) -> bool:
+    """Return whether upper bounds with these horizons may be dropped, given an error with them."""
+    if unsupported == "refuse" or error.pointer is not None:  # it is an error of an inner part
+        return False
+    return min(reaches, default=-1) >= least_horizon(unsupported)
+
+
+def too_many_elements(document: Document, facets: Facets, least: int) -> StateLimitError:
+    """Make the error for an array with too many states, which names what its elements count.
+
+    Args:
+        facets: the description of the array.
+        least: fewest bytes of an element.
+    """
+    counted = [
+        f"{place.schema.name_of(keyword)} {place.schema[keyword]} {place_named}"
+        for place in document.flatten(facets.items) or ()
+        for place_named in [at(document.named(place.pointer))]
+        for keyword in _COUNTS
+        if keyword in place.schema
+    ]
+    fewest, most = facets.size
+    beside = f" with {' and '.join(counted)}" if counted else ""
+    what = f"an array of {shown_count(max(fewest, most or 0))} elements{beside}"
+    shortest = fewest * (least + 1) + 1
+    if shortest <= max_states():
+        return StateLimitError(max_states(), what)
+    advice = f"no array has less than {shown_count(shortest)} bytes, so lower the least counts"
+    return StateLimitError(max_states(), what, advice=advice)
+
+
+def not_counted(
+    document: Document, places: Conjunction, kind: str, least: int, *, unsupported: str
+) -> list[Caveat]:
+    """Return what is to be said if the upper bounds of values of one kind are not counted.
+
+    Args:
+        places: the schemas that have them.
+        least: fewest bytes of an element, for arrays.
+        unsupported: as in `gcd.json_schema`.
+    """
+    found = []
+    for place in places:
+        for keyword in UPPER_BOUNDS[kind]:
+            if keyword in place.schema:
+                value = place.schema[keyword]
+                reach: int | None = HORIZONS[keyword](value)
+                if kind == "array":
+                    reach = (int(value) + 1) * (least + 1)
+                if unsupported == "ignore" and place.asserted:
+                    reach = None
+                written, pointer = place.schema.name_of(keyword), document.named(place.pointer)
+                found.append(Caveat(written, pointer, value, reach))
+    return found
+
+
+def held_to(
+    language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
+) -> Automaton:
+    """Return a language that holds for texts of at most `max_bytes` bytes (None: for all).
+
+    Args:
+        what: the beginning of a message, with a place for the number.
+        caveats: what it does not hold in all of them.
+
+    Raises:
+        EmptyLanguageError: it has no text as short.
+        StateLimitError: upper bounds are not counted, and every text may come to one of them.
+    """
+    shortest = len(language.shortest())
+    if max_bytes is not None and shortest > max_bytes:
+        raise EmptyLanguageError(
+            f"no {what.format(max_bytes)}; the shortest has {shortest}, so raise max_bytes"
+        )
+    known = [max_bytes, *(caveat.max_bytes for caveat in caveats)]
+    limit = min((each for each in known if each is not None), default=None)
+    if limit is not None and shortest > limit:
+        raise out_of_reach(caveats, shortest)
+    return replace(language, max_bytes=limit, caveats=tuple(caveats))
+
+
+def out_of_reach(caveats: Sequence[Caveat], shortest: int | None = None) -> StateLimitError:
+    """Make the error for texts that are all too long for upper bounds not to be counted."""
+    first = next(caveat for caveat in caveats if caveat.max_bytes is not None)
+    least = "" if shortest is None else f", all of {shortest} bytes and more,"
+    what = f"counting up to {first.value} in texts that come to it{least}"
+    error = StateLimitError(max_states(), what)
+    error.blame(first.keyword, first.pointer)
+    return error

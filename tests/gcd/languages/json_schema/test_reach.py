@@ -1,0 +1,276 @@
+"""What no automaton holds: upper bounds that no answer comes to, elements that must all differ.
+
+Bounds that are not counted hold up to a length, and longer budgets are refused. What is left to a
+check is listed, with a warning, wherever the language goes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import warnings
+from typing import Any
+from unittest import mock
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import gcd
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, OverlongBudgetError, StateLimitError, UnsupportedSchemaError
+from gcd.languages.json_schema import reach
+from gcd.languages.json_schema.document import HORIZONS
+from gcd.languages.json_schema.schema import json_schema
+from gcd.tokens.vocabulary import Vocabulary
+from tests.gcd.languages.json_schema.test_json_schema import compact
+
+LONG = {"type": "string", "maxLength": 65_536}
+
+
+def _up_to(length: int) -> Automaton:
+    return Automaton.byte_set(range(256)).repeat(0, length)
+
+
+def _members(schemas: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": schemas, "required": list(schemas)}
+
+
+BOUNDS: dict[str, tuple[Any, list[tuple[str, str]]]] = {
+    "a string": (_members({"a": LONG}), [("maxLength", "/properties/a")]),
+    "beside a pattern": ({**LONG, "pattern": "^[a-z]+(-[a-z]+)*$"}, [("maxLength", "")]),
+    "beside a format": (
+        _members({"a": {"type": "string", "format": "uri", "maxLength": 2_083}}),
+        [("maxLength", "/properties/a")],
+    ),
+    "elements": (
+        {"type": "array", "items": {"type": "string"}, "maxItems": 100_000},
+        [("maxItems", "")],
+    ),
+    "elements that are counted": (
+        {
+            "type": "array",
+            "items": {"enum": [1, 2]},
+            "contains": {"const": 1},
+            "maxContains": 99_999,
+        },
+        [("maxContains", "")],
+    ),
+    "members": (
+        {"type": "object", "additionalProperties": {"const": 1}, "maxProperties": 99_999},
+        [("maxProperties", "")],
+    ),
+    "many at once": (
+        _members({f"k{i}": {"type": "string", "maxLength": 3_000} for i in range(9)}),
+        [("maxLength", f"/properties/k{i}") for i in range(9)],
+    ),
+    "one that is used often": (
+        _members({f"k{i}": {"$ref": "#/$defs/a"} for i in range(9)})
+        | {"$defs": {"a": {"type": "string", "maxLength": 3_000}}},
+        [("maxLength", "/$defs/a")],
+    ),
+    "too much work": (
+        _members({f"k{i}": {"type": "string", "maxLength": 3_000 + i} for i in range(60)}),
+        [("maxLength", f"/properties/k{i}") for i in range(60)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds_that_take_too_much_hold_up_to_a_length(name: str) -> None:
+    schema, places = BOUNDS[name]
+    with pytest.warns(gcd.CaveatWarning) as caught:
+        language = json_schema(schema)
+    [warning] = [each.message for each in caught if isinstance(each.message, gcd.CaveatWarning)]
+    assert warning.caveats == language.caveats
+    assert [(each.keyword, each.pointer) for each in language.caveats] == places
+    assert language.max_bytes == min(each.max_bytes or 0 for each in language.caveats)
+    assert language.max_bytes >= 1_000
+    with pytest.raises(StateLimitError if name != "too much work" else gcd.WorkLimitError):
+        json_schema(schema, unsupported="refuse")
+    # By the definition of `max_bytes`, compiled in another way.
+    least = min(HORIZONS[each.keyword](each.value) for each in language.caveats)
+    stated = json_schema(schema, max_bytes=least, unsupported="refuse")
+    assert least <= language.max_bytes
+    assert stated == Automaton(language.delta, language.accepting, language.class_of_byte, least)
+
+
+SMALL = [
+    (300, {"type": "string", "maxLength": 31}, '"' + "x" * 32 + '"'),
+    (250, {"type": "array", "items": {"const": 77}, "maxItems": 100}, compact([77] * 101)),
+    (
+        250,
+        {"type": "array", "contains": {"const": 3}, "items": {"enum": [3, 4]}, "maxContains": 50},
+        compact([3] * 51),
+    ),
+    (
+        500,
+        {"type": "object", "additionalProperties": {"const": 1}, "maxProperties": 20},
+        "{" + ",".join(['"":1'] * 21) + "}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("limit", "schema", "longer"), SMALL)
+def test_a_text_below_the_horizon_cannot_come_to_the_bound(
+    limit: int, schema: Any, longer: str
+) -> None:
+    with (
+        mock.patch.object(reach, "_LEAST", 0),
+        gcd.state_limit(limit),
+        pytest.warns(gcd.CaveatWarning),
+    ):
+        language = json_schema(schema)
+    exact = json_schema(schema, unsupported="refuse")
+    assert language.max_bytes is not None
+    assert not language.accepts(longer)
+    plain = Automaton(language.delta, language.accepting, language.class_of_byte)
+    assert plain & _up_to(language.max_bytes) == exact & _up_to(language.max_bytes)
+    assert len(longer) == language.max_bytes + 1  # the horizon is as far as it can be
+
+
+@pytest.mark.parametrize("inside", ["not", "oneOf"])
+def test_bounds_of_what_is_excluded_hold_as_far(inside: str) -> None:
+    long = {"type": "string", "maxLength": 3_000, "pattern": "^[ab]*$"}
+    other = {"not": long} if inside == "not" else {"oneOf": [long, {"minLength": 2}]}
+    schema = {"type": "string", "maxLength": 9, **other}
+    with gcd.state_limit(20_000):
+        language = json_schema(schema)
+        assert language.max_bytes is not None or language.caveats == ()
+    validator = Draft202012Validator(schema)
+    for text in ("", "a", "ab", "abc", "c", "cc"):
+        assert language.accepts(compact(text)) == validator.is_valid(text)
+
+
+def test_only_texts_beyond_the_horizon_are_named_by_the_bound() -> None:
+    with pytest.raises(StateLimitError, match=r"maxLength.*at '/not'.*counting up to 70000"):
+        json_schema({"type": "string", "not": {"maxLength": 70_000}})
+    with pytest.raises(StateLimitError, match="keyword 'minLength' at the root"):
+        json_schema({"type": "string", "minLength": 100_000, "maxLength": 200_000})
+
+
+VOCABULARY = Vocabulary.from_bytes([b'"', b"a", b"a" * 64, b""], eos_ids=[3])
+
+
+def test_longer_budgets_are_refused_with_the_bound() -> None:
+    with pytest.warns(gcd.CaveatWarning, match="longer budgets are refused"):
+        language = json_schema(LONG)
+    automaton = gcd.lift(language, VOCABULARY)
+    assert automaton.caveats == gcd.ServedAutomaton(automaton).caveats == language.caveats
+    assert automaton.max_budget == 65_538 // 64 + 1
+    gcd.Matcher(automaton, budget=automaton.max_budget)
+    for enter in (gcd.BudgetMask, lambda a, n: gcd.Matcher(a, budget=n)):
+        with pytest.raises(OverlongBudgetError, match=r"maxLength 65536 at the root.*state_limit"):
+            enter(automaton, 2_000)
+    assert pickle.loads(pickle.dumps(language)).caveats == language.caveats
+
+
+def test_a_bound_may_be_left_to_a_check() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        language = json_schema(LONG, unsupported="ignore")
+    [caveat] = language.caveats
+    assert caveat.is_unchecked
+    assert str(caveat) == "maxLength 65536 at the root is left to a check afterwards"
+    gcd.Matcher(gcd.lift(language, VOCABULARY), budget=100_000)
+
+
+def test_caveats_go_from_parts_to_results() -> None:
+    language = json_schema({"items": {"type": "string"}, "uniqueItems": True}, unsupported="ignore")
+    other = gcd.regex("[a-z]")
+    for result in (
+        language | other,
+        other & language,
+        language + other,
+        language.repeat(2),
+        language - other,
+        Automaton.union([other, other + other, language]),
+        language.optional(),
+    ):
+        assert result.caveats == language.caveats
+    for wrong in (lambda: ~language, lambda: other - language):
+        with pytest.raises(ConstraintError, match="uniqueItems True at the root is left to a che"):
+            wrong()
+
+
+UNIQUE: list[tuple[Any, list[Any]]] = [
+    ({"items": {"enum": list("abcde")}, "maxItems": 2}, list("abcdef")),
+    ({"items": {"enum": [1, 1.0, True, "1"]}, "minItems": 2}, [1, True, "1", 1.5]),
+    ({"items": {"enum": list(range(30))}, "maxItems": 2, "minItems": 1}, [0, 7, 29, 30]),
+    ({"prefixItems": [{"enum": [1, 2]}], "items": {"enum": [2, 3, 4]}, "maxItems": 3}, [1, 2, 3]),
+    ({"prefixItems": [{"type": "boolean"}, {"enum": [True, 2]}], "items": False}, [True, False, 2]),
+]
+
+
+@pytest.mark.parametrize(("array", "elements"), UNIQUE)
+def test_few_different_values_are_exact(array: Any, elements: list[Any]) -> None:
+    schema = {"type": "array", "uniqueItems": True, **array}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        language = json_schema(schema)
+    assert language.caveats == ()
+    validator = Draft202012Validator(schema)
+    for count in range(4):
+        for value in itertools.product(elements, repeat=count):
+            assert language.accepts(compact(list(value))) == validator.is_valid(list(value))
+
+
+def test_two_of_many_values_are_exact() -> None:
+    values = [f"{day}-{hour:02}" for day in "abcde" for hour in range(24)]
+    language = json_schema(
+        {"type": "array", "items": {"enum": values}, "uniqueItems": True, "maxItems": 2}
+    )
+    assert language.count(40) == 1 + 120 + 120 * 119
+
+
+def test_elements_of_many_values_are_left_to_a_check() -> None:
+    tags = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    with pytest.warns(gcd.CaveatWarning, match="uniqueItems True at '/properties/tags'.*validate"):
+        language = json_schema(_members({"tags": tags}))
+    assert language.max_bytes is None
+    assert language.accepts('{"tags":["a","b"]}')
+    assert language == json_schema(_members({"tags": {**tags, "uniqueItems": False}}))
+    with pytest.raises(UnsupportedSchemaError, match="uniqueItems"):
+        json_schema(tags, unsupported="refuse")
+    with pytest.raises(UnsupportedSchemaError, match="uniqueItems"):
+        json_schema({"items": {"type": "string"}, "not": {"uniqueItems": True}})
+
+
+@pytest.mark.parametrize("unsupported", ["drop", ""])
+def test_other_values_of_the_option_are_refused(unsupported: Any) -> None:
+    with pytest.raises(ConstraintError, match='unsupported must be "warn" or "ignore" or "refuse"'):
+        json_schema({}, unsupported=unsupported)
+
+
+REPEATS: list[tuple[Any, Any]] = [
+    ({"required": ["a", "a"]}, {"required": ["a"]}),
+    ({"type": ["string", "null", "string"]}, {"type": ["string", "null"]}),
+    ({"enum": [1, 2, 1]}, {"enum": [1, 2]}),
+    ({"dependentRequired": {"a": ["b", "b"]}}, {"dependentRequired": {"a": ["b"]}}),
+    ({"dependencies": {"a": ["b", "b"]}}, {"dependentRequired": {"a": ["b"]}}),
+    ({"allOf": [{"$ref": "#/$defs/d"}] * 2}, {"$ref": "#/$defs/d"}),
+    ({"anyOf": [{"$ref": "#/$defs/d"}] * 2}, {"$ref": "#/$defs/d"}),
+]
+
+
+@pytest.mark.parametrize(("twice", "once"), REPEATS)
+def test_repeats_that_harm_nothing(twice: Any, once: Any) -> None:
+    around = {"properties": {"a": True, "b": True}, "$defs": {"d": {"type": "integer"}}}
+    expected = json_schema({**around, **once}, max_depth=0)
+    assert json_schema({**around, **twice}, max_depth=0) == expected
+
+
+def test_an_array_that_is_too_large_names_what_its_elements_count() -> None:
+    def many(least: int, most: int) -> Any:
+        text = {"type": "string", "minLength": least, "maxLength": most}
+        return {"type": "array", "items": text, "minItems": 40}
+
+    with pytest.raises(StateLimitError) as caught:
+        json_schema(many(9_000, 65_536))
+    message = str(caught.value)
+    assert "'minItems' at the root" in message
+    assert "maxLength 65536 at '/items'" in message
+    assert "no array has less than 360121 bytes" in message
+    assert "state_limit" not in message
+    assert "max_bytes" not in message
+    with pytest.raises(StateLimitError, match=r"minLength 500 at '/items'.*state_limit"):
+        json_schema(many(500, 600))
