@@ -2,7 +2,7 @@
 
     python -m scripts.check_causal_models              # every type, a line each
     python -m scripts.check_causal_models bart llama --dtype bfloat16
-    python -m scripts.check_causal_models --table table.md        # the table of docs/models.md
+    python -m scripts.check_causal_models --table table.md        # as in docs/models.md
 
 A model has three prompts of different lengths and a constraint with six answers. The posterior over
 all of them is compared with log-probabilities that the model gives by itself: one forward pass for
@@ -285,13 +285,13 @@ def table(outcomes: Sequence[Outcome]) -> str:
     """Make a Markdown table of the outcomes: the types of each reason, most types first."""
     types: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, outcome, reason in outcomes:
-        why = reason if outcome in ("refused", "not run") else ""
         # The name of the class and the figures differ from type to type.
-        why = re.sub(r"^[A-Z]\w+ ", "", re.split(r"[:;,]", why)[0])
-        types[outcome, why].append(f"`{name}`")
-    lines = ["| outcome | types | reason | |", "|---|---|---|---|"]
+        why = re.sub(r"^[A-Z]\w+ ", "", re.split(r"[:;,]", reason)[0])
+        types[outcome, why if outcome == "refused" else ""].append(f"`{name}`")
+    lines = ["| outcome | number | model types |", "|---|---|---|"]
     for (outcome, why), names in sorted(types.items(), key=lambda item: -len(item[1])):
-        lines.append(f"| {outcome} | {len(names)} | {why} | {', '.join(names)} |")
+        title = f"{outcome}: {why}" if why else outcome
+        lines.append(f"| {title} | {len(names)} | {', '.join(names)} |")
     return "\n".join(lines)
 
 

@@ -176,10 +176,14 @@ def num_embeddings(model: Any) -> int | None:
 
 
 def context_of(model: Any) -> int | None:
-    """Return the number of positions that a model was built for; None where it doesn't say."""
+    """Return the number of positions that a model was built for; None where it doesn't say.
+
+    XLNet has -1 there, as any number will do.
+    """
     config = model.config.get_text_config()
     names = ("max_position_embeddings", "max_seq_len")
-    return next((getattr(config, name) for name in names if hasattr(config, name)), None)
+    value = next((getattr(config, name) for name in names if hasattr(config, name)), None)
+    return value if value is None or value > 0 else None
 
 
 def _head_of(model: Any) -> Iterator[object]:
