@@ -83,9 +83,9 @@ class Orders:
 
 
 def reordered(language: gcd.Automaton, text: bytes) -> str | None:
-    """Return a JSON text with its members in an order that a language accepts; None for none.
+    """Return a JSON text with its members in another order, which a language accepts, or None.
 
-    The order may be right and the spaces not: they are those that `json.dumps` writes, or none.
+    Its spaces are those that `json.dumps` writes, or none.
     """
     try:
         value = json.loads(text)
@@ -95,5 +95,6 @@ def reordered(language: gcd.Automaton, text: bytes) -> str | None:
         orders = Orders(language, comma=comma, colon=colon)
         for state, found in orders.ends(language.initial, value):
             if bool(language.accepting[state]):
-                return found
+                is_moved = json.dumps(json.loads(found)) != json.dumps(value)
+                return found if is_moved else None
     return None
