@@ -91,17 +91,17 @@ def enough_names(
             names = dict(enumerate(table))
             known = Automaton.union([names.pop(each) for each in sorted(taken)])
             more = number + len(taken) + 1
-            after: list[tuple[int, Automaton]] = [(seen[key], known)] if taken else []
+            ways: list[tuple[int, Automaton]] = [(seen[key], known)] if taken else []
             if more >= fewest:
-                after.append((enough, Automaton.union(list(names.values()))))
+                ways.append((enough, Automaton.union(list(names.values()))))
                 names = {}
             for each, name in names.items():
                 now = (number, taken | {each})
                 if now not in seen:
                     seen[now] = graph.node()
                     pending.append(now)
-                after.append((seen[now], name))
-            for target, name in after:
+                ways.append((seen[now], name))
+            for target, name in ways:
                 if not name.is_empty:
                     graph.insert(seen[key], target, *comma, name, notation.colon, extra.value)
     for extra in extras:
