@@ -5,7 +5,7 @@ from __future__ import annotations
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
 
@@ -15,8 +15,10 @@ from click import ClickException
 import gcd
 from gcd.readable import readable_bytes, readable_ranges
 from gcd.serving.spelling import fewest_tokens
+from gcd_cli.ordering import reordered
 
 _SHOWN = 8  # tokens written out
+_LONGEST = 400  # characters of a text that is written out
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,40 @@ def spacing_hint(
     return f"with --whitespace {style} it is accepted"
 
 
+def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
+    """Write a JSON text in the order of members that a language has; None if that is not it."""
+    found = reordered(language, text.strip())
+    if found is None:
+        return None
+    shown = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
+    return f"with its members in the schema's order it is accepted: {shown}"
+
+
+def caveat_lines(report: dict[str, Any], language: gcd.Automaton) -> list[tuple[str, str]]:
+    """Return what a language does not hold of its constraint, and add it to a report."""
+    if language.caveats:
+        report["caveats"] = [str(caveat) for caveat in language.caveats]
+    return [("not held", str(caveat)) for caveat in language.caveats]
+
+
+def why_not(tokens: dict[str, Any], budget: int | None) -> str | None:
+    """Say why a text that begins some string has no end in tokens; None if it has one.
+
+    Args:
+        tokens: as `in_tokens` returns it.
+        budget: tokens of the whole text, EOS included; None for no budget.
+    """
+    if tokens["fits"]:
+        return None
+    if tokens["tokens"] is None:
+        return "no tokens of the vocabulary spell it"
+    needed = tokens["tokens"] + tokens["fewest_tokens"]
+    return (
+        f"no text that begins so ends within {budget} tokens: {tokens['tokens']} so far and "
+        f"{tokens['fewest_tokens']} to the end, EOS included, are {needed}"
+    )
+
+
 def in_tokens(
     automaton: gcd.TokenAutomaton, text: bytes, budget: int | None = None
 ) -> dict[str, Any]:
@@ -180,6 +216,7 @@ def in_tokens(
         included; `remaining` of the budget; `fits`, whether there is an end within it; `allowed`,
         how many ids may come next, and some of them.
     """
+    automaton = replace(automaton, max_bytes=None)  # whoever has a budget has checked it
     tokens = fewest_tokens(gcd.Matcher(automaton), text)
     if tokens is None:
         return {"tokens": None, "fits": False}

@@ -142,7 +142,7 @@ def compile_(
       gcd compile --grammar arithmetic.lark --max-depth 8
     """
     import gcd
-    from gcd_cli import sources
+    from gcd_cli import explaining, sources
 
     if draw is not None and Path(draw).suffix not in (".svg", ".dot"):
         raise sources.BadInput(f"--draw {draw}: a drawing is a file .svg or .dot")
@@ -162,6 +162,7 @@ def compile_(
         ("bytes", f"{language.num_states:,} states, {language.delta.shape[1]} classes of bytes"),
         ("shortest", f"{len(shortest)} bytes, {report['shortest']}"),
     ]
+    lines += explaining.caveat_lines(report, language)
     if isinstance(language, gcd.GrammarLanguage):
         report["extent"], report["coverage"] = language.extent, None
         lines.append(("extent", language.extent))
@@ -243,9 +244,14 @@ def explain(
         lines.append(("viable", f"{readable_bytes(begun)}: {ends}"))
         lines.append(("next", found.expected or "nothing, this is the end"))
     lines.append(("to the end", f"{len(found.completion)} bytes at least, {completion}"))
+    lines += explaining.caveat_lines(report, language)
     is_yes = not found.is_refused
     if automaton is not None:
         tokens = report["in_tokens"] = explaining.in_tokens(automaton, begun, budget)
+        tokens["reason"] = why = explaining.why_not(tokens, budget)
+        if is_yes and why is not None:  # it begins a text, and no text that is short enough
+            lines[0] = ("refused", f"{readable_bytes(begun)}: {why}")
+            lines[1:2] = []
         is_yes = is_yes and tokens["fits"]
         if tokens["tokens"] is None:
             lines.append(("tokens", "no tokens of the vocabulary spell it"))
@@ -297,6 +303,7 @@ def check(
     report, said = explaining.judged(language, automaton, text, budget)
     is_yes = report["reason"] is None
     lines = [("yes" if is_yes else "no", said)]
+    lines += explaining.caveat_lines(report, language)
     if not is_yes:
 
         def accepts(style: str | None, text: bytes) -> bool:
@@ -306,8 +313,12 @@ def check(
                 other = _sources(given, kind, styled, tokenizer, budget)
             return explaining.judged(*other, text, budget)[0]["reason"] is None
 
-        styles = ("flexible", "spaced", "compact") if kind in ("schema", "tools") else ()
-        report["hint"] = hint = explaining.spacing_hint(text, accepts, styles)
+        is_json = kind in ("schema", "tools")
+        styles = ("flexible", "spaced", "compact") if is_json else ()
+        hint = explaining.spacing_hint(text, accepts, styles)
+        if hint is None and is_json:
+            hint = explaining.order_hint(text, language)
+        report["hint"] = hint
         lines += [("", hint)] if hint else []
     _print(report, as_json, lines)
     _answer(is_yes)
@@ -403,5 +414,6 @@ def _sources(
         return language, None
     automaton = gcd.lift(language, vocabulary)
     with suppress(gcd.InfeasibleBudgetError):
-        gcd.Matcher(automaton, budget=budget)  # refuses one that the constraint cannot count
+        if budget is not None:
+            gcd.Matcher(automaton, budget=budget)  # refuses one that the constraint cannot count
     return language, automaton

@@ -33,11 +33,11 @@ from typing import Any, NamedTuple
 
 import gcd
 from gcd.languages.text.formats import FORMATS
+from gcd_cli.ordering import Orders
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "gcd" / "languages" / "json_schema" / "suite"
 DRAFTS = ("4", "6", "7", "2019-09", "2020-12")
 _FORMATS = "optional/format"
-_MAX_STEPS = 20_000  # in search of an order of members
 _DEEPER = (4, 5, 6)  # `max_depth` for instances that are nested deeper than the default
 
 
@@ -124,8 +124,9 @@ def accepts(
 
     `whole`: whether 1.0 is written as 1, which is the same number to all drafts but draft 4.
     """
-    ends = _Search(language, any_order).ends(language.initial, _written(value) if whole else value)
-    return any(bool(language.accepting[state]) for state in ends)
+    orders = Orders(language, any_order=any_order)
+    ends = orders.ends(language.initial, _written(value) if whole else value)
+    return any(bool(language.accepting[state]) for state, _ in ends)
 
 
 def _written(value: Any) -> Any:
@@ -136,58 +137,6 @@ def _written(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _written(item) for name, item in value.items()}
     return value
-
-
-class _Search:
-    """The texts of a value, one for each order of members, as far as a language goes with them."""
-
-    def __init__(self, language: gcd.Automaton, any_order: bool) -> None:
-        self._run, self._any_order, self._steps = language.run, any_order, _MAX_STEPS
-
-    def ends(self, state: int, value: Any) -> Iterator[int]:
-        """The states after the texts."""
-        self._steps -= 1
-        if state < 0 or self._steps < 0:
-            return
-        if isinstance(value, dict):
-            yield from self._members(self._run("{", state), value, frozenset(value), set())
-        elif isinstance(value, list):
-            yield from self._items(self._run("[", state), value, 0)
-        else:
-            end = self._run(json.dumps(value, ensure_ascii=False), state)
-            if end >= 0:
-                yield end
-
-    def _items(self, state: int, value: list[Any], at: int) -> Iterator[int]:
-        if state >= 0 and at == len(value):
-            state = self._run("]", state)
-            if state >= 0:
-                yield state
-        elif state >= 0:
-            due = self._run(",", state) if at else state
-            for after in self.ends(due, value[at]):
-                yield from self._items(after, value, at + 1)
-
-    def _members(
-        self,
-        state: int,
-        value: dict[str, Any],
-        left: frozenset[str],
-        seen: set[tuple[int, frozenset[str]]],
-    ) -> Iterator[int]:
-        if state < 0 or (state, left) in seen:
-            return
-        seen.add((state, left))
-        if not left:
-            end = self._run("}", state)
-            if end >= 0:
-                yield end
-        due = self._run("," if len(left) < len(value) else "", state)
-        for name in [name for name in value if name in left][: None if self._any_order else 1]:
-            key = json.dumps(name, ensure_ascii=False) + ":"
-            at = self._run(key, due) if due >= 0 else -1
-            for after in self.ends(at, value[name]) if at >= 0 else ():
-                yield from self._members(after, value, left - {name}, seen)
 
 
 # -- the official suite ---------------------------------------------------------------------------

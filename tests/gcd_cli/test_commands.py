@@ -506,3 +506,58 @@ def test_help_loads_no_library() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stdout.endswith("[]\n")
+
+
+ORDERED = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer"},
+        "b": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"c": {"const": 1}, "d": {"type": "null"}}},
+        },
+    },
+    "required": ["a"],
+}
+
+
+def test_an_answer_in_another_order_is_told_the_order(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps(ORDERED))
+    for separators in ((",", ":"), (", ", ": ")):
+        value = {"b": [{"d": None, "c": 1}, {"c": 1}], "a": 2}
+        text = json.dumps(value, separators=separators)
+        hint = report("check", str(schema), "-", stdin=text, code=1)["hint"]
+        assert hint.endswith('it is accepted: {"a":2,"b":[{"c":1,"d":null},{"c":1}]}')
+        assert gcd.json_schema(ORDERED).accepts(hint.partition("accepted: ")[2])
+    wrong = json.dumps({"b": [], "a": "2"}, separators=(",", ":"))
+    assert report("check", str(schema), "-", stdin=wrong, code=1)["hint"] is None
+    assert report("check", str(schema), "-", stdin='{"b":[]', code=1)["hint"] is None
+
+
+def test_a_prefix_that_no_budget_ends_is_not_called_viable() -> None:
+    arguments = ("explain", ALARM, '{"hour":2', "--tokenizer", MODEL, "--budget")
+    assert run(*arguments, "19").output.startswith("viable")
+    refused = run(*arguments, "18", code=1).output
+    assert "viable" not in refused
+    assert refused.startswith("refused")
+    assert "8 so far and 11 to the end, EOS included, are 19" in refused
+    assert report(*arguments, "18", code=1)["in_tokens"]["reason"] is not None
+
+
+def test_what_a_schema_leaves_to_a_check_is_printed(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    unique = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    long = {"type": "string", "maxLength": 65_536}
+    schema.write_text(json.dumps({"type": "object", "properties": {"a": long, "b": unique}}))
+    said = [
+        "maxLength 65536 at '/properties/a' holds for texts of at most 65538 bytes",
+        "uniqueItems True at '/properties/b' is left to a check afterwards",
+    ]
+    assert report("compile", str(schema))["caveats"] == said
+    explained = run("explain", str(schema), '{"a":"', "--tokenizer", MODEL).output
+    assert all(each in explained for each in said)
+    over = run(
+        "check", str(schema), "-", "--tokenizer", MODEL, "--budget", "99999", stdin="{}", code=2
+    )
+    assert "maxLength 65536 at '/properties/a'" in over.output

@@ -11,6 +11,18 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.limits import max_states
 from gcd.languages.json_schema.constants import few_values
 
+# Why a keyword that asks for different elements or names cannot be held.
+NOT_HELD = {
+    "uniqueItems": (
+        "needs elements of few different values, such as those of an enum of a dozen, or a small "
+        "`maxItems`; remove it (of a pydantic set, make a list), and check afterwards, or leave it "
+        'to a check with unsupported="warn"'
+    ),
+    "minProperties": (
+        "asks for more different undeclared names than can be told apart; declare them, lower it, "
+        'or leave it to a check with unsupported="warn"'
+    ),
+}
 _MAX_VALUES = 1_000  # that are listed
 
 

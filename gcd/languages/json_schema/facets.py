@@ -84,6 +84,7 @@ class Facets:
         patterns_of_names: patterns that tell undeclared members apart, with their schemas.
         names: schemas that every member's name must satisfy.
         count: fewest and most members.
+        fewest_members: a schema that wants the fewest, None if there is none.
         compared_others: the schemas that values of undeclared members are compared with.
         compared_items: those that elements are compared with.
     """
@@ -107,6 +108,7 @@ class Facets:
     patterns_of_names: tuple[tuple[str, Place], ...]
     names: Conjunction
     count: tuple[int, int | None]
+    fewest_members: Place | None
     compared_others: Conjunction
     compared_items: Conjunction
 
@@ -160,6 +162,11 @@ def merge(
             if "propertyNames" in place.schema
         ),
         count=_interval(schemas, "minProperties", "maxProperties"),
+        fewest_members=max(
+            (place for place in places if "minProperties" in place.schema),
+            key=lambda place: (place.schema["minProperties"], place.asserted),
+            default=None,
+        ),
         compared_others=_compared_others(document, compared_with),
         compared_items=_compared_items(document, places, compared_with),
     )

@@ -38,7 +38,8 @@ from gcd.automata.horizon import Caveat
 from gcd.automata.limits import max_states
 from gcd.errors import StateLimitError
 from gcd.languages.json_schema.choices import Case, alternatives, overlapping, separate_choices
-from gcd.languages.json_schema.distinct import choices_of
+from gcd.languages.json_schema.constants import few_values
+from gcd.languages.json_schema.distinct import NOT_HELD, choices_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place
 from gcd.languages.json_schema.facets import (
     Contains,
@@ -48,7 +49,7 @@ from gcd.languages.json_schema.facets import (
     within_reach,
     without_upper_bounds,
 )
-from gcd.languages.json_schema.members import undeclared_members
+from gcd.languages.json_schema.members import undeclared_members, with_enough_names
 from gcd.languages.json_schema.parts import CAUSES, CHOICES, UPPER_BOUNDS, Parts
 from gcd.languages.json_schema.reach import may_drop, not_counted, too_many_elements
 from gcd.languages.json_schema.scalars import (
@@ -398,7 +399,7 @@ class SchemaLanguages:
         places_of = [*head, facets.items]
         known = choices_of([partial(self._as_json.language, p) for p in places_of], longest)
         if known is None:
-            return self._not_distinct(language, facets)
+            return self._not_held(language, "uniqueItems", facets.unique)
         base = replace(facets.unique, asserted=False)
         tables: list[dict[int, Automaton]] = [{} for _ in places_of]
         for table, values, places in zip(tables, known.elements, places_of, strict=True):
@@ -409,23 +410,20 @@ class SchemaLanguages:
                 )
         size = max((a.num_states for t in tables for a in t.values()), default=0)
         if known.steps * size > max_states():
-            return self._not_distinct(language, facets)
+            return self._not_held(language, "uniqueItems", facets.unique)
         return language & distinct(self.notation, tables[:-1], tables[-1], known.length, brackets)
 
-    def _not_distinct(self, language: Automaton, facets: Facets) -> Automaton:
-        """Leave it to a check that elements differ, or refuse it."""
-        assert facets.unique is not None
-        place = facets.unique
+    def _not_held(
+        self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
+    ) -> Automaton:
+        """What is held of a language; without it leave a keyword to a check, or refuse it."""
+        if held is not None:
+            return held
+        assert place is not None
         if self._unsupported == "refuse" or not place.asserted:
-            raise self.document.refuse(
-                "uniqueItems",
-                place,
-                "needs elements of few different values, such as those of an enum of a dozen, or a "
-                "small `maxItems`; remove it (of a pydantic set, make a list), and check "
-                'afterwards, or leave it to a check with unsupported="warn"',
-            )
-        pointer = self.document.named(place.pointer)
-        self.parts.caveats[Caveat(place.schema.name_of("uniqueItems"), pointer, True, None)] = None
+            raise self.document.refuse(keyword, place, NOT_HELD[keyword])
+        pointer, value = self.document.named(place.pointer), place.schema[keyword]
+        self.parts.caveats[Caveat(place.schema.name_of(keyword), pointer, value, None)] = None
         return language
 
     # -- objects ----------------------------------------------------------------------------
@@ -450,24 +448,25 @@ class SchemaLanguages:
                 members.append(Member(key, value, required, unpacked))
             elif required:
                 return Automaton.empty()
-        extras = undeclared_members(
-            self.document,
-            self.notation,
-            facets,
-            keys,
-            lambda places: self.language(places, facets.compared_others, wide=wide),
-            frame,
-        )
-        declared = len(facets.properties)
-        return self.parts.once(
+        others = partial(self.language, compared_with=facets.compared_others, wide=wide)
+        extras = undeclared_members(self.document, self.notation, facets, keys, others, frame)
+        any_order = 0 < len(facets.properties) <= self._any_order
+        found = self.parts.once(
             mapping,
             self.notation,
             tuple(members),
             tuple(extras),
             count=facets.count,
-            any_order=0 < declared <= self._any_order,
+            any_order=any_order,
             frame=frame,
         )
+        if wide or facets.count[0] < 2 or found.is_empty:
+            return found
+        few = few_values(self._as_json.language((*facets.names, a_string)), 16) if keys else None
+        held = None
+        if not any_order:
+            held = with_enough_names(found, self.notation, facets, members, extras, few)
+        return self._not_held(found, "minProperties", facets.fewest_members, held)
 
     def _key(self, name: str, wide: bool, frame: Frame) -> Automaton:
         if frame.is_bare is not None and frame.is_bare(name):

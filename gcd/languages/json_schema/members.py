@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import UnsupportedSchemaError
+from gcd.errors import StateLimitError, UnsupportedSchemaError
 from gcd.languages.json_schema.document import Conjunction, Document, Place
 from gcd.languages.json_schema.facets import Facets
 from gcd.languages.json_schema.scalars import IN_PYTHON_STYLE
+from gcd.languages.values.names import can_tell, checksums, enough_names
 from gcd.languages.values.notation import Notation
 from gcd.languages.values.objects import Frame, Member
 
@@ -50,6 +53,35 @@ def undeclared_members(
             )
         found.append(Member(key, value, False))
     return found
+
+
+def with_enough_names(
+    found: Automaton,
+    notation: Notation,
+    facets: Facets,
+    members: Sequence[Member],
+    extras: Sequence[Member],
+    names: Sequence[Any] | None,
+) -> Automaton | None:
+    """Return the objects of a language that have enough different names; None if these are many.
+
+    Args:
+        found: the objects that have enough members, of which undeclared ones may come twice.
+        members, extras: their declared and undeclared members.
+        names: the names that all members have, if these are few; None otherwise.
+    """
+    fewest = facets.count[0]
+    if fewest < 2 or fewest <= sum(member.required for member in members) or not extras:
+        return found
+    if names is not None and can_tell(fewest, len(names)):
+        classes = [notation.spell_all(name) for name in names]
+    elif notation.quoted is not None and fewest == 2:  # more take tens of thousands of states
+        classes = [notation.quoted(each) for each in checksums()]
+    else:
+        return None
+    with suppress(StateLimitError):
+        return found & enough_names(notation, members, extras, fewest, classes)
+    return None
 
 
 def _undeclared(notation: Notation, facets: Facets) -> Automaton:

@@ -12,8 +12,9 @@ What is narrower than the standard, and stated here because nothing may be narro
 * **Order.** Members come in the order in which they are declared: a schema's own `properties`,
   then those of its `$ref`, `allOf`, `anyOf` and so on, then names that only `required` and the like
   have, then undeclared ones; `any_order=n` lets objects of up to n declared names take any order.
-  No declared name comes twice; an undeclared one may, which RFC 8259 permits, and then counts as
-  two members.
+  No declared name comes twice; an undeclared one may, which RFC 8259 permits. It then counts as
+  two members for `maxProperties`, and as one for `minProperties`, where names are told apart by a
+  checksum and one pair in 13 is taken for one name (`gcd.languages.values.names`).
 * **Undeclared members** are left out where a schema has `properties` but no
   `additionalProperties`, `patternProperties` or `unevaluatedProperties`, as structured generation
   is commonly understood; write `additionalProperties`, or pass `additional_properties="open"`, for

@@ -281,7 +281,7 @@ UNKNOWN = {
     "type": "object",
     "title": "only describes",
     "properties": {"a/b": {"type": "string", "minLenth": 2, "format": "colour"}},
-    "nullable": False,
+    "nullable": True,
     "$defs": {"unused": {"never": "reached"}},
 }
 
@@ -347,3 +347,48 @@ def test_tool_lists_are_read_alike() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gcd.tool_calls([{"name": "f", "parameters": newer}], unknown="ignore")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "nullable": False},
+        {"type": ["string", "null"], "nullable": True},
+        {"enum": ["a", None], "nullable": True},
+        {"type": "integer", "format": "int32", "x-unit": "pieces", "example": 3},
+        {"type": "string", "format": "password", "xml": {"name": "p"}},
+        {"oneOf": [{"type": "null"}, {"type": "string"}], "discriminator": {"propertyName": "k"}},
+        {"components": {"schemas": {"a/b": {"type": "null"}}}, "$ref": "#/components/schemas/a~1b"},
+    ],
+)
+def test_descriptions_of_openapi_are_quiet(schema: Any) -> None:
+    assert gcd.ignored_keywords(schema) == ()
+    gcd.json_schema(schema, unknown="refuse")
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"required": ["a", "b"], "properties": {"a": True}, "additionalProperties": False}, "'b'"),
+        ({"required": ["ab"], "patternProperties": {"^a": False}}, "'patternProperties' at the"),
+        ({"required": ["ab"], "propertyNames": {"pattern": "^b"}}, "'propertyNames' at the root"),
+        (
+            {
+                "$defs": {
+                    "n": {
+                        "type": "object",
+                        "properties": {"v": {"enum": []}, "next": {"$ref": "#/$defs/n"}},
+                        "required": ["v", "next"],
+                    }
+                },
+                "$ref": "#/$defs/n",
+            },
+            "the part at '/$defs/n/properties/v' has none",
+        ),
+        ({"properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "raise max_depth"),
+    ],
+)
+def test_why_no_value_satisfies_a_schema(schema: Any, named: str) -> None:
+    with pytest.raises(gcd.EmptyLanguageError) as caught:
+        gcd.json_schema({"type": "object", **schema})
+    assert named in str(caught.value)

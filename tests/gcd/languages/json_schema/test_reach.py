@@ -7,6 +7,7 @@ check is listed, with a warning, wherever the language goes.
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 import warnings
 from typing import Any
@@ -21,6 +22,7 @@ from gcd.errors import ConstraintError, OverlongBudgetError, StateLimitError, Un
 from gcd.languages.json_schema import reach
 from gcd.languages.json_schema.document import HORIZONS
 from gcd.languages.json_schema.schema import json_schema
+from gcd.languages.values.names import checksums
 from gcd.tokens.vocabulary import Vocabulary
 from tests.gcd.languages.json_schema.test_json_schema import compact
 
@@ -274,3 +276,50 @@ def test_an_array_that_is_too_large_names_what_its_elements_count() -> None:
     assert "max_bytes" not in message
     with pytest.raises(StateLimitError, match=r"minLength 500 at '/items'.*state_limit"):
         json_schema(many(500, 600))
+
+
+MAPS: list[Any] = [
+    {"additionalProperties": {"const": 1}, "minProperties": 2},
+    {"propertyNames": {"enum": ["a", "b", "c", "ab"]}, "minProperties": 3},
+    {"propertyNames": {"enum": ["a", "b", "é"]}, "minProperties": 2, "maxProperties": 3},
+    {"properties": {"a": {"const": 1}}, "additionalProperties": {"const": 1}, "minProperties": 2},
+    {"patternProperties": {"^a": {"const": 1}}, "additionalProperties": False, "minProperties": 2},
+]
+
+
+@pytest.mark.parametrize("schema", MAPS)
+def test_a_name_that_comes_twice_counts_once(schema: Any) -> None:
+    schema = {"type": "object", **schema}
+    language = json_schema(schema, max_depth=0)
+    assert language.caveats == ()
+    validator = Draft202012Validator(schema)
+    keys = ['"a"', '"\\u0061"', '"b"', '"ab"', '"é"']
+    for count in range(4):
+        for chosen in itertools.product(keys, repeat=count):
+            text = "{" + ",".join(f"{key}:1" for key in chosen) + "}"
+            is_valid = validator.is_valid(json.loads(text))
+            if language.accepts(text):
+                assert is_valid, text
+            in_order = sorted(chosen, key=lambda key: json.loads(key) != "a")  # declared first
+            if is_valid and len(set(map(json.loads, chosen))) == count and in_order == list(chosen):
+                escaped = (
+                    len(schema.keys() & {"properties", "propertyNames"}) > 0
+                    and '"\\u0061"' in chosen
+                )
+                assert language.accepts(text) != escaped, text
+
+
+def test_more_names_than_can_be_told_apart_are_left_to_a_check() -> None:
+    schema = {"type": "object", "additionalProperties": {"const": 1}, "minProperties": 3}
+    with pytest.warns(gcd.CaveatWarning, match="minProperties 3 at the root is left to a check"):
+        json_schema(schema)
+    with pytest.raises(UnsupportedSchemaError, match="'minProperties' at the root"):
+        json_schema(schema, unsupported="refuse")
+
+
+def test_names_that_differ_in_a_letter_or_in_length_are_told_apart() -> None:
+    for one, other in itertools.combinations(range(13), 2):
+        for before, after in (("", ""), ("item_", ""), ("x", "_id")):
+            names = [f"{before}{'abcdefghijklm'[i]}{after}" for i in (one, other)]
+            sums = [[each.accepts(name) for each in checksums()].index(True) for name in names]
+            assert sums[0] != sums[1]
