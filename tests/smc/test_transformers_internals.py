@@ -1,0 +1,58 @@
+"""What is reached for in `transformers` is there, in the versions that the package allows."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import transformers
+
+from smc import transformers_internals as internals
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def minor(version: str) -> tuple[int, int]:
+    first, second = version.split(".")[:2]
+    return int(first), int(second)
+
+
+def test_the_installed_version_is_between_those_that_were_tested() -> None:
+    oldest, newest = map(minor, internals.TESTED)
+    assert oldest <= minor(transformers.__version__) <= newest
+
+
+def test_the_oldest_version_is_the_bound_in_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = {
+        bound
+        for extra in project["optional-dependencies"].values()
+        for bound in re.findall(r"'transformers>=([\d.]+),<6'", str(extra))
+    }
+    assert bounds == {internals.TESTED[0]}
+
+
+def test_a_missing_name_names_the_versions_that_work() -> None:
+    oldest, newest = internals.TESTED
+    with pytest.raises(
+        ImportError, match=rf"lacks transformers\.cache_utils\.Gone.*{oldest} to {newest}"
+    ):
+        internals.private("cache_utils", "Gone")
+    with pytest.raises(ImportError, match=r"lacks transformers\.gone\.Gone"):
+        internals.private("gone", "Gone")
+
+
+def test_every_private_name_is_there() -> None:
+    named = 0
+    for node in ast.walk(ast.parse(inspect.getsource(internals))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "private":
+            words = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            module = import_module(f"transformers.{words[0]}")
+            named += len(words) == 2 and hasattr(module, words[1])
+            assert len(words) == 1 or hasattr(module, words[1]), words
+    assert named > 1
