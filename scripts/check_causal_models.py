@@ -57,7 +57,7 @@ SMALL: dict[str, Any] = {
     **dict.fromkeys(
         ("hidden_size", "d_model", "n_embd", "dim", "word_embed_proj_dim", "embedding_size",
          "dim_model", "lru_width", "attention_hidden_size", "input_embedding_size", "emb_dim",
-         "hidden_size_per_layer_input"), 32,
+         "hidden_size_per_layer_input", "output_embedding_size"), 32,
     ),
     **dict.fromkeys(
         ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers",
@@ -233,8 +233,9 @@ def difference(model: Any) -> float:
     lm = smc.TransformersLM(model, None, vocabulary)
     constraint = gcd.lift(gcd.regex("[ab]{1,2}"), vocabulary)
     found = smc.sample(
-        lm, PROMPTS, constraint, budget=4, particles=64, proposal=smc.GCD(), algorithm="discrete"
-    )
+        lm, PROMPTS, constraint, budget=4, particles=64, proposal=smc.GCD(),
+        algorithm="discrete", count_finished=False, floor=0,
+    )  # fmt: skip
     worst = 0.0
     for prompt, posterior in zip(PROMPTS, found, strict=True):
         expected = truth(model, prompt)
