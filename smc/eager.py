@@ -20,7 +20,6 @@ from smc.prefixes import (
     Prefixes,
     Reader,
     TokenCounts,
-    check_log_p,
     count_of,
     refuse_nan,
     refusing_nan,
@@ -118,7 +117,7 @@ class EagerReader(Reader[State]):
         """Read each prompt once; see `Reader`."""
         state = self.proposal.start(self.batch)  # before prefill: `start` may raise
         self._rows, log_p = self.lm.prefill(prompts)
-        check_log_p(log_p, self.batch.automata.vocabulary.size, len(prompts))
+        self.check(log_p, len(prompts))
         log_p = refusing_nan(self.tempered(log_p))
         every = torch.arange(len(prompts), device=log_p.device)
         self._cached = _Cached(every, torch.zeros_like(every), Drafts.none(log_p))
@@ -358,7 +357,7 @@ class EagerReader(Reader[State]):
         for start in range(0, runs.shape[1], most):
             run = runs[:, start : start + most]
             out = self._rows.extend(run, (count - start).clamp(min=0, max=run.shape[1]))
-            check_log_p(out, self.batch.automata.vocabulary.size, *run.shape)
+            self.check(out, *run.shape)
             for t in range(start, start + run.shape[1]):
                 here = self.indices(count > t)
                 whole = len(here) == D

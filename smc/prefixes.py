@@ -223,9 +223,13 @@ class Reader(ABC, Generic[State]):
         found.factors.check(prefixes.log_p)
         return found
 
+    def check(self, log_p: Float[Tensor, "*R V"], *rows: int) -> None:
+        """Refuse log-probabilities of another vocabulary than the constraint's."""
+        check_log_p(log_p, self.batch.automata.vocabulary.size, *rows)
+
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Return p_lm at the sampling temperature."""
-        check_log_p(log_p, self.batch.automata.vocabulary.size)
+        self.check(log_p)
         return at_temperature(log_p, self.temperature)
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from smc.models.static_cache import Forward
-from smc.prefixes import Extension, Prefixes, Reader, TokenCounts, check_log_p, no_numbers
+from smc.prefixes import Extension, Prefixes, Reader, TokenCounts, no_numbers
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.waits import refuse_waits
 from smc.vocabulary.passes import VocabularyPass
@@ -94,7 +94,7 @@ class StaticReader(Reader[State]):
         budget = int(self.batch.budgets.max())
         log_p = self.forward.start(prompts, num_particles, budget + self.spare)
         rows = len(prompts) * num_particles
-        check_log_p(log_p, self.batch.automata.vocabulary.size, rows)
+        self.check(log_p, rows)
         each = torch.arange(len(log_p), device=log_p.device)
         state = self.proposal.take(state, each // num_particles)
         runs = torch.ones_like(each, dtype=torch.bool)
@@ -149,7 +149,7 @@ class StaticReader(Reader[State]):
         appended: Int64[Tensor, ""],
     ) -> tuple[Extension, StaticPrefixes[State]]:
         """Return the new prefixes; mask log-probabilities after those that are over."""
-        check_log_p(log_p, self.batch.automata.vocabulary.size, len(held))
+        self.check(log_p, len(held))
         log_p = self.tempered(log_p)[held]  # a copy
         wrong = no_numbers(log_p)
         failed = (wrong & found.running).any()

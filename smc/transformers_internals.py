@@ -18,6 +18,7 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 TESTED = ("5.17", "5.24")
@@ -119,7 +120,7 @@ def static_cache(model: Any, columns: int, keys: Tensor, values: Tensor) -> Any:
     """
     from transformers import StaticCache
 
-    with keys.device:  # where the cache counts its columns
+    with torch.device("cpu"):  # not the caller's default; each layer then goes where its keys are
         made: Any = StaticCache(config=model.config, max_cache_len=columns)
     for layer, layer_keys, layer_values in zip(made.layers, keys, values, strict=True):
         layer.lazy_initialization(layer_keys, layer_values)

@@ -305,6 +305,13 @@ class Runs(NamedTuple):
         return np.isneginf(self.log_evidence)
 
 
+class _SlotReader(EagerReader):
+    """A reader of a tree's slots; their number differs from pass to pass."""
+
+    def check(self, log_p: Tensor, *rows: int) -> None:
+        """Accept any number of slots."""
+
+
 def sample_runs(
     lm: TreeLM,
     proposal: TreeProposal,
@@ -337,7 +344,7 @@ def sample_runs(
         batch = Batch(AutomatonBatch([tree.automaton]), torch.full((count,), tree.budget))
         examples = torch.arange(first, first + count)
         # The tree's values are tempered already.
-        reader = EagerReader(lm, proposal, batch, TENSORS, temperature=1.0)
+        reader = _SlotReader(lm, proposal, batch, TENSORS, temperature=1.0)
         steps = steps_of(algorithm, reader, examples, particles, draw)
         found = run_eagerly(steps, [[0]] * count)
         text = _texts(tree, found.tokens)

@@ -70,26 +70,32 @@ class CaveatWarning(UserWarning):
         caveats: what it does not hold, all of it.
     """
 
-    def __init__(self, caveats: Sequence[Caveat]) -> None:
+    def __init__(self, message: str, caveats: Sequence[Caveat] = ()) -> None:
+        super().__init__(message)
         self.caveats = tuple(caveats)
-        listed = "; ".join(map(str, self.caveats[:_SHOWN]))
+
+    @classmethod
+    def of(cls, caveats: Sequence[Caveat]) -> CaveatWarning:
+        """Return a warning of these caveats."""
+        listed = "; ".join(map(str, caveats[:_SHOWN]))
         more = f"; and {len(caveats) - _SHOWN} more" if len(caveats) > _SHOWN else ""
         advice = []
         if any(caveat.is_unchecked for caveat in caveats):
             advice.append("validate the finished text against the schema")
         if not all(caveat.is_unchecked for caveat in caveats):
             advice.append("longer budgets are refused")
-        super().__init__(
+        return cls(
             f"the automaton does not hold all of the schema: {listed}{more}; {', '.join(advice)}. "
             'All of it is in the automaton\'s `caveats`; unsupported="ignore" leaves it to a check '
-            'and keeps silent, unsupported="refuse" refuses it'
+            'and keeps silent, unsupported="refuse" refuses it',
+            caveats,
         )
 
 
 def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
     """Issue one warning, in the name of whoever called the caller, if there are caveats."""
     if caveats:
-        warnings.warn(CaveatWarning(caveats), stacklevel=3)
+        warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
 
 
 def refuse_unchecked(

@@ -36,17 +36,23 @@ class IgnoredKeywordWarning(UserWarning):
         ignored: all of them.
     """
 
-    def __init__(self, ignored: Sequence[IgnoredKeyword]) -> None:
+    def __init__(self, message: str, ignored: Sequence[IgnoredKeyword] = ()) -> None:
+        super().__init__(message)
         self.ignored = tuple(ignored)
+
+    @classmethod
+    def of(cls, ignored: Sequence[IgnoredKeyword]) -> IgnoredKeywordWarning:
+        """Return a warning of these keywords."""
         listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
         more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
-        super().__init__(
+        return cls(
             f"keywords that constrain nothing: {'; '.join(listed)}{more}. All of them are in this "
-            'warning\'s `ignored`; unknown="ignore" keeps silent, unknown="refuse" refuses them'
+            'warning\'s `ignored`; unknown="ignore" keeps silent, unknown="refuse" refuses them',
+            ignored,
         )
 
 
 def warn_of(ignored: Sequence[IgnoredKeyword]) -> None:
     """Issue one warning, in the name of whoever called the caller, if anything is ignored."""
     if ignored:
-        warnings.warn(IgnoredKeywordWarning(ignored), stacklevel=3)
+        warnings.warn(IgnoredKeywordWarning.of(ignored), stacklevel=3)

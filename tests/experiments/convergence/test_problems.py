@@ -66,7 +66,7 @@ _OF_THE_REGEX = [
     (["a", 3], r'regex is \["a", 3\]'),
     ("a(", r'regex has "a\(": .* position 1 .* write'),
     (["a", "b\n("], r'regex has "b\\n\(": .* position 2'),
-    ("(?=a)", "look-around"),
+    ("(?=a)", "which no text matches"),
     ("\ud800", r'regex has "\\ud800": a lone surrogate'),
     ("a{99999999}", "more than 250000 states"),
     (["(a{600})*", "(a{601})*"], r"regex is \[.*more than 250000 states"),

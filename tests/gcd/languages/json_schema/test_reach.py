@@ -323,3 +323,15 @@ def test_names_that_differ_in_a_letter_or_in_length_are_told_apart() -> None:
             names = [f"{before}{'abcdefghijklm'[i]}{after}" for i in (one, other)]
             sums = [[each.accepts(name) for each in checksums()].index(True) for name in names]
             assert sums[0] != sums[1]
+
+
+@pytest.mark.parametrize("kind", [gcd.CaveatWarning, gcd.IgnoredKeywordWarning])
+def test_warnings_can_be_pickled_and_made_again_of_their_message(kind: type[Warning]) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "uniqeItems": 1}
+    with pytest.warns(kind) as caught:
+        gcd.json_schema(schema)
+    (warning,) = (each.message for each in caught if isinstance(each.message, kind))
+    copy = pickle.loads(pickle.dumps(warning))
+    assert str(copy) == str(warning)
+    assert vars(copy) == vars(warning)
+    assert str(kind(*warning.args)) == str(warning)  # as pytest-xdist does
