@@ -16,12 +16,14 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from enum import Enum
 from functools import lru_cache, partial
 from typing import Any
 
 from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError
 from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE
 from gcd.languages.text import class_texts
 from gcd.languages.text.dialects import TextPattern, python, refused, rust
@@ -44,8 +46,19 @@ def class_schema(model: Any, compile_schema: Callable[[Any], Automaton]) -> dict
     Args:
         model: the class.
         compile_schema: makes the language of a JSON schema, for strings that hold JSON.
+
+    Raises:
+        ConstraintError: pydantic has no JSON schema for a type, such as `Callable`.
     """
-    schema = model.model_json_schema(schema_generator=_generator())
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    try:
+        schema = model.model_json_schema(schema_generator=_generator())
+    except PydanticInvalidForJsonSchema as error:
+        raise ConstraintError(
+            f"class {model.__name__} has a member that no JSON describes: {error.message}; "
+            "expected types that can be read from JSON"
+        ) from error
     found: dict[str, Any] = _Finisher(schema.get("$defs", {}), compile_schema).finished(schema)
     return found
 
@@ -121,7 +134,58 @@ def _generator() -> type:
                 found["allOf"] = [{"pattern": pattern} for pattern in patterns[1:]]
             return found
 
+        def tagged_union_schema(self, schema: Any) -> Any:
+            """A member of such a union must have its tag, even if its class has a default."""
+            if callable(schema["discriminator"]):
+                return _refused(
+                    "a union with a callable discriminator",
+                    "depend on a Python function; name a member as discriminator",
+                )
+            found = super().tagged_union_schema(schema)
+            tag = found.get("discriminator", {}).get("propertyName")
+            if tag is None:
+                return _refused("a union", "whose tag has several names are not supported")
+            choices = [{"allOf": [choice], "required": [tag]} for choice in found["oneOf"]]
+            return {**found, "oneOf": choices}
+
+        def _field(self, schema: Any, generate: Callable[[Any], Any]) -> Any:
+            alias = schema.get("validation_alias")
+            if isinstance(alias, list):
+                paths = alias if isinstance(alias[0], list) else [alias]
+                if not any(len(path) == 1 for path in paths):
+                    return _refused("a member", "at an AliasPath are not supported; use an alias")
+            return generate(schema)
+
+        def model_field_schema(self, schema: Any) -> Any:
+            return self._field(schema, super().model_field_schema)
+
+        def typed_dict_field_schema(self, schema: Any) -> Any:
+            return self._field(schema, super().typed_dict_field_schema)
+
+        def dataclass_field_schema(self, schema: Any) -> Any:
+            return self._field(schema, super().dataclass_field_schema)
+
+        def literal_schema(self, schema: Any) -> Any:
+            return _constants(schema["expected"]) or super().literal_schema(schema)
+
+        def enum_schema(self, schema: Any) -> Any:
+            return _constants(schema["members"]) or super().enum_schema(schema)
+
+        def is_subclass_schema(self, schema: Any) -> Any:
+            return _refused("a class", "cannot be read from JSON")
+
+        def is_instance_schema(self, schema: Any) -> Any:
+            return _refused(f"instances of {schema['cls']!r}", "cannot be read from JSON")
+
+        def custom_error_schema(self, schema: Any) -> Any:
+            if schema.get("custom_error_type") == "is_hashable":
+                return {"not": {"type": ["array", "object"]}}
+            return super().custom_error_schema(schema)
+
         def bytes_schema(self, schema: Any) -> Any:
+            encoding = self._configs[-1].get("val_json_bytes", "utf8")
+            if encoding != "utf8":
+                return _refused("bytes", f"in {encoding} are not supported; use Base64Bytes")
             found: dict[str, Any] = {"type": "string", "format": "binary", _BYTES: True}
             fewest, most = schema.get("min_length") or 0, schema.get("max_length")
             if fewest or most is not None:
@@ -167,6 +231,12 @@ def _generator() -> type:
         def url_schema(self, schema: Any) -> Any:
             found = super().url_schema(schema)
             del found["format"]
+            if not schema.get("allowed_schemes"):
+                for default in ("default_host", "default_port"):
+                    if schema.get(default) is not None:
+                        return _refused(
+                            "a URL", f"with a {default} but no schemes are not supported"
+                        )
             schemes = tuple(schema.get("allowed_schemes") or ())
             return {**found, **_texts("url", class_texts.urls, schemes)}
 
@@ -174,7 +244,16 @@ def _generator() -> type:
             return self.url_schema(schema)
 
         def dict_schema(self, schema: Any) -> Any:
-            found = super().dict_schema(schema)
+            return self._mapping(schema, super().dict_schema)
+
+        def ordered_dict_schema(self, schema: Any) -> Any:
+            return self._mapping(schema, super().ordered_dict_schema)
+
+        def counter_schema(self, schema: Any) -> Any:
+            return self._mapping(schema, super().counter_schema)
+
+        def _mapping(self, schema: Any, generate: Callable[[Any], Any]) -> Any:
+            found = generate(schema)
             keys = schema.get("keys_schema")
             if keys is None:
                 return found
@@ -201,6 +280,16 @@ def _generator() -> type:
             return super().generate_inner(schema)
 
     return ClassSchemas
+
+
+def _constants(values: Sequence[Any]) -> dict[str, Any] | None:
+    """Refuse constants that JSON has no notation for; None for all others."""
+    for value in values:
+        plain = value.value if isinstance(value, Enum) else value
+        if not isinstance(plain, str | int | float | None):
+            kind = type(plain).__name__
+            return _refused(f"constants of type {kind}", "are read by Python alone; use str or int")
+    return None
 
 
 def _offset(schema: Mapping[str, Any]) -> str:
@@ -322,6 +411,11 @@ class _Finisher:
                 value = self.finished(value)
             found[keyword] = value
         of_bytes = found.pop(_BYTES, False)
+        bounds = _decoded_bounds(found)
+        if bounds:
+            return _refused(
+                "an encoded value", f"with a bound ({bounds}) are not supported; remove it"
+            )
         name = found.get("format")
         if isinstance(name, str):
             texts = _of_format(name, of_bytes)
@@ -370,6 +464,13 @@ class _Finisher:
     def _json_texts(self, content: Any) -> Automaton:
         """The JSON texts of a schema, which a string holds."""
         return self._compile(self.finished({**content, "$defs": self._definitions}))
+
+
+def _decoded_bounds(schema: Mapping[str, Any]) -> str:
+    """The bounds on what a text stands for, as pydantic's hooks leave them in a schema."""
+    encoded = "contentSchema" in schema or schema.get("format") in ("base64", "base64url")
+    lengths = ("minLength", "maxLength", "minItems", "maxItems") if encoded else ()
+    return ", ".join(name for name in (*_BOUNDS, "multiple_of", *lengths) if name in schema)
 
 
 def _of_format(name: str, of_bytes: bool) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ import json
 import pathlib
 import re
 import uuid
+from collections.abc import Callable, Hashable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
@@ -326,3 +327,104 @@ def test_recursive_classes() -> None:
     texts = gcd.json_schema(Node)
     assert texts.accepts('{"at":"2024-01-01T00:00:00","next":{"at":"2024-01-01T00:00:00"}}')
     assert not texts.accepts('{"at":"2024-01-01T00:00:00Z"}')
+
+
+class Apple(pydantic.BaseModel):
+    kind: Literal["apple"] = "apple"
+    size: int = 0
+
+
+class Pear(pydantic.BaseModel):
+    kind: Literal["pear"] = "pear"
+    size: str = ""
+
+
+Fruit = Annotated[Apple | Pear, pydantic.Field(discriminator="kind")]
+
+
+class Basket(pydantic.BaseModel):
+    kind: Literal["basket"] = "basket"
+    inner: Fruit
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Fruit,
+        Fruit | None,
+        list[Fruit],
+        Annotated[Basket | Apple, pydantic.Field(discriminator="kind")],
+        collections.OrderedDict[int, int],
+        collections.Counter[int],
+        Hashable,
+        enum.Enum("E", {"a": 1, "b": "z"}),
+    ],
+)
+def test_values_are_those_that_the_class_reads(kind: Any) -> None:
+    model = pydantic.create_model("M", x=(kind, ...))
+    language = gcd.json_schema(model)
+    values = (
+        "{}",
+        '{"size":1}',
+        '{"kind":"apple"}',
+        '{"kind":"apple","size":1}',
+        '{"kind":"pear"}',
+        "null",
+        '[{"size":1}]',
+        '[{"kind":"pear"}]',
+        '{"kind":"basket","inner":{}}',
+        "[]",
+        "1",
+        "2",
+        '"z"',
+        '{"kind":"basket","inner":{"kind":"apple"}}',
+        '{"a":1}',
+        '{"1":1}',
+        '{"1":"a"}',
+    )
+    accepted = 0
+    for value in values:
+        text = f'{{"x":{value}}}'
+        try:
+            model.model_validate_json(text)
+        except pydantic.ValidationError:
+            assert not language.accepts(text), text
+        else:
+            accepted += language.accepts(text)
+    assert accepted
+
+
+def pick(value: Any) -> str:
+    return "a" if isinstance(value, dict) else "b"
+
+
+Picked = Annotated[
+    Annotated[Apple, pydantic.Tag("a")] | Annotated[Pear, pydantic.Tag("b")],
+    pydantic.Discriminator(pick),
+]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Picked,
+        Annotated[pydantic.Json[list[int]], pydantic.Field(min_length=2)],
+        Annotated[pydantic.Base64Str, pydantic.Field(min_length=2)],
+        Annotated[pydantic.ByteSize, pydantic.Field(gt=1)],
+        enum.Enum("E", {"a": decimal.Decimal("1.5")}),
+        Literal[b"a"],
+        Annotated[int, pydantic.Field(validation_alias=pydantic.AliasPath("x", 0))],
+        Annotated[pydantic.AnyUrl, pydantic.UrlConstraints(default_port=3)],
+        type[int],
+        Callable,
+    ],
+)
+def test_types_that_json_does_not_decide_are_refused(kind: Any) -> None:
+    with pytest.raises(gcd.ConstraintError, match=r"not supported|Python|cannot be read|no JSON"):
+        gcd.json_schema(pydantic.create_model("M", x=(kind, ...)))
+
+
+def test_bytes_in_another_encoding_are_refused() -> None:
+    config = pydantic.ConfigDict(val_json_bytes="hex")
+    with pytest.raises(gcd.ConstraintError, match="use Base64Bytes"):
+        gcd.json_schema(pydantic.create_model("M", __config__=config, x=(bytes, ...)))
