@@ -33,7 +33,7 @@ the component's productions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gcd.automata.assembly import Assembly
@@ -108,8 +108,12 @@ class _Chains:
         self._productions = productions
         self._proofs: dict[tuple[Component, frozenset[Place]], dict[str, Automaton] | None] = {}
         self._letters: dict[tuple[Component, frozenset[Place]], list[Symbol]] = {}
+        self._owner = owner
+        self._empty = _empty_symbols(productions)
         self._flat: set[Place] = set()
-        others: list[Place] = []
+        self._tried: set[frozenset[Place]] = set()
+        outer: list[Place] = []
+        inner: list[Place] = []
         for name, ways in productions.items():
             for number, way in enumerate(ways):
                 for position, symbol in enumerate(way):
@@ -118,8 +122,11 @@ class _Chains:
                     if position == 0:
                         self._flat.add(Place(name, number, position))
                     elif not self._is_bracketed(way, position):
-                        others.append(Place(name, number, position))
-        self._add(others, owner)
+                        places = inner if self._is_inside(way, position) else outer
+                        places.append(Place(name, number, position))
+        self._add(frozenset(outer + inner))
+        self._add_all(outer)
+        self._add_all(inner)
 
     def components(self) -> list[Component]:
         """The symbols that reach each other by flat references, in some way but by tails only."""
@@ -139,6 +146,12 @@ class _Chains:
         return 0 < position < len(way) - 1 and not any(
             isinstance(symbol, str) and symbol in self._productions
             for symbol in (*way[:position], *way[position + 1 :])
+        )
+
+    def _is_inside(self, way: Production, position: int) -> bool:
+        """Whether there is always something on both sides of a position."""
+        return not (
+            self._empty.issuperset(way[:position]) or self._empty.issuperset(way[position + 1 :])
         )
 
     def _components(self, flat: Collection[Place]) -> list[Component]:
@@ -165,25 +178,51 @@ class _Chains:
     def _is_left_linear(inside: Iterable[Place]) -> bool:
         return all(place.position == 0 for place in inside)
 
-    def _add(self, places: list[Place], owner: Mapping[str, str]) -> None:
-        """Make references flat if that is proven: all, then by rules, by productions, singly."""
-        tried: set[frozenset[Place]] = set()
-        for key in (
-            lambda _: None,
-            lambda place: owner[place.name],
-            lambda place: place[:2],
-            lambda place: place,
-        ):
-            groups: dict[object, set[Place]] = {}
-            for place in places:
-                groups.setdefault(key(place), set()).add(place)
-            for group in groups.values():
-                flat = frozenset(self._flat | group)
-                if len(flat) == len(self._flat) or flat in tried or len(tried) == _MOST_TRIED:
-                    continue
-                tried.add(flat)
-                if self._is_proven(flat):
-                    self._flat |= group
+    def _add_all(self, places: Collection[Place]) -> None:
+        """Make references flat if that is proven, as many at once as possible.
+
+        A proof may need other references to be flat, so groups that failed are tried again.
+        """
+        is_stable = False
+        while not is_stable:
+            before = len(self._flat)
+            for group in self._groups(places):
+                self._add(group)
+            is_stable = len(self._flat) == before
+
+    def _groups(self, places: Collection[Place]) -> Iterator[frozenset[Place]]:
+        """All places, then those of each rule, of each production with its parts, and each."""
+        yield frozenset(places)
+        for owner in dict.fromkeys(self._owner[place.name] for place in places):
+            yield frozenset(p for p in places if self._owner[p.name] == owner)
+        for name, way in dict.fromkeys(place[:2] for place in places):
+            parts = self._parts(self._productions[name][way])
+            yield frozenset(p for p in places if p[:2] == (name, way) or p.name in parts)
+        for place in places:
+            yield frozenset([place])
+
+    def _parts(self, way: Production) -> set[str]:
+        """The choices and repetitions that a production holds, which have symbols of their own."""
+        found: set[str] = set()
+        pending = [*way]
+        while pending:
+            symbol = pending.pop()
+            if isinstance(symbol, Automaton) or symbol not in self._productions or symbol in found:
+                continue
+            if self._owner[symbol] != symbol:
+                found.add(symbol)
+                pending += [s for way in self._productions[symbol] for s in way]
+        return found
+
+    def _add(self, group: frozenset[Place]) -> None:
+        """Make references flat if that is proven."""
+        spend(PER_STEP * (1 + len(group)))
+        flat = group | self._flat
+        if len(flat) == len(self._flat) or flat in self._tried or len(self._tried) == _MOST_TRIED:
+            return
+        self._tried.add(flat)
+        if self._is_proven(flat):
+            self._flat |= group
 
     def _is_proven(self, flat: Collection[Place]) -> bool:
         for chain in self._components(flat):
@@ -231,7 +270,7 @@ class _Proof:
                         written.append(Automaton.byte_set([code % _MOST_LETTERS]))
                 self._ways[name].append(written)
                 spend(PER_STEP * (1 + len(way)))
-        self._empty = self._find_empty()
+        self._empty = _empty_symbols(self._ways)
         self._same = self._find_same()
 
     def languages(self) -> dict[str, Automaton] | None:
@@ -293,17 +332,6 @@ class _Proof:
                 graph.skip(now[2], end)
         return graph.build(start, end)
 
-    def _find_empty(self) -> set[str]:
-        """The symbols that derive the empty text."""
-        empty: set[str] = set()
-        while more := {
-            name
-            for name, ways in self._ways.items()
-            if name not in empty and any(all(s in empty for s in way) for way in ways)
-        }:
-            empty |= more
-        return empty
-
     def _find_same(self) -> dict[str, set[str]]:
         """The symbols whose texts each symbol has, beside nothing else; itself among them."""
         single: dict[str, set[str]] = {name: set() for name in self._ways}
@@ -322,6 +350,21 @@ class _Proof:
                 reached[name] |= more
                 pending += more
         return reached
+
+
+def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set[str]:
+    """The symbols that derive the empty text, if no automaton has it."""
+    empty: set[Symbol] = set()
+    is_stable = False
+    while not is_stable:
+        more = {
+            name
+            for name, ways in productions.items()
+            if name not in empty and any(empty.issuperset(way) for way in ways)
+        }
+        empty |= more
+        is_stable = not more
+    return empty
 
 
 def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol) -> Productions:

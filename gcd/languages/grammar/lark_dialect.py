@@ -2,9 +2,11 @@
 
 What a text means is what lark's Earley parser with `lexer="dynamic_complete"` makes of it: there is
 no lexer that would commit itself, so any split of a text into terminals counts. Ignored terminals
-may stand before each terminal and at the end, any number of them. The same texts are ignored ones,
-then terminals, each with ignored ones behind it, and so they are written here: what comes next is
-then known by its first byte. Inside of a terminal nothing is ignored.
+may stand before each terminal and at the end, any number of them. Each may have any length that it
+matches, where lark takes the longest match of ignored terminals with both of its dynamic lexers.
+The same texts are ignored ones, then terminals, each with ignored ones behind it, and so they are
+written here: what comes next is then known by its first byte. Inside of a terminal nothing is
+ignored.
 
 Refused by name is what would make the language another one: priorities of terminals and lazy
 quantifiers, by which a lexer chooses (those of rules rank parses of one text, and are of no

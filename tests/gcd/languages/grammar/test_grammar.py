@@ -28,6 +28,14 @@ from tests.gcd.random_strings import random_strings
 
 MOST = 4
 ALL = ["".join(text) for n in range(MOST + 1) for text in itertools.product(LETTERS, repeat=n)]
+# No match of an ignored terminal begins another match of it: lark takes the longest one only.
+IGNORED = [
+    "",
+    '%ignore "("\n',
+    '%ignore "x"\n%ignore "xx"\n',
+    '%ignore "x"\n%ignore "x("\n',
+    "%ignore /x\\(|[)]/\n",
+]
 PRECEDENCE = """
 start: product | start ("+" | "-") product
 product: atom | product ("*" | "/") atom
@@ -83,7 +91,8 @@ def test_a_depth_has_what_it_promises_and_only_texts_of_the_grammar(text, depth)
 
 @checked_inside_strategies
 @settings(max_examples=30)
-@given(lark_grammars(max_rules=3), st.sampled_from(["", '%ignore "("\n', "%ignore /xx?/\n"]))
+@given(lark_grammars(max_rules=3), st.sampled_from(IGNORED))
+@example('start: /x[x(]?/\nT: "x" | "(x"\n', '%ignore "x"\n%ignore "xx"\n')
 def test_lark_reads_the_same_texts(text, ignored):
     text += ignored
     language = compiled(text, max_depth=30, max_bytes=MOST)
@@ -94,6 +103,16 @@ def test_lark_reads_the_same_texts(text, ignored):
         assume(False)
         raise
     assert {each for each in ALL if language.accepts(each)} == expected
+
+
+def test_ignored_text_has_any_length_that_its_pattern_matches():
+    text = "start: /x[x(]?/\n"
+    language = gcd.grammar(text + "%ignore /xx?/\n")
+    assert language == gcd.regex(r"x*x[x(]?x*")
+    assert language == gcd.grammar(text + '%ignore "x"\n%ignore "xx"\n')
+    parser = parser_of(text + "%ignore /xx?/\n")
+    assert language.accepts("xx(")
+    assert not is_parsed(parser, "xx(")  # lark's longest match leaves "(" alone
 
 
 @checked_inside_strategies
@@ -192,6 +211,7 @@ def test_chains_of_operators_are_whole_wherever_they_are_written(ways):
     st.integers(1, 3),
 )
 @example(['e "+" e', '"(" e ")"'], 3)
+@example(['"(" e ")"', '"[" e e "]"', 'e ("/" e)+'], 1)
 def test_brackets_nest_as_deep_around_operators_in_rules_of_their_own(ways, depth):
     inside = gcd.grammar(operators(ways, in_rules=False), max_depth=depth)
     outside = gcd.grammar(operators(ways, in_rules=True), max_depth=depth)
@@ -200,6 +220,26 @@ def test_brackets_nest_as_deep_around_operators_in_rules_of_their_own(ways, dept
     if '"(" e ")"' in ways:
         assert inside.accepts("(" * (depth - 1) + "1" + ")" * (depth - 1))
         assert not inside.accepts("(" * depth + "1" + ")" * depth)
+
+
+@pytest.mark.parametrize(
+    ("way", "rules"),
+    [
+        ('e ("/" e)+', 'a: e b\nb: c+\nc: "/" e'),
+        ('e ("/" e)*', 'a: e b\nb: | b "/" e'),
+        ('e ("<" e | ">" e)~1..2', 'a: e b\nb: c | c c\nc: "<" e | ">" e'),
+        ('"-" e ("%" e)?', 'a: "-" e b\nb: | "%" e'),
+        ('(e "&" | "|")+ e', 'a: b e\nb: c | b c\nc: e "&" | "|"'),
+    ],
+)
+@pytest.mark.parametrize("brackets", ['"[" e e "]"', 'e "?" e ":" e', '"{" e ("," e)* "}"'])
+def test_operators_in_several_rules_are_those_of_one(way, rules, brackets):
+    for ways in ([way, brackets], [brackets, way]):
+        inside = gcd.grammar(f"start: e\ne: /[0-9]/ | {' | '.join(ways)}", max_depth=1)
+        moved = " | ".join("a" if each == way else each for each in ways)
+        outside = gcd.grammar(f"start: e\ne: /[0-9]/ | {moved}\n{rules}", max_depth=1)
+        assert inside == outside
+        assert inside.whole_bytes == outside.whole_bytes
 
 
 @pytest.mark.parametrize(
