@@ -15,12 +15,12 @@ from gcd.languages.json_schema.constants import few_values
 NOT_HELD = {
     "uniqueItems": (
         "needs elements of few different values, such as those of an enum of a dozen, or a small "
-        "`maxItems`; remove it (of a pydantic set, make a list), and check afterwards, or leave it "
-        'to a check with unsupported="warn"'
+        "`maxItems`; remove it (of a pydantic set, make a list), and check afterwards; outside of "
+        '`not`, `oneOf` and `if`, unsupported="warn" leaves it to a check'
     ),
     "minProperties": (
-        "asks for more different undeclared names than can be told apart; declare them, lower it, "
-        'or leave it to a check with unsupported="warn"'
+        "asks for more different undeclared names than can be told apart; declare them, or lower "
+        'it; outside of `not`, `oneOf` and `if`, unsupported="warn" leaves it to a check'
     ),
 }
 _MAX_VALUES = 1_000  # that are listed

@@ -62,11 +62,11 @@ def _closed_out(values: SchemaLanguages, flat: Conjunction) -> str | None:
     for name in dict.fromkeys(n for place in flat for n in place.schema.get("required", ())):
         for place in flat:
             own = own_member_places(document, place, name)
-            keyword = None
+            keyword, remedy = None, "let it in there"
             if not own and place.schema.get("additionalProperties") is False:
-                keyword = "additionalProperties"
+                keyword, remedy = "additionalProperties", "declare it"
             elif any(inner.schema is False for inner in own):
-                declared = name in place.schema.get("properties", ())
+                declared = place.schema.get("properties", {}).get(name) is False
                 keyword = "properties" if declared else "patternProperties"
             elif "propertyNames" in place.schema:
                 names = values.language((document.child(place, "propertyNames"),), wide=True)
@@ -76,6 +76,6 @@ def _closed_out(values: SchemaLanguages, flat: Conjunction) -> str | None:
                 pointer = document.named(place.pointer)
                 return (
                     f": the member {name!r} is required, and {keyword!r} "
-                    f"{at(pointer)} leaves it out; declare it, or do not require it"
+                    f"{at(pointer)} leaves it out; {remedy}, or do not require it"
                 )
     return None

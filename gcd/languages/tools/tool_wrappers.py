@@ -141,6 +141,15 @@ def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
         return
     if "name" in entry:
         raise ConstraintError(f"{called}: 'name' must be a non-empty text, got {shown(name)}")
+    for key in (*_SEVERAL, *_SINGLE):
+        if key in entry:  # and None, as all others are unwrapped
+            kinds = "a list of tools" if key in _SEVERAL else "an object"
+            raise ConstraintError(f"{called}: {key!r} must be {kinds}, got {shown(entry[key])}")
+    if kind == "custom":
+        raise ConstraintError(
+            f"{called} is of type 'custom', which takes free text instead of JSON arguments; leave "
+            "it out"
+        )
     if isinstance(kind, str) and kind.lower() not in ("function", "object"):
         raise ConstraintError(
             f"{called} is of type {shown(kind)} and has no name; {_RUN_ELSEWHERE}"
