@@ -354,7 +354,7 @@ class _Proof:
 
 def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set[str]:
     """The symbols that derive the empty text, if no automaton has it."""
-    empty: set[Symbol] = set()
+    empty: set[str] = set()
     is_stable = False
     while not is_stable:
         more = {
