@@ -59,10 +59,14 @@ def checksums(parameters: list[torch.nn.Parameter]) -> tuple[int, ...]:
     for parameter in parameters:
         if parameter.is_meta or parameter.layout != torch.strided or not parameter.numel():
             continue
-        flat = parameter.detach().contiguous().flatten()
-        if type(flat) is not Tensor or flat.element_size() not in _BITS:
+        own = parameter.detach()
+        own = (
+            own.to_local() if hasattr(own, "to_local") else own
+        )  # this process's part of a DTensor
+        if type(own) is not Tensor or own.element_size() not in _BITS or not own.numel():
             continue  # quantized in a class of its own
-        some = flat[:: max(1, parameter.shape[-1] - 1)] if parameter.dim() > 1 else flat
+        flat = own.contiguous().flatten()
+        some = flat[:: max(1, own.shape[-1] - 1)] if own.dim() > 1 else flat
         bits = some.contiguous().view(_BITS[flat.element_size()])
         sums.setdefault(flat.device, []).append(bits.sum(dtype=torch.int64))
     return tuple(value for each in sums.values() for value in torch.stack(each).tolist())

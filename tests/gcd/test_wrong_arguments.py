@@ -42,7 +42,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "broken words": (lambda: gcd.keywords([["a"]], max_words=2.5), "got 2.5"),  # type: ignore[arg-type]
     "letters": (lambda: gcd.keywords([["a"]], letters=["a"]), "got ['a']"),  # type: ignore[arg-type]
     "punctuation": (lambda: gcd.keywords([["a"]], punctuation=3), "got 3"),  # type: ignore[arg-type]
-    "number as tools": (lambda: gcd.tool_calls(3), "list of objects, got 3"),  # type: ignore[arg-type]
+    "number as tools": (lambda: gcd.tool_calls(3), "list under 'tools'; got 3"),  # type: ignore[arg-type]
     "number as database": (lambda: gcd.sql(3), "by its path, got 3"),  # type: ignore[arg-type]
     "number as dialect": (lambda: gcd.sql(TABLES, 0), "got 0"),  # type: ignore[arg-type]
     "number as values": (lambda: gcd.sql_values(3), "by its path, got 3"),  # type: ignore[arg-type]
