@@ -59,10 +59,10 @@ def checksums(parameters: list[torch.nn.Parameter]) -> tuple[int, ...]:
     for parameter in parameters:
         if parameter.is_meta or parameter.layout != torch.strided or not parameter.numel():
             continue
-        own = parameter.detach()
-        own = (
-            own.to_local() if hasattr(own, "to_local") else own
-        )  # this process's part of a DTensor
+        if hasattr(parameter, "to_local"):  # a DTensor, of which this process has a part
+            own = parameter.to_local().detach()
+        else:
+            own = parameter.detach()
         if type(own) is not Tensor or own.element_size() not in _BITS or not own.numel():
             continue  # quantized in a class of its own
         flat = own.contiguous().flatten()
