@@ -205,7 +205,7 @@ def _settings(config: DictConfig) -> str:
 
 
 def _counts(read: ReadResult[Any], prepared: Preparation) -> str:
-    """What became of the records, in a sentence or two."""
+    """Describe how many records were read, skipped and malformed."""
     sampled, refused = len(prepared.examples), len(prepared.refused)
     several = any(example.rule for example in prepared.examples)
     what = "examples (a record under a budget)" if several else "well-formed records"

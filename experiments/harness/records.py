@@ -46,7 +46,7 @@ class ReadResult(Generic[R]):
 
     @property
     def share_skipped(self) -> float:
-        """How much of the source is malformed, from 0 to 1."""
+        """Share of malformed records in the source, from 0 to 1."""
         total = self.total or len(self.records) + len(self.skipped)
         return len(self.skipped) / total if total else 0.0
 
@@ -60,7 +60,7 @@ class ReadResult(Generic[R]):
 
 @dataclass(frozen=True)
 class _Loss:
-    """What a source has lost; the words say it."""
+    """Malformed records of a data source: their share, and a message that describes them."""
 
     share: float
     words: str

@@ -149,7 +149,7 @@ class _Chains:
         )
 
     def _is_inside(self, way: Production, position: int) -> bool:
-        """Whether there is always something on both sides of a position."""
+        """Return whether both sides of a position always have text."""
         return not (
             self._empty.issuperset(way[:position]) or self._empty.issuperset(way[position + 1 :])
         )

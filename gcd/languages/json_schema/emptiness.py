@@ -57,7 +57,7 @@ def _needed(document: Document, flat: Conjunction) -> Iterator[Place]:
 
 
 def _closed_out(values: SchemaLanguages, flat: Conjunction) -> str | None:
-    """Name a required member that another keyword does not let in."""
+    """Name a required member that another keyword excludes."""
     document = values.document
     for name in dict.fromkeys(n for place in flat for n in place.schema.get("required", ())):
         for place in flat:

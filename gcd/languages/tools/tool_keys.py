@@ -71,7 +71,7 @@ def schema_path(tool: Mapping[str, Any]) -> str:
 
 
 def _is_nested(key: str, value: Any) -> bool:
-    """Whether a value is the object that Bedrock puts around a schema."""
+    """Return whether a value is the object that Bedrock wraps around a schema."""
     if key not in ("inputSchema", "input_schema") or not isinstance(value, Mapping):
         return False
     return value.keys() == {_INNER} and isinstance(value[_INNER], Mapping)
