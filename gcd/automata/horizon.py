@@ -1,22 +1,17 @@
-"""Automata that do not hold all of a constraint: how far they do, and what is left to a check.
+"""Caveats: the parts of a constraint that an automaton does not enforce in every text.
 
-Some are exact up to a length only: what they say of longer strings means nothing.
+There are two kinds. Both are listed in `Automaton.caveats`, and pass from the parts of an automaton
+to the whole.
 
-A limit of 32 767 characters takes hundreds of thousands of states to count, and no answer of some
-hundred tokens ever comes to it. So an automaton may hold for strings of at most `max_bytes` bytes
-only: up to there it accepts exactly the strings of the language it stands for, beyond that its
-table accepts whatever takes few states.
-
-That is respected by every operation of `gcd.automata.automaton`: whether a string is in a union,
-an intersection, a difference, a concatenation or a repetition depends only on strings that are not
-longer than it. So a result holds as far as all of its parts do (`holds_as_far_as_its_parts`).
-
-What asks such an automaton about longer strings is refused where budgets come in: a text of n
-tokens must not be able to have more bytes than the automaton holds for
-(`gcd.tokens.token_automaton.TokenAutomaton.max_budget`).
-
-Which parts of a constraint are concerned is listed in `caveats`, together with the parts that no
-automaton holds and that must be checked in the finished text. Both go from parts to results.
+1. Parts that are enforced up to a length. Counting a limit of 32 767 characters takes hundreds of
+   thousands of states, and no answer of a few hundred tokens comes near it. Such an automaton has
+   `max_bytes`: it accepts exactly the strings of its language that have at most that many bytes,
+   and says nothing about longer ones. Whether a string is in a union, an intersection, a
+   difference, a concatenation or a repetition depends only on strings that are not longer, so the
+   result is exact up to the smallest `max_bytes` of its parts (`holds_as_far_as_its_parts`).
+   Budgets whose texts could be longer are refused
+   (`gcd.tokens.token_automaton.TokenAutomaton.max_budget`).
+2. Parts that no automaton enforces, which have to be checked in the finished text.
 """
 
 from __future__ import annotations
@@ -36,14 +31,15 @@ Result = TypeVar("Result")  # an automaton
 
 
 class Caveat(NamedTuple):
-    """A caveat is a part of a constraint that an automaton does not hold in every text.
+    """A part of a constraint that an automaton does not enforce in every text.
 
     Attributes:
-        keyword: the keyword of a schema.
-        pointer: JSON pointer (RFC 6901) of the schema that holds it, `""` for the root.
-        value: what the schema says.
-        max_bytes: the keyword is held in texts of at most so many bytes, and budgets are refused
-            that could hold more; None: it is not held, and has to be checked afterwards.
+        keyword: the keyword of the schema.
+        pointer: JSON pointer (RFC 6901) of the schema with the keyword, `""` for the root.
+        value: the value of the keyword.
+        max_bytes: the keyword is enforced in texts of at most this many bytes, and budgets that
+            allow longer ones are refused; None: it is not enforced at all, and has to be checked
+            in the finished text.
     """
 
     keyword: str
@@ -53,7 +49,7 @@ class Caveat(NamedTuple):
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether a text may break the keyword, so that it has to be checked afterwards."""
+        """Whether the keyword is not enforced, so that the finished text has to be checked."""
         return self.max_bytes is None
 
     def __str__(self) -> str:
@@ -64,10 +60,10 @@ class Caveat(NamedTuple):
 
 
 class CaveatWarning(UserWarning):
-    """This warning says that an automaton does not hold all of a constraint in every text.
+    """A warning that an automaton does not enforce all of a constraint in every text.
 
     Attributes:
-        caveats: what it does not hold, all of it.
+        caveats: everything that it does not enforce.
     """
 
     def __init__(self, message: str, caveats: Sequence[Caveat] = ()) -> None:
@@ -93,7 +89,7 @@ class CaveatWarning(UserWarning):
 
 
 def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
-    """Issue one warning, in the name of whoever called the caller, if there are caveats."""
+    """Issue one warning, at the line that called the caller, if there are caveats."""
     if caveats:
         warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
 
@@ -103,10 +99,10 @@ def refuse_unchecked(
     why: str = "what is taken away from a language must be held exactly",
     remedy: str = 'compile it with unsupported="refuse"',
 ) -> None:
-    """Raise `ConstraintError` if something is left to a check, where there is none.
+    """Raise `ConstraintError` if a part of the constraint is not enforced.
 
     Args:
-        why: what must not have such caveats.
+        why: why everything must be enforced here.
         remedy: what to do about it.
     """
     for caveat in caveats:

@@ -38,7 +38,6 @@ class SharingRows:
 
     def __init__(self, model: Any, prompts: SharedPrompts) -> None:
         self._whole, self._model = model, sharing(model)
-        self._num_logits = 0  # unknown until the first pass
         self._prompts = prompts
         self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
         self._layers = [(keys[:, :, :0], values[:, :, :0]) for keys, values in prompts.layers]
@@ -51,14 +50,12 @@ class SharingRows:
         inside = torch.arange(T, device=runs.device) < lengths.unsqueeze(1)
         row, column = inside.nonzero(as_tuple=True)
         if not len(row):  # models cannot read an empty sequence
-            self._num_logits = self._num_logits or num_logits(self._whole)
-            shape = R, T, self._num_logits
+            shape = R, T, num_logits(self._whole)
             return normalised(torch.empty(shape, dtype=self._model.dtype, device=runs.device))
         place = self.lengths[row] + column
         grown = self.lengths + lengths
         self._widen(int(grown.max()))
         log_p = self._read(runs[row, column], row, place)
-        self._num_logits = log_p.shape[1]
         self.lengths = grown  # now, as a pass may fail
         if len(row) == R * T:
             return log_p.view(R, T, log_p.shape[1])

@@ -429,8 +429,8 @@ def test_runs_of_unequal_lengths_are_read_without_padding() -> None:
     rows.extend(torch.full((4, 7), 5), lengths)
     rows.truncate(torch.tensor([2, 0, 0, 1]))
     rows.extend(torch.full((4, 3), 5), torch.tensor([0, 3, 0, 0]))
-    none = rows.extend(torch.full((4, 3), 5), torch.zeros(4, dtype=torch.int64))
     assert computed == [10, 3]
+    none = rows.extend(torch.full((4, 3), 5), torch.zeros(4, dtype=torch.int64))
     assert none.shape == (4, 3, V)
 
 

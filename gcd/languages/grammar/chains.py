@@ -202,7 +202,7 @@ class _Chains:
             yield frozenset([place])
 
     def _parts(self, way: Production) -> set[str]:
-        """The choices and repetitions that a production holds, which have symbols of their own."""
+        """Return the symbols of the choices and repetitions inside a production."""
         found: set[str] = set()
         pending = [*way]
         while pending:
