@@ -6,13 +6,16 @@ import hashlib
 import json
 import os
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import transformers
 from safetensors import SafetensorError
+from torch.distributed.tensor import distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.distributed import DistributedConfig
 
@@ -113,7 +116,8 @@ def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
     """Give the arguments that load a process's part of a model.
 
     Raises:
-        ValueError: the attention heads of the model cannot be shared out evenly.
+        ValueError: the attention heads of the model cannot be shared out evenly, or the versions of
+            torch and transformers cannot do it.
     """
     wanted = settings.tensor_parallel
     config = AutoConfig.from_pretrained(path).get_text_config()
@@ -124,8 +128,20 @@ def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
                 f"model.tensor_parallel={wanted} does not divide the model's {name}={heads}; give "
                 "a divisor"
             )
+    if not IN_PARTS:
+        raise ValueError(
+            f"model.tensor_parallel={wanted}: expected torch 2.7 and transformers 5.23 or newer, "
+            f"got {torch.__version__} and {transformers.__version__}; install newer ones, or give 1"
+        )
     groups = dist.get_world_size() // wanted
     return {"distributed_config": Groups(tp_size=wanted, tp_plan="auto", dp_replicate_size=groups)}
+
+
+# Whether transformers has groups of processes, and torch what transformers calls.
+IN_PARTS = (
+    hasattr(DistributedConfig, "dp_replicate_size")
+    and "src_data_rank" in signature(distribute_tensor).parameters
+)
 
 
 class Groups(DistributedConfig):

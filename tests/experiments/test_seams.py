@@ -20,6 +20,7 @@ from hydra import compose, initialize_config_dir
 import gcd
 import smc
 from experiments import run as experiment
+from experiments.harness import models
 from experiments.harness import run as run_module
 from experiments.harness.config import ModelConfig
 from experiments.harness.methods import METHODS
@@ -285,6 +286,7 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
     assert [p.name for p in (tmp_path / "two").glob("results*")] == ["results.jsonl"]
 
 
+@pytest.mark.skipif(not models.IN_PARTS, reason="these versions hold no model in parts")
 @pytest.mark.slow
 def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path):
     """Two groups of two deal out the examples, and go on where one stopped in a row's middle."""
@@ -330,6 +332,12 @@ def test_a_model_that_cannot_be_held_together_is_refused(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"=3 does not divide the model's num_attention_heads=8"):
         in_parts(str(STORIES), three.model)
+    monkeypatch.setattr(models, "IN_PARTS", False)
+    with pytest.raises(
+        ValueError, match=r"=2: expected torch 2\.7 and transformers 5\.23 or newer"
+    ):
+        in_parts(str(STORIES), replace(three.model, tensor_parallel=2))
+    monkeypatch.undo()
     with pytest.raises(ValueError, match=r"model\.tensor_parallel=2 is for tasks that compare"):
         experiment.run(
             composed("+task=convergence", "model.tensor_parallel=2", f"run_dir={tmp_path}")
