@@ -275,7 +275,7 @@ def _split(
             profile.exits,
             bool(counted[u]),
         )
-    reference = kernels.references(delta, width, cells)
+    reference = kernels.references(delta, width, cells, tree)
     kernels.split_by_states(partition, delta, tree, trie.max_depth, cells.cell, reference)
     return partition
 

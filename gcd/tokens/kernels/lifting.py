@@ -23,8 +23,6 @@ from gcd.support.kernels.growing import more_rows
 from gcd.tokens.kernels.classes import one_class, refine
 from gcd.tokens.kernels.counted_runs import PLACES, Cells, next_boundary
 
-_WIDE = 16  # bytes by which a state must agree with a boundary to be compared with it
-
 
 class Ways(NamedTuple):
     """The ways out of the runs: boundaries that lead to the same states share one.
@@ -270,22 +268,53 @@ def split_by_exits(
 
 
 @kernel
-def references(delta: np.ndarray, width: np.ndarray, cells: Cells) -> np.ndarray:
-    """Find for each state outside the runs a boundary like it (same next boundary); or -1."""
-    _, _, _, after, start, states, cell, _, cell_at = cells
-    num_states = delta.shape[0]
+def references(
+    delta: np.ndarray, width: np.ndarray, cells: Cells, tree: tuple[np.ndarray, ...]
+) -> np.ndarray:
+    """Find for each state outside the runs a state of a run to compare it with; or -1.
+
+    Of the places before the boundary where most of its bytes lead, it is the one where the fewest
+    nodes of the tree lie below bytes that part the two, and only if these are fewer than half of
+    those below bytes that the state reads.
+    """
+    _, unit_start, unit_of, after, start, states, cell, _, cell_at = cells
+    label, _, skip, _ = tree
+    num_states, num_classes = delta.shape
+    below = np.zeros(num_classes, np.int64)
+    node = np.int64(0)
+    while node < label.size:
+        below[label[node]] += skip[node] - node
+        node = np.int64(skip[node])
     before = np.full(num_states, -1, np.int32)
     for i in range(after.size):
         boundary = states[start[i]]
         if cell_at[boundary] == i and cell[boundary] == i:
-            before[after[i]] = boundary
+            before[after[i]] = i
     reference = np.full(num_states, -1, np.int32)
     weight = np.zeros(num_states, np.int64)
     for s in range(num_states):
-        if cell[s] < 0:
-            t, most = next_boundary(s, delta, width, weight)
-            if most >= _WIDE:
-                reference[s] = before[t]
+        if cell[s] >= 0:
+            continue
+        t, _ = next_boundary(s, delta, width, weight)
+        if t < 0 or before[t] < 0:
+            continue
+        alone = np.int64(0)
+        for k in range(num_classes):
+            if delta[s, k] >= 0:
+                alone += below[k]
+        least = alone // 2
+        first, unit = start[before[t]], unit_of[before[t]]
+        for place in range(unit_start[unit + 1] - unit_start[unit]):
+            other, apart = states[first + place], np.int64(0)
+            if cell[other] < 0:
+                continue
+            for k in range(num_classes):
+                if delta[s, k] != delta[other, k]:
+                    apart += below[k]
+                    if apart >= least:
+                        break
+            if apart < least:
+                least, reference[s] = apart, other
     return reference
 
 

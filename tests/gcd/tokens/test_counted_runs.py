@@ -14,6 +14,7 @@ from gcd.errors import EmptyLanguageError
 from gcd.languages.text.regex import regex
 from gcd.languages.values.json_values import json_string
 from gcd.tokens.kernels.counted_runs import Cells, find_cells
+from gcd.tokens.kernels.lifting import references
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import checked_inside_strategies
@@ -193,3 +194,24 @@ def test_words_taken_out_of_a_string_leave_it_alone() -> None:
     assert (cells.cell_at >= 0).sum() == 2
     assert cells.unit_start.size == 2
     assert np.unique(cells.after).size == 1
+
+
+def test_states_are_compared_with_places_of_runs_that_are_alike() -> None:
+    """Escapes such as `\\u0066` may spell a letter of a word that is taken out, or another."""
+    spelled = [f'"{first}oo"' for first in ("f", "F", r"\u0066", r"\u0046")]
+    language = json_string(0, None) - Automaton.from_strings(spelled)
+    letters = [bytes([byte]) for byte in range(256)]
+    vocabulary = Vocabulary.from_bytes([*_tokens(), *letters, b""], [len(_tokens()) + 256])
+    cells = _cells(language)
+    delta = np.ascontiguousarray(language.delta)
+    width = np.bincount(language.class_of_byte, minlength=delta.shape[1])
+    trie = vocabulary.trie
+    tree = (language.class_of_byte[trie.byte], trie.depth, trie.skip, trie.entry)
+    found = references(delta, width, cells, tree)
+    compared = np.flatnonzero(found >= 0)
+    assert (cells.cell[compared] < 0).all()
+    assert (cells.cell[found[compared]] >= 0).all()
+    assert {0} < set(cells.place[found[compared]].tolist()), "inner places, too"
+    agree = (delta[compared] == delta[found[compared]]) & (delta[compared] >= 0)
+    assert agree.any(axis=1).all()
+    _check(language, vocabulary)
