@@ -17,7 +17,7 @@ from gcd.languages.json_schema.class_values import (
     refusal,
     texts,
 )
-from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE
+from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, VALIDATOR
 from gcd.languages.text import class_texts
 from gcd.languages.text.dialects import TextPattern, refused, rust
 
@@ -70,7 +70,9 @@ class Finisher:
         if found.get("pattern") == rust(_BYTE_SIZE) or found.get("pattern") == _BYTE_SIZE:
             found |= texts("ByteSize", class_texts.byte_sizes)
         if found.pop(KEYS, False):
-            return self._key_schema(found["allOf"][0])
+            names = found["allOf"][0]
+            code = {VALIDATOR: names[VALIDATOR]} if VALIDATOR in names else {}
+            return {**self._key_schema(names), **code}
         return found
 
     def _key_schema(self, schema: Any) -> Any:
@@ -106,7 +108,7 @@ class Finisher:
 
 def _decoded_bounds(schema: Mapping[str, Any]) -> str:
     """The bounds on what a text stands for, as pydantic's hooks leave them in a schema."""
-    encoded = "contentSchema" in schema or schema.get("format") in ("base64", "base64url")
+    encoded = "contentSchema" in schema or schema.get("format") in ("base64", "base64url", "path")
     lengths = ("minLength", "maxLength", "minItems", "maxItems") if encoded else ()
     return ", ".join(name for name in (*BOUNDS, "multiple_of", *lengths) if name in schema)
 

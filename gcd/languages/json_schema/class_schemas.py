@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from gcd.automata.automaton import Automaton
@@ -24,16 +24,19 @@ from gcd.languages.json_schema.class_hooks import BYTES, KEYS, Finisher
 from gcd.languages.json_schema.class_values import (
     BOUNDS,
     NO_FILES,
+    bounded,
     dates,
     datetimes,
     decimal_numbers,
     decimal_text,
+    facets,
     finite,
     refusal,
     refused_constants,
     texts,
     timezone,
 )
+from gcd.languages.json_schema.keywords import VALIDATOR
 from gcd.languages.text import class_texts
 from gcd.languages.text.dialects import python, rust
 
@@ -59,6 +62,9 @@ def class_schema(model: Any, compile_schema: Callable[[Any], Automaton]) -> dict
             f"class {model.__name__} has a member that no JSON describes: {error.message}; "
             "expected types that can be read from JSON"
         ) from error
+    if schema.keys() == {"$ref", "$defs", VALIDATOR}:  # of the whole class
+        own = schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
+        schema = {**own, **schema}
     found: dict[str, Any] = Finisher(schema.get("$defs", {}), compile_schema).finished(schema)
     return found
 
@@ -198,6 +204,8 @@ def _generator() -> type:
 
         def timedelta_schema(self, schema: Any) -> Any:
             bounds = {k: schema[k] for k in BOUNDS if schema.get(k) is not None}
+            if schema.get("multiple_of") is not None:
+                return refusal("a timedelta", "with multiple_of are not supported; remove it")
             if any(bounds.values()) or bounds.keys() & {"lt", "le"}:
                 return refusal("a timedelta", "between bounds are not supported but `gt=0`, `ge=0`")
             return texts(
@@ -245,17 +253,44 @@ def _generator() -> type:
             return found
 
         def fraction_schema(self, schema: Any) -> Any:
+            numbers = finite({"type": "number", **facets(schema)})
+            if facets(schema):
+                return numbers
             text = {"type": "string", "pattern": rust(r"\A-?[0-9]+(/[1-9][0-9]*)?\z")}
-            return {"anyOf": [finite({"type": "number"}), text]}
+            return {"anyOf": [numbers, text]}
 
         def generate_inner(self, schema: Any) -> Any:
-            function = schema.get("function")
-            named = function.get("function") if isinstance(function, Mapping) else None
-            match getattr(named, "__name__", ""):
-                case "import_string":
+            code = _validator(schema)
+            match code:
+                case "pydantic", "import_string":
                     return refusal("an ImportString", "depend on what can be imported; use str")
-                case "validate_new":
+                case "pydantic", "PathType.validate_new":
                     return refusal("a NewPath", NO_FILES)
-            return super().generate_inner(schema)
+            found = dict(super().generate_inner(schema))
+            if code is None:
+                return found
+            if code[0] == "pydantic":
+                updates = (schema.get("metadata") or {}).get("pydantic_js_updates")
+                return bounded(found, schema["schema"], updates) if updates else found
+            marked = found
+            if "ref" in schema:
+                marked = self.get_schema_from_definitions(found["$ref"]) or found
+            names = [*filter(None, [marked.get(VALIDATOR)]), code[1]]
+            marked[VALIDATOR] = ", ".join(names)
+            return found
 
     return ClassSchemas
+
+
+def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return (package, name) of the Python code that validates in a core schema; None for none."""
+    given = schema.get("function")
+    if not schema["type"].startswith("function-") or not isinstance(given, Mapping):
+        return None
+    code = given["function"]
+    while isinstance(code, partial):
+        code = code.func
+    package = (getattr(code, "__module__", None) or "").partition(".")[0]
+    name = getattr(code, "__qualname__", type(code).__qualname__).rpartition("<locals>.")[2]
+    # What pydantic calls for addresses.
+    return "pydantic" if package == "ipaddress" else package, name

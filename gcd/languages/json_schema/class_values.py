@@ -23,6 +23,8 @@ _FACETS = {
     "le": "maximum",
     "multiple_of": "multipleOf",
 }
+# Of texts, of arrays and of objects.
+_LENGTHS = {"minLength": ("minItems", "minProperties"), "maxLength": ("maxItems", "maxProperties")}
 BOUNDS = ("gt", "ge", "lt", "le")
 NO_FILES = "depend on the file system; use str or Path"
 _LARGEST = 10**300  # numbers beyond are infinite to a float, or soon will be
@@ -97,10 +99,42 @@ def finite(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def facets(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the bounds of a core schema by JSON Schema's names."""
+    return {_FACETS[k]: _number(schema[k]) for k in _FACETS if schema.get(k) is not None}
+
+
+def bounded(found: dict[str, Any], inner: Any, updates: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema within bounds that pydantic checks in Python, and that stand in it already.
+
+    Python compares numbers with numbers, and measures what has a length; all else is an error
+    there. Bounds on what a text stands for are left, for `class_hooks` to refuse.
+
+    Args:
+        found: the schema with the bounds.
+        inner: the core schema without them.
+        updates: the bounds, by the names that pydantic gives them in the schema.
+    """
+    lengths = {k: v for k, v in updates.items() if k in _LENGTHS}
+    if lengths and found.get("type") == "object":
+        plain = {k: v for k, v in found.items() if k not in lengths}
+        return plain | {_LENGTHS[k][1]: v for k, v in lengths.items()}
+    while inner["type"] == "function-after":
+        inner = inner["schema"]
+    if inner["type"] not in ("union", "literal", "any"):
+        return found
+    plain = {k: v for k, v in found.items() if k not in updates}
+    if lengths.keys() == updates.keys():
+        more = {name: v for k, v in lengths.items() for name in (k, *_LENGTHS[k])}
+        return {"allOf": [plain, {"type": ["string", "array", "object"], **more}]}
+    if all(k in _FACETS and isinstance(v, int | float) for k, v in updates.items()):
+        return {"allOf": [plain, {"type": "number", **facets(updates)}]}
+    return found
+
+
 def decimal_numbers(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return schemas of the JSON numbers that a `Decimal` accepts; any of them may hold."""
-    plain: dict[str, Any] = {"type": "number"}
-    plain |= {_FACETS[k]: _number(schema[k]) for k in _FACETS if schema.get(k) is not None}
+    plain: dict[str, Any] = {"type": "number", **facets(schema)}
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     if digits is None and places is None:
         return [finite(plain)]

@@ -39,7 +39,7 @@ from gcd.languages.cycles import components, cycles
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
 from gcd.languages.json_schema.drafts import Schema, draft_named, escape
 from gcd.languages.json_schema.ignored import IgnoredKeyword
-from gcd.languages.json_schema.keywords import check_rules
+from gcd.languages.json_schema.keywords import VALIDATOR, check_rules
 from gcd.languages.json_schema.references import References
 from gcd.languages.text.dialects import search_language
 
@@ -101,6 +101,7 @@ class Document:
         outlines: those that are known (`gcd.languages.json_schema.outlines`).
         upper_bounds: the upper bounds of counts in schemas that can be reached, and how long a
             text may be that cannot come to one.
+        validators: Python code that looks at values, too, in schemas that can be reached.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Document:
         self._closures: dict[Conjunction, Conjunction] = {}
         self.outlines: dict[Place, Any] = {}
         self.upper_bounds: list[Caveat] = []
+        self.validators: list[Caveat] = []
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
@@ -348,6 +350,9 @@ class Document:
                     for k, horizon in HORIZONS.items()
                     if k in schema
                 ]
+                if VALIDATOR in schema:
+                    name, where = schema[VALIDATOR], self.named(pointer)
+                    self.validators.append(Caveat("validator", where, name, None))
                 if "properties" in schema:
                     self._declaring.add(pointer)
                 ignored += [(pointer, *entry) for entry in schema.ignored]

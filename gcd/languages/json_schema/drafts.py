@@ -38,6 +38,7 @@ from gcd.languages.json_schema.keywords import (
     NAMED,
     SINGLE,
     UNSEEN,
+    VALIDATOR,
 )
 from gcd.languages.text.formats import FORMATS
 
@@ -117,7 +118,7 @@ def _draft(name: str) -> Draft:
             for keyword, (first, last) in _SPANS.items()
             if _ORDER.index(first) <= at <= _ORDER.index(last or _ORDER[-1])
         )
-        | {CONTAINER},
+        | {CONTAINER, VALIDATOR},
         ref_alone=name in ("4", "6", "7"),
         boolean_schemas=name != "4",
         boolean_bounds=name == "4",
@@ -129,7 +130,7 @@ def _draft(name: str) -> Draft:
 DRAFTS: dict[str, Draft] = {name: _draft(name) for name in _ORDER}
 LENIENT = Draft(
     name="2020-12",
-    keywords=frozenset(_SPANS) | {CONTAINER},
+    keywords=frozenset(_SPANS) | {CONTAINER, VALIDATOR},
     ref_alone=False,
     boolean_schemas=True,
     boolean_bounds=None,

@@ -18,6 +18,7 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 _TOO_LARGE = 10**MAX_DIGITS
 CONTAINER = "x-python-container"  # how Python writes an array: "list", "tuple" or "set"
+VALIDATOR = "x-python-validator"  # made here: Python code that also looks at the value
 ABSENT = "x-absent"  # names of members that must not be there; made here, not written by users
 
 UNSEEN = "x-contains-unseen"  # made here: `unevaluatedItems` does not see what `contains` found
@@ -173,10 +174,11 @@ _RULES: dict[str, _Rule] = {
     "$recursiveAnchor": _A_FLAG,
     "$defs": _NAMED_SCHEMAS,
     "definitions": _NAMED_SCHEMAS,
+    VALIDATOR: _A_TEXT,
     **dict.fromkeys(_IDENTITY, _A_TEXT),
 }
 
-_INTERNAL = frozenset([ABSENT, UNSEEN, "$recursiveRef", "$recursiveAnchor"])
+_INTERNAL = frozenset([ABSENT, UNSEEN, VALIDATOR, "$recursiveRef", "$recursiveAnchor"])
 HONOURED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - _IDENTITY - _INTERNAL))
 
 # Where schemas are inside a schema: alone, in lists, under names.

@@ -42,7 +42,14 @@ from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.horizon import Caveat, warn_of_caveats
-from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count, shown
+from gcd.errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    UnsupportedSchemaError,
+    WorkLimitError,
+    check_count,
+    shown,
+)
 from gcd.languages.json_schema.class_schemas import class_schema
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.emptiness import why_empty
@@ -99,9 +106,10 @@ def json_schema(
         unsupported: what becomes of keywords that no automaton of the size that is allowed can
             hold. "warn": upper bounds such as `"maxLength": 65536` hold for texts that are too
             short to come to them, and longer budgets are refused (`gcd.OverlongBudgetError`);
-            `uniqueItems` over any strings is left to a check of the finished text; and a warning
-            says so. "ignore": all of them are left to that check, without a warning. "refuse":
-            they are errors. The result's `caveats` lists them.
+            `uniqueItems` over any strings, and validators of a class that are written in Python,
+            are left to a check of the finished text; and a warning says so. "ignore": all of them
+            are left to that check, without a warning. "refuse": they are errors. The result's
+            `caveats` lists them.
 
     Raises:
         UnsupportedSchemaError: for a keyword that cannot be honoured, with its JSON pointer.
@@ -130,6 +138,14 @@ def json_schema(
     )
     if unknown == "warn":
         warn_of(document.ignored)
+    if unsupported == "refuse":
+        for caveat in document.validators:
+            raise UnsupportedSchemaError(
+                caveat.keyword,
+                caveat.pointer,
+                f"{caveat.value} is Python code, which no automaton runs; "
+                'unsupported="ignore" leaves it to a check of the finished text',
+            )
 
     def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
         bounds += document.upper_bounds
@@ -154,7 +170,7 @@ def json_schema(
             raise EmptyLanguageError(f"no value satisfies the schema{why_empty(values)}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
         what = "text of at most {} bytes satisfies the schema"
-        return held_to(language, max_bytes, what, tuple(values.parts.caveats))
+        return held_to(language, max_bytes, what, (*document.validators, *values.parts.caveats))
 
     found = within_limits(build, unsupported=unsupported)
     if unsupported == "warn":

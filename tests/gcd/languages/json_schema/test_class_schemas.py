@@ -61,6 +61,7 @@ def is_valid(kind: Any, text: str | bytes) -> bool:
     return True
 
 
+Fraction = fractions.Fraction
 Decimal, Date, Time, Delta = decimal.Decimal, datetime.date, datetime.time, datetime.timedelta
 # For each type: values in the language, and values that pydantic refuses.
 TYPES: dict[str, tuple[Any, list[Any], list[Any]]] = {
@@ -201,6 +202,20 @@ TYPES: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [" a", "\u2003a"],
     ),
     "nested": (Inner, [{"code": "1A"}, {"code": "١Z"}], [{"code": "1a"}]),
+    "Fraction, bounded": (Annotated[Fraction, Field(gt=1)], [1.5, 2], ["1/2", 0.5, 1]),
+    "defaultdict, bounded": (
+        Annotated[collections.defaultdict[str, int], Field(max_length=1)],
+        [{"a": 1}],
+        [{"a": 1, "b": 2}],
+    ),
+    "union, bounded": (Annotated[int | float, Field(gt=3, le=8)], [4, 3.5, 8], [3, 8.5]),
+    "union, measured": (
+        Annotated[str | list[int], Field(max_length=2)],
+        ["ab", [1, 2]],
+        ["abc", [1, 2, 3]],
+    ),
+    "literal, bounded": (Annotated[Literal[1, 5], Field(gt=3)], [5], [1]),
+    "ByteSize, bounded": (Annotated[pydantic.ByteSize, Field(gt=1000)], [1500], [5, "5"]),
     "lists of patterns": (list[Annotated[str, Field(pattern="^[[:alpha:]]$")]], [["a"]], [["]"]]),
 }
 
@@ -240,6 +255,10 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: st
         (dict[Literal[1, 2], int], "keys"),
         (Annotated[Time, Field(gt=Time(1))], "bounds"),
         (Annotated[Delta, Field(gt=Delta(1))], "bounds"),
+        (Annotated[Delta, Field(multiple_of=Delta(1))], "multiple_of"),
+        (Annotated[pathlib.Path, Field(max_length=3)], "bound"),
+        (Annotated[pydantic.Secret[int], Field(gt=2)], "bound"),
+        (Annotated[bool, Field(gt=0)], "bound"),
     ],
 )
 def test_what_no_automaton_says_is_refused_with_its_place(annotation: Any, named: str) -> None:
@@ -410,7 +429,6 @@ Picked = Annotated[
         Picked,
         Annotated[pydantic.Json[list[int]], pydantic.Field(min_length=2)],
         Annotated[pydantic.Base64Str, pydantic.Field(min_length=2)],
-        Annotated[pydantic.ByteSize, pydantic.Field(gt=1)],
         enum.Enum("E", {"a": decimal.Decimal("1.5")}),
         Literal[b"a"],
         Annotated[int, pydantic.Field(validation_alias=pydantic.AliasPath("x", 0))],
@@ -428,3 +446,108 @@ def test_bytes_in_another_encoding_are_refused() -> None:
     config = pydantic.ConfigDict(val_json_bytes="hex")
     with pytest.raises(gcd.ConstraintError, match="use Base64Bytes"):
         gcd.json_schema(pydantic.create_model("M", __config__=config, x=(bytes, ...)))
+
+
+# -- Python code ------------------------------------------------------------------------------
+
+
+def positive(value: Any) -> Any:
+    if value <= 0:
+        raise ValueError("not positive")
+    return value
+
+
+def itself(value: Any) -> Any:
+    return value
+
+
+class Even(pydantic.BaseModel):
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def is_even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("odd")
+        return value
+
+
+class Tree(pydantic.BaseModel):
+    children: list[Tree] = Field(default_factory=list)
+
+    @pydantic.model_validator(mode="after")
+    def is_small(self) -> Any:
+        if len(self.children) > 1:
+            raise ValueError("many")
+        return self
+
+
+class Positive(int):
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(positive, core_schema.int_schema())
+
+
+@pytest.mark.parametrize(
+    ("annotation", "code", "pointer"),
+    [
+        (Annotated[int, pydantic.AfterValidator(positive)], "positive", "/properties/x"),
+        (Annotated[int, pydantic.BeforeValidator(positive)], "positive", "/properties/x"),
+        (Annotated[str, pydantic.BeforeValidator(str.strip)], "str.strip", "/properties/x"),
+        (Annotated[int, pydantic.PlainValidator(int)], "int", "/properties/x"),
+        (
+            Annotated[int, pydantic.AfterValidator(positive), pydantic.BeforeValidator(itself)],
+            "positive, itself",
+            "/properties/x",
+        ),
+        (Positive, "positive", "/properties/x"),
+        (
+            list[Annotated[int, pydantic.AfterValidator(positive)]],
+            "positive",
+            "/properties/x/items",
+        ),
+        (
+            dict[Annotated[int, pydantic.AfterValidator(positive)], int],
+            "positive",
+            "/properties/x/propertyNames",
+        ),
+        (Even, "Even.is_even", "/$defs/Even/properties/n"),
+        (Tree, "Tree.is_small", "/$defs/Tree"),
+    ],
+)
+def test_code_that_no_automaton_runs_is_a_caveat(annotation: Any, code: str, pointer: str) -> None:
+    kind = model(annotation)
+    caveat = gcd.Caveat("validator", pointer, code, None)
+    with pytest.warns(gcd.CaveatWarning, match=re.escape(f"validator {code} at")) as caught:
+        found = gcd.json_schema(kind)
+    assert found.caveats == (caveat,)
+    assert caught[0].message.caveats == (caveat,)  # type: ignore[union-attr]
+    assert gcd.json_schema(kind, unsupported="ignore") == found
+    with pytest.raises(gcd.UnsupportedSchemaError, match="is Python code") as refused:
+        gcd.json_schema(kind, unsupported="refuse")
+    assert refused.value.pointer == pointer
+
+
+def test_code_for_the_whole_class_is_a_caveat_at_the_root() -> None:
+    found = gcd.json_schema(Tree, unsupported="ignore")
+    assert [(c.pointer, c.value) for c in found.caveats] == [("/$defs/Tree", "Tree.is_small")]
+
+    class Pair(pydantic.BaseModel):
+        a: int
+        b: int
+
+        @pydantic.model_validator(mode="after")
+        def rises(self) -> Any:
+            return self
+
+    found = gcd.json_schema(Pair, unsupported="ignore")
+    assert [c.pointer for c in found.caveats] == [""]
+    assert found.accepts('{"a":2,"b":1}')
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_pydantics_own_code_is_no_caveat(name: str) -> None:
+    caveats = gcd.json_schema(model(TYPES[name][0]), unsupported="ignore").caveats
+    assert [caveat for caveat in caveats if caveat.keyword == "validator"] == []
