@@ -68,10 +68,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "text as limit": (lambda: gcd.state_limit("9").__enter__(), "got '9'"),  # type: ignore[arg-type]
     "no limit": (lambda: gcd.work_limit(None).__enter__(), "got None"),  # type: ignore[arg-type]
     "number as schema": (lambda: gcd.json_schema(3), "an object or a boolean, got 3"),
-    "a type as schema": (lambda: gcd.json_schema(list[int]), "no pydantic model; give pydantic"),
+    "a type as schema": (lambda: gcd.json_schema(Exception), "cannot read the type Exception"),
     "an object as schema": (lambda: gcd.json_schema(Model()), "a pydantic model; give the class"),
     "a path as schema": (lambda: gcd.json_schema("a.json"), "no JSON (Expecting value"),
-    "half a schema": (lambda: gcd.ignored_keywords('{"type":'), "pydantic model class"),
+    "half a schema": (lambda: gcd.ignored_keywords('{"type":'), "class that pydantic reads"),
 }
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas of pydantic classes that say what the class's validator accepts.
+"""JSON schemas of types that say what pydantic's validator of the type accepts.
 
 pydantic's own JSON schema leaves out what its core schema knows: that a `NaiveDatetime` has no
 offset, that patterns are Rust's, that the keys of a `dict[int, ...]` are numerals. The public
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, get_origin
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
@@ -43,24 +43,46 @@ from gcd.languages.text.dialects import python, rust
 _STRIPPED = r"\A(?:\S(?s:.*\S)?)?\z"
 
 
-def class_schema(model: Any, compile_schema: Callable[[Any], Automaton]) -> dict[str, Any]:
-    """Return the JSON schema of a pydantic model class.
+def is_class(given: Any) -> bool:
+    """Return whether a value is a type, or pydantic's adapter of one, rather than a schema."""
+    adapted = hasattr(given, "core_schema") and hasattr(given, "json_schema")
+    return isinstance(given, type) or get_origin(given) is not None or adapted
+
+
+def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict[str, Any]:
+    """Return the JSON schema of a type that pydantic validates.
 
     Args:
-        model: the class.
+        given: a model, dataclass, TypedDict, enum, `Literal[...]`, `list[...]`, `A | B` or other
+            type; or a `pydantic.TypeAdapter`.
         compile_schema: makes the language of a JSON schema, for strings that hold JSON.
 
     Raises:
-        ConstraintError: pydantic has no JSON schema for a type, such as `Callable`.
+        ConstraintError: pydantic isn't installed, or has no JSON schema for a type, such as
+            `Callable`.
     """
-    from pydantic.errors import PydanticInvalidForJsonSchema
-
+    name = getattr(given, "__name__", repr(given))
     try:
-        schema = model.model_json_schema(schema_generator=_generator())
+        from pydantic import PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter
+    except ImportError as error:
+        raise ConstraintError(
+            f"the schema is the type {name}, which pydantic would read; `pip install pydantic`, or "
+            "give a JSON schema"
+        ) from error
+    try:
+        if hasattr(given, "model_json_schema"):
+            schema = given.model_json_schema(schema_generator=_generator())
+        else:
+            adapter = given if isinstance(given, TypeAdapter) else TypeAdapter(given)
+            schema = adapter.json_schema(schema_generator=_generator())
     except PydanticInvalidForJsonSchema as error:
         raise ConstraintError(
-            f"class {model.__name__} has a member that no JSON describes: {error.message}; "
+            f"class {name} has a member that no JSON describes: {error.message}; "
             "expected types that can be read from JSON"
+        ) from error
+    except (PydanticUserError, NameError) as error:
+        raise ConstraintError(
+            f"pydantic cannot read the type {name}: {str(error).splitlines()[0]}"
         ) from error
     if schema.keys() == {"$ref", "$defs", VALIDATOR}:  # of the whole class
         own = schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from types import GenericAlias
 from typing import Any
 
 from gcd.automata.automaton import Automaton
@@ -50,7 +49,7 @@ from gcd.errors import (
     check_count,
     shown,
 )
-from gcd.languages.json_schema.class_schemas import class_schema
+from gcd.languages.json_schema.class_schemas import class_schema, is_class
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.emptiness import why_empty
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
@@ -84,9 +83,10 @@ def json_schema(
     Where it is narrower than the standard, the module's docstring says so.
 
     Args:
-        schema: a JSON schema as parsed JSON (a mapping or a boolean), as JSON text, or as a
-            pydantic model class. Patterns of a class are Rust's (or Python's, if its
-            `regex_engine` says so), and texts that its validator refuses are left out.
+        schema: a JSON schema as parsed JSON (a mapping or a boolean) or as JSON text; or what
+            pydantic validates: a model class, a dataclass, a TypedDict, an enum, `Literal[...]`,
+            `list[...]`, `A | B`, a `TypeAdapter`. Patterns of a class are Rust's (or Python's, if
+            its `regex_engine` says so), and texts that its validator refuses are left out.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
         max_depth: nesting of values the schema leaves free, and of recursive schemas.
@@ -199,14 +199,11 @@ def ignored_keywords(
 
 
 def _parsed(schema: Any) -> Any:
-    """The schema that JSON text or a pydantic model class stands for; all else as it is."""
-    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+    """The schema that JSON text or a type stands for; all else as it is."""
+    if is_class(schema):
         return class_schema(schema, partial(json_schema, unknown="ignore", unsupported="refuse"))
     if hasattr(schema, "model_json_schema"):
         raise ConstraintError(f"{schema!r} is an object of a pydantic model; give the class")
-    if isinstance(schema, type | GenericAlias):
-        advice = "give pydantic.TypeAdapter(type).json_schema()"
-        raise ConstraintError(f"{schema!r} is a type and no pydantic model; {advice}")
     if not isinstance(schema, (str, bytes)):
         return schema
     try:
@@ -214,7 +211,7 @@ def _parsed(schema: Any) -> Any:
     except (ValueError, RecursionError) as error:
         raise ConstraintError(
             f"the schema is a text that is no JSON ({error}): {shown(schema)}; give JSON text, "
-            "parsed JSON, or a pydantic model class"
+            "parsed JSON, or a class that pydantic reads"
         ) from error
 
 

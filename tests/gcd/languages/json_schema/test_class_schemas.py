@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -12,11 +13,13 @@ import itertools
 import json
 import pathlib
 import re
+import sys
 import uuid
 from collections.abc import Callable, Hashable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
+import typing_extensions
 
 import gcd
 from tests.gcd.random_strings import random_strings
@@ -446,6 +449,62 @@ def test_bytes_in_another_encoding_are_refused() -> None:
     config = pydantic.ConfigDict(val_json_bytes="hex")
     with pytest.raises(gcd.ConstraintError, match="use Base64Bytes"):
         gcd.json_schema(pydantic.create_model("M", __config__=config, x=(bytes, ...)))
+
+
+# -- types that are no models -----------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Person:
+    name: str
+    age: Annotated[int, Field(ge=0)] = 0
+
+
+class Book(typing_extensions.TypedDict):
+    title: str
+    year: typing_extensions.NotRequired[int]
+
+
+@pydantic.dataclasses.dataclass
+class Code:
+    code: Annotated[str, Field(pattern=r"^[[:digit:]]{2}$")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (Person, ['{"name":"A"}', '{"name":"A","age":3}'], ['{"age":3}', '{"name":"A","age":-1}']),
+        (Book, ['{"title":"A"}', '{"title":"A","year":3}'], ['{"year":3}']),
+        (Code, ['{"code":"12"}'], ['{"code":"1a"}']),
+        (Point, ["[1,2.5]"], ["[1]"]),
+        (Color, ['"red"'], ['"green"']),
+        (Literal["a", 1], ['"a"', "1"], ['"b"']),
+        (list[Person], ["[]", '[{"name":"A"}]'], ["[1]"]),
+        (int | None, ["1", "null"], ['"a"']),
+        (Annotated[int, Field(gt=3)], ["4"], ["3"]),
+        (dict[str, Code], ['{"a":{"code":"12"}}'], ['{"a":{}}']),
+        (datetime.date, ['"2024-02-29"'], ['"2023-02-29"']),
+        (pydantic.TypeAdapter(list[Code]), ['[{"code":"12"}]'], ['[{"code":"123"}]']),
+    ],
+)
+def test_any_type_that_pydantic_reads_is_a_schema(kind: Any, good: Any, bad: Any) -> None:
+    adapter = kind if isinstance(kind, pydantic.TypeAdapter) else pydantic.TypeAdapter(kind)
+    found = gcd.json_schema(kind)
+    for text in (*good, *random_strings(found, 30)):
+        adapter.validate_json(text)
+        assert found.accepts(text)
+    for text in bad:
+        assert not found.accepts(text)
+        with pytest.raises(pydantic.ValidationError):
+            adapter.validate_json(text)
+
+
+def test_a_type_that_pydantic_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(gcd.ConstraintError, match="pydantic cannot read the type Exception"):
+        gcd.json_schema(Exception)
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(gcd.ConstraintError, match="the type Person, which pydantic would read"):
+        gcd.json_schema(Person)
 
 
 # -- Python code ------------------------------------------------------------------------------
