@@ -144,8 +144,8 @@ class Document:
         if not self._cycle_of:
             return ""
         return (
-            f" with max_depth={self._max_depth}; it contains itself, so raise max_depth "
-            "or give it a way to end"
+            f" with max_depth={self._max_depth}; it contains itself: give it a way to end, such as "
+            "a member that is not required, or raise max_depth if it has one"
         )
 
     def is_recursive(self, pointer: str) -> bool:

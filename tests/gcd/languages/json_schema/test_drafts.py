@@ -389,7 +389,7 @@ def test_descriptions_of_openapi_are_quiet(schema: Any) -> None:
             },
             "the part at '/$defs/n/properties/v' has none",
         ),
-        ({"properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "raise max_depth"),
+        ({"properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "a way to end"),
     ],
 )
 def test_why_no_value_satisfies_a_schema(schema: Any, named: str) -> None:
