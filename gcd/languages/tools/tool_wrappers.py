@@ -1,6 +1,7 @@
 """This module takes off what providers put around tools.
 
     {"tools": [...]}, {"toolConfig": {"tools": [...]}}, {"functions": [...]}    a list with a name
+    {"result": {"tools": [...]}}                             MCP's answer to `tools/list`
     {"function_declarations": [...]}                         Gemini: several tools in one object
     {"type": "function", "function": {...}}                  OpenAI's chat completions
     {"toolSpec": {...}}                                      Bedrock
@@ -19,7 +20,7 @@ from gcd.errors import ConstraintError, UnsupportedSchemaError, at, shown
 from gcd.languages.tools.tool_keys import check_keys
 
 _LISTS = ("tools", "functions")
-_CONFIGS = ("toolConfig", "tool_config")
+_CONFIGS = ("toolConfig", "tool_config", "result")
 _SEVERAL = ("function_declarations", "functionDeclarations")
 _SINGLE = ("function", "toolSpec", "tool_spec")
 _MARKS = ("cachePoint", "cache_point")  # Bedrock: among tools, and none

@@ -346,6 +346,10 @@ BEDROCK = {"name": "f", "inputSchema": {"json": _CITY}}
         ),
         ([{"name": "f", "input_schema": _CITY}], "/0/input_schema"),
         ({"tools": [{"name": "f", "inputSchema": _CITY}]}, "/tools/0/inputSchema"),
+        (
+            {"jsonrpc": "2.0", "id": 1, "result": {"tools": [{"name": "f", "inputSchema": _CITY}]}},
+            "/result/tools/0/inputSchema",
+        ),
     ],
 )  # fmt: skip
 def test_wrappers_are_taken_off(tools: Any, pointer: str) -> None:
