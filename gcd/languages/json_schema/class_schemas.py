@@ -292,6 +292,8 @@ def _generator() -> type:
             if code is None:
                 return found
             if code[0] == "pydantic":
+                if "function" not in schema:
+                    return found
                 updates = (schema.get("metadata") or {}).get("pydantic_js_updates")
                 return bounded(found, schema["schema"], updates) if updates else found
             marked = found
@@ -307,12 +309,29 @@ def _generator() -> type:
 def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (package, name) of the Python code that validates in a core schema; None for none."""
     given = schema.get("function")
-    if not schema["type"].startswith("function-") or not isinstance(given, Mapping):
+    if schema["type"] in ("model", "dataclass"):
+        code = _at_the_end(schema)
+    elif schema["type"].startswith("function-") and isinstance(given, Mapping):
+        code = given["function"]
+    else:
+        code = None
+    if code is None:
         return None
-    code = given["function"]
     while isinstance(code, partial):
         code = code.func
     package = (getattr(code, "__module__", None) or "").partition(".")[0]
     name = getattr(code, "__qualname__", type(code).__qualname__).rpartition("<locals>.")[2]
     # What pydantic calls for addresses.
     return "pydantic" if package == "ipaddress" else package, name
+
+
+def _at_the_end(schema: Mapping[str, Any]) -> Any:
+    """The method of a class that sees a value when its members are known; None for none."""
+    if schema.get("custom_init"):
+        return schema["cls"].__init__
+    name = {"model": "model_post_init", "dataclass": "__post_init__"}[schema["type"]]
+    if not schema.get("post_init"):
+        return None
+    # Where a model has private attributes, pydantic's own method is around the model's.
+    own = getattr(schema["cls"], name)
+    return getattr(own, "__wrapped__", own)

@@ -549,6 +549,29 @@ class Positive(int):
         return core_schema.no_info_after_validator_function(positive, core_schema.int_schema())
 
 
+@dataclasses.dataclass
+class Checked:
+    n: int
+
+    def __post_init__(self) -> None:
+        positive(self.n)
+
+
+class CheckedModel(pydantic.BaseModel):
+    n: int
+    _seen: int = pydantic.PrivateAttr(0)
+
+    def model_post_init(self, context: Any) -> None:
+        positive(self.n)
+
+
+class Made(pydantic.BaseModel):
+    n: int
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n=positive(n))
+
+
 @pytest.mark.parametrize(
     ("annotation", "code", "pointer"),
     [
@@ -574,6 +597,9 @@ class Positive(int):
         ),
         (Even, "Even.is_even", "/$defs/Even/properties/n"),
         (Tree, "Tree.is_small", "/$defs/Tree"),
+        (Checked, "Checked.__post_init__", "/$defs/Checked"),
+        (CheckedModel, "CheckedModel.model_post_init", "/$defs/CheckedModel"),
+        (Made, "Made.__init__", "/$defs/Made"),
     ],
 )
 def test_code_that_no_automaton_runs_is_a_caveat(annotation: Any, code: str, pointer: str) -> None:
@@ -610,3 +636,12 @@ def test_code_for_the_whole_class_is_a_caveat_at_the_root() -> None:
 def test_pydantics_own_code_is_no_caveat(name: str) -> None:
     caveats = gcd.json_schema(model(TYPES[name][0]), unsupported="ignore").caveats
     assert [caveat for caveat in caveats if caveat.keyword == "validator"] == []
+
+
+def test_private_attributes_and_plain_dataclasses_have_no_code() -> None:
+    class Private(pydantic.BaseModel):
+        n: int
+        _seen: int = pydantic.PrivateAttr(0)
+
+    for kind in (Private, Person, Code, Book, Point):
+        assert gcd.json_schema(kind, unsupported="refuse").caveats == ()
