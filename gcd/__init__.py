@@ -118,6 +118,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """What needs torch is loaded when it is asked for: torch takes longer than all the rest."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("globally-constrained-decoding")
     if name not in _WITH_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_WITH_TORCH[name]), name)

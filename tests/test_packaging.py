@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+import gcd
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ("gcd", "hmm", "smc", "gcd_cli", "gcd_vllm")
@@ -40,3 +43,9 @@ def test_a_wheel_has_every_module_and_says_that_it_is_typed(wheel, package):
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
     found = {name for name in wheel if name.startswith(f"{package}/")}
     assert found == modules | {f"{package}/py.typed"}
+
+
+def test_the_version_is_that_of_the_installation():
+    assert gcd.__version__ == version("globally-constrained-decoding")
+    with pytest.raises(AttributeError, match="no attribute '__versions__'"):
+        gcd.__versions__  # noqa: B018
