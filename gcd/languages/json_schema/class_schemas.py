@@ -40,6 +40,14 @@ from gcd.languages.json_schema.keywords import VALIDATOR
 from gcd.languages.text import class_texts
 from gcd.languages.text.dialects import python, rust
 
+# Where the code of pydantic's types is; code from elsewhere in pydantic calls what users gave.
+_OWN = (
+    "pydantic.types",
+    "pydantic.networks",
+    "pydantic._internal._validators",
+    "pydantic._internal._generate_schema",
+    "pydantic._internal._model_construction",
+)
 _STRIPPED = r"\A(?:\S(?s:.*\S)?)?\z"
 
 
@@ -319,10 +327,11 @@ def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     while isinstance(code, partial):
         code = code.func
-    package = (getattr(code, "__module__", None) or "").partition(".")[0]
+    module = getattr(code, "__module__", None) or ""
     name = getattr(code, "__qualname__", type(code).__qualname__).rpartition("<locals>.")[2]
-    # What pydantic calls for addresses.
-    return "pydantic" if package == "ipaddress" else package, name
+    if isinstance(code, type) and module == "ipaddress":  # what pydantic calls for addresses
+        module = _OWN[0]
+    return "pydantic" if module in _OWN and name != "validate_email" else module, name
 
 
 def _at_the_end(schema: Mapping[str, Any]) -> Any:

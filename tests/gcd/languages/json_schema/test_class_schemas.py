@@ -596,6 +596,21 @@ class Made(pydantic.BaseModel):
             "/properties/x/propertyNames",
         ),
         (Even, "Even.is_even", "/$defs/Even/properties/n"),
+        (
+            Annotated[str, pydantic.AfterValidator(ipaddress.ip_address)],
+            "ip_address",
+            "/properties/x",
+        ),
+        (
+            Annotated[dict[str, int], pydantic.AfterValidator(Even.model_validate)],
+            "BaseModel.model_validate",
+            "/properties/x",
+        ),
+        (
+            Annotated[str, pydantic.AfterValidator(pydantic.TypeAdapter(int).validate_python)],
+            "TypeAdapter.validate_python",
+            "/properties/x",
+        ),
         (Tree, "Tree.is_small", "/$defs/Tree"),
         (Checked, "Checked.__post_init__", "/$defs/Checked"),
         (CheckedModel, "CheckedModel.model_post_init", "/$defs/CheckedModel"),
