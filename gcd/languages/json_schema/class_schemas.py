@@ -72,6 +72,7 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
     name = getattr(given, "__name__", repr(given))
     try:
         from pydantic import PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter
+        from pydantic_core import PydanticOmit, SchemaError
     except ImportError as error:
         raise ConstraintError(
             f"the schema is the type {name}, which pydantic would read; `pip install pydantic`, or "
@@ -88,10 +89,10 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
             f"class {name} has a member that no JSON describes: {error.message}; "
             "expected types that can be read from JSON"
         ) from error
-    except (PydanticUserError, NameError) as error:
-        raise ConstraintError(
-            f"pydantic cannot read the type {name}: {str(error).splitlines()[0]}"
-        ) from error
+    except (PydanticUserError, PydanticOmit, SchemaError, NameError) as error:
+        omitted = isinstance(error, PydanticOmit)
+        cause = "it has no JSON schema" if omitted else str(error).splitlines()[0]
+        raise ConstraintError(f"pydantic cannot read the type {name}: {cause}") from error
     if schema.keys() == {"$ref", "$defs", VALIDATOR}:  # of the whole class
         own = schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
         schema = {**own, **schema}
