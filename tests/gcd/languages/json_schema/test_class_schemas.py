@@ -504,9 +504,7 @@ def test_a_type_that_pydantic_cannot_read_is_named(monkeypatch: pytest.MonkeyPat
         gcd.json_schema(Exception)
     with pytest.raises(gcd.ConstraintError, match="it has no JSON schema"):
         gcd.json_schema(pydantic.json_schema.SkipJsonSchema[int])
-    with pytest.raises(
-        gcd.ConstraintError, match="pydantic cannot read the type"
-    ):
+    with pytest.raises(gcd.ConstraintError, match="pydantic cannot read the type"):
         gcd.json_schema(Annotated[int, Field(gt=2.5)])
     monkeypatch.setitem(sys.modules, "pydantic", None)
     with pytest.raises(gcd.ConstraintError, match="the type Person, which pydantic would read"):
