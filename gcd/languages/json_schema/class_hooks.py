@@ -10,7 +10,6 @@ from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.languages.json_schema.class_values import (
-    BOUNDS,
     NO_FILES,
     number_bounds,
     numerals,
@@ -23,6 +22,16 @@ from gcd.languages.text.dialects import TextPattern, refused, rust
 
 # Keywords that the generator leaves for the finisher; no finished schema has them.
 BYTES, KEYS = "~ bytes", "~ keys"
+_HOOKS = "pydantic.json_schema"  # where the hooks are that users write in annotations
+_ANNOTATIONS = (
+    "title",
+    "description",
+    "examples",
+    "default",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+)
 _BYTE_SIZE = r"^\s*(\d*\.?\d+)\s*(\w+)?"
 
 
@@ -49,11 +58,6 @@ class Finisher:
                 value = self.finished(value)
             found[keyword] = value
         of_bytes = found.pop(BYTES, False)
-        bounds = _decoded_bounds(found)
-        if bounds:
-            return refusal(
-                "an encoded value", f"with a bound ({bounds}) are not supported; remove it"
-            )
         name = found.get("format")
         if isinstance(name, str):
             replacement = _of_format(name, of_bytes)
@@ -64,8 +68,12 @@ class Finisher:
             content = schema["contentSchema"]
             found.pop("contentSchema")
             del found["contentMediaType"]
+            names = self._validators(content, set())
+            content = _without(content, VALIDATOR)
             label = json.dumps(content, default=str)
             build = partial(self._json_texts, content)
+            if names:
+                found[VALIDATOR] = ", ".join(names)
             found["pattern"] = TextPattern(label, "JSON", build)
         if found.get("pattern") == rust(_BYTE_SIZE) or found.get("pattern") == _BYTE_SIZE:
             found |= texts("ByteSize", class_texts.byte_sizes)
@@ -103,14 +111,70 @@ class Finisher:
 
     def _json_texts(self, content: Any) -> Automaton:
         """The JSON texts of a schema, which a string holds."""
-        return self._compile(self.finished({**content, "$defs": self._definitions}))
+        definitions = {k: _without(v, VALIDATOR) for k, v in self._definitions.items()}
+        return self._compile(self.finished({**content, "$defs": definitions}))
+
+    def _validators(self, schema: Any, seen: set[str]) -> list[str]:
+        """The Python code that looks at values of a schema, and of those it refers to."""
+        if isinstance(schema, list):
+            return [name for inner in schema for name in self._validators(inner, seen)]
+        if not isinstance(schema, Mapping):
+            return []
+        found = [schema[VALIDATOR]] if VALIDATOR in schema else []
+        reference = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+        if reference in self._definitions and reference not in seen:
+            seen.add(reference)
+            found += self._validators(self._definitions[reference], seen)
+        return found + [name for inner in schema.values() for name in self._validators(inner, seen)]
 
 
-def _decoded_bounds(schema: Mapping[str, Any]) -> str:
-    """The bounds on what a text stands for, as pydantic's hooks leave them in a schema."""
-    encoded = "contentSchema" in schema or schema.get("format") in ("base64", "base64url", "path")
-    lengths = ("minLength", "maxLength", "minItems", "maxItems") if encoded else ()
-    return ", ".join(name for name in (*BOUNDS, "multiple_of", *lengths) if name in schema)
+def is_user_hook(metadata: Mapping[str, Any], cls: Any) -> bool:
+    """Return whether the user changes the JSON schema of a type, in annotations or its class.
+
+    Args:
+        metadata: of its core schema.
+        cls: its class, or None.
+    """
+    config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
+    root = getattr(cls, "model_fields", {}).get("root")
+    extra = config.get("json_schema_extra") or getattr(root, "json_schema_extra", None)
+    if extra or metadata.get("pydantic_js_extra"):
+        return True
+    hooks = [
+        hook
+        for name in ("pydantic_js_functions", "pydantic_js_annotation_functions")
+        for hook in metadata.get(name, ())
+    ]
+    return not all(_is_pydantics(hook) for hook in hooks)
+
+
+def _is_pydantics(hook: Any) -> bool:
+    module = getattr(hook, "__module__", None) or ""
+    return module.partition(".")[0] == "pydantic" and module != _HOOKS
+
+
+def conjunction(changed: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that a hook changed, within what the validator of its type accepts."""
+    if _without(changed, *_ANNOTATIONS) == _without(plain, *_ANNOTATIONS):
+        return changed
+    return {"allOf": [changed, plain]}
+
+
+def _without(schema: Any, *keywords: str) -> Any:
+    """A schema without some keywords, here and in the schemas inside."""
+    if isinstance(schema, list):
+        return [_without(value, *keywords) for value in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {}
+    for keyword, value in schema.items():
+        if keyword in keywords:
+            continue
+        if keyword in (*NAMED, *DEFINITIONS) and isinstance(value, Mapping):
+            kept[keyword] = {name: _without(inner, *keywords) for name, inner in value.items()}
+        else:
+            kept[keyword] = _without(value, *keywords) if keyword in (*LISTS, *SINGLE) else value
+    return kept
 
 
 def _of_format(name: str, of_bytes: bool) -> dict[str, Any] | None:

@@ -20,11 +20,16 @@ from typing import Any, get_origin
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
-from gcd.languages.json_schema.class_hooks import BYTES, KEYS, Finisher
+from gcd.languages.json_schema.class_bounds import (
+    bounded,
+    bounds_of,
+    has_distinct_values,
+    indistinct,
+)
+from gcd.languages.json_schema.class_hooks import BYTES, KEYS, Finisher, conjunction, is_user_hook
 from gcd.languages.json_schema.class_values import (
     BOUNDS,
     NO_FILES,
-    bounded,
     dates,
     datetimes,
     decimal_numbers,
@@ -48,13 +53,15 @@ _OWN = (
     "pydantic._internal._generate_schema",
     "pydantic._internal._model_construction",
 )
+_PATTERN_CHECK = "_apply_constraint_with_incompatibility_info"  # around a schema of its own
 _STRIPPED = r"\A(?:\S(?s:.*\S)?)?\z"
 
 
 def is_class(given: Any) -> bool:
     """Return whether a value is a type, or pydantic's adapter of one, rather than a schema."""
     adapted = hasattr(given, "core_schema") and hasattr(given, "json_schema")
-    return isinstance(given, type) or get_origin(given) is not None or adapted
+    special = type(given).__module__ in ("typing", "typing_extensions")  # NewType, `type X = ...`
+    return isinstance(given, type) or get_origin(given) is not None or adapted or special
 
 
 def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
         ConstraintError: pydantic isn't installed, or has no JSON schema for a type, such as
             `Callable`.
     """
-    name = getattr(given, "__name__", repr(given))
+    name = repr(given) if get_origin(given) else getattr(given, "__name__", repr(given))
     try:
         from pydantic import PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter
         from pydantic_core import PydanticOmit, SchemaError
@@ -79,7 +86,7 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
             "give a JSON schema"
         ) from error
     try:
-        if hasattr(given, "model_json_schema"):
+        if isinstance(given, type) and hasattr(given, "model_json_schema"):
             schema = given.model_json_schema(schema_generator=_generator())
         else:
             adapter = given if isinstance(given, TypeAdapter) else TypeAdapter(given)
@@ -103,7 +110,9 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
 @lru_cache(maxsize=1)
 def _generator() -> type:
     """The class that generates; pydantic is imported when a class needs it."""
+    from pydantic import PydanticInvalidForJsonSchema
     from pydantic.json_schema import GenerateJsonSchema
+    from pydantic_core import PydanticOmit, SchemaError, SchemaValidator, ValidationError
 
     class ClassSchemas(GenerateJsonSchema):
         """JSON schemas with patterns in the dialect of each class."""
@@ -111,6 +120,7 @@ def _generator() -> type:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._configs: list[Mapping[str, Any]] = [{}]
+            self._seen: set[str | None] = set()
 
         def _inside(self, schema: Any, generate: Callable[[Any], Any]) -> Any:
             self._configs.append(schema.get("config") or self._configs[-1])
@@ -127,6 +137,13 @@ def _generator() -> type:
 
         def dataclass_schema(self, schema: Any) -> Any:
             return self._inside(schema, super().dataclass_schema)
+
+        def model_fields_schema(self, schema: Any) -> Any:
+            keys = schema.get("extras_keys_schema")
+            if keys is not None and keys != {"type": "str"}:
+                return refusal("the type of undeclared names", "is not supported; annotate "
+                               "`__pydantic_extra__` with dict[str, ...]")  # fmt: skip
+            return super().model_fields_schema(schema)
 
         def str_schema(self, schema: Any) -> Any:
             config = self._configs[-1]
@@ -172,7 +189,13 @@ def _generator() -> type:
                 paths = alias if isinstance(alias[0], list) else [alias]
                 if not any(len(path) == 1 for path in paths):
                     return refusal("a member", "at an AliasPath are not supported; use an alias")
-            return generate(schema)
+            try:
+                return generate(schema)
+            except PydanticOmit:
+                if self.field_is_required(schema, total=True):
+                    return refusal("a required member", "that SkipJsonSchema leaves out can never "
+                                   "be written; give it a default")  # fmt: skip
+                raise
 
         def model_field_schema(self, schema: Any) -> Any:
             return self._field(schema, super().model_field_schema)
@@ -183,11 +206,29 @@ def _generator() -> type:
         def dataclass_field_schema(self, schema: Any) -> Any:
             return self._field(schema, super().dataclass_field_schema)
 
+        def field_is_required(self, field: Any, total: bool) -> bool:
+            """A member whose default its own type refuses can't be left out."""
+            return super().field_is_required(field, total) or self._has_bad_default(field["schema"])
+
+        def _has_bad_default(self, schema: Any) -> bool:
+            checked = schema.get("validate_default", self._configs[-1].get("validate_default"))
+            if schema["type"] != "default" or "default" not in schema or not checked:
+                return False
+            try:
+                SchemaValidator(schema["schema"]).validate_python(schema["default"])
+            except ValidationError:
+                return True
+            except SchemaError:  # a part of a recursive type
+                return False
+            return False
+
         def literal_schema(self, schema: Any) -> Any:
-            return refused_constants(schema["expected"]) or super().literal_schema(schema)
+            return refused_constants(schema["expected"], of_enum=False) or super().literal_schema(
+                schema
+            )
 
         def enum_schema(self, schema: Any) -> Any:
-            return refused_constants(schema["members"]) or super().enum_schema(schema)
+            return refused_constants(schema["members"], of_enum=True) or super().enum_schema(schema)
 
         def is_subclass_schema(self, schema: Any) -> Any:
             return refusal("a class", "cannot be read from JSON")
@@ -214,6 +255,27 @@ def _generator() -> type:
             found = super().float_schema(schema)
             infinite = schema.get("allow_inf_nan", self._configs[-1].get("allow_inf_nan", True))
             return found if infinite else finite(found)
+
+        def set_schema(self, schema: Any) -> Any:
+            return indistinct(schema, "items_schema") or super().set_schema(schema)
+
+        def frozenset_schema(self, schema: Any) -> Any:
+            return indistinct(schema, "items_schema") or super().frozenset_schema(schema)
+
+        def chain_schema(self, schema: Any) -> Any:
+            """A chain of schemas, each of which reads what the one before it returns."""
+            first, *others = schema["steps"]
+            found = self.generate_inner(first)
+            for step in others:
+                code = _validator(step)
+                if code is not None and code[0] != "pydantic":
+                    found = self._with_validator(found, code[1])
+                elif _is_kept(first):
+                    found = {"allOf": [found, self.generate_inner(step)]}
+                else:
+                    return refusal("a chain of types", "of which the first changes the value "
+                                   "aren't supported")  # fmt: skip
+            return found
 
         def decimal_schema(self, schema: Any) -> Any:
             return {"anyOf": [*decimal_numbers(schema), decimal_text(schema)]}
@@ -256,6 +318,8 @@ def _generator() -> type:
                             "a URL", f"with a {default} but no schemes are not supported"
                         )
             schemes = tuple(schema.get("allowed_schemes") or ())
+            if "maxLength" in found:  # of the URL that pydantic writes, with a slash at its end
+                found["maxLength"] -= 1
             return {**found, **texts("url", class_texts.urls, schemes)}
 
         def multi_host_url_schema(self, schema: Any) -> Any:
@@ -271,7 +335,7 @@ def _generator() -> type:
             return self._mapping(schema, super().counter_schema)
 
         def _mapping(self, schema: Any, generate: Callable[[Any], Any]) -> Any:
-            found = generate(schema)
+            found = indistinct(schema, "keys_schema") or generate(schema)
             keys = schema.get("keys_schema")
             if keys is None:
                 return found
@@ -279,7 +343,7 @@ def _generator() -> type:
             if values is not None:
                 (found["additionalProperties"],) = values.values()
             names = self.generate_inner(keys)
-            if names != {"type": "string"}:
+            if names not in ({"type": "string"}, {}):
                 found["propertyNames"] = {KEYS: True, "allOf": [names]}
             return found
 
@@ -297,19 +361,58 @@ def _generator() -> type:
                     return refusal("an ImportString", "depend on what can be imported; use str")
                 case "pydantic", "PathType.validate_new":
                     return refusal("a NewPath", NO_FILES)
-            found = dict(super().generate_inner(schema))
-            if code is None:
+            is_own = code is not None and code[0] == "pydantic"
+            bounds = (
+                bounds_of(schema["function"]["function"])
+                if is_own and "function" in schema
+                else None
+            )
+            if bounds:
+                return bounded(self.generate_inner(schema["schema"]), schema["schema"], bounds)
+            found = self._with_hooks(schema)
+            if code is None or is_own:
                 return found
-            if code[0] == "pydantic":
-                if "function" not in schema:
-                    return found
-                updates = (schema.get("metadata") or {}).get("pydantic_js_updates")
-                return bounded(found, schema["schema"], updates) if updates else found
-            marked = found
-            if "ref" in schema:
-                marked = self.get_schema_from_definitions(found["$ref"]) or found
-            names = [*filter(None, [marked.get(VALIDATOR)]), code[1]]
-            marked[VALIDATOR] = ", ".join(names)
+            return self._with_validator(found, code[1])
+
+        def _with_validator(self, found: Any, name: str) -> Any:
+            found = dict(found)
+            marked = self.get_schema_from_definitions(found["$ref"]) if "$ref" in found else None
+            target = found if marked is None else marked
+            target[VALIDATOR] = ", ".join([*filter(None, [target.get(VALIDATOR)]), name])
+            return found
+
+        def _with_hooks(self, schema: Any) -> Any:
+            """The schema as hooks of its type change it, and as its validator reads values."""
+            is_known = "ref" in schema and schema["ref"] in self._seen
+            self._seen.add(schema.get("ref"))
+            found = super().generate_inner(schema)
+            is_changed = is_user_hook(schema.get("metadata") or {}, schema.get("cls"))
+            if is_known or not is_changed:
+                return found
+            try:
+                plain = self._inside(schema, self._without_hooks)
+            except PydanticInvalidForJsonSchema:
+                if _validator(schema) is None:
+                    raise
+                return found
+            target = self.get_schema_from_definitions(found["$ref"]) if "ref" in schema else None
+            if target is None:
+                return conjunction(found, plain)
+            both = conjunction(dict(target), plain)
+            target.clear()
+            target.update(both)
+            return found
+
+        def _without_hooks(self, schema: Any) -> Any:
+            if schema["type"] not in ("model", "dataclass"):
+                removed = {"ref", "metadata"} | (
+                    {"cls"} if schema["type"] == "typed-dict" else set()
+                )
+                return super().generate_inner({k: v for k, v in schema.items() if k not in removed})
+            found = dict(self.generate_inner(schema["schema"]))
+            extra = self._configs[-1].get("extra_fields_behavior")
+            if extra in ("allow", "forbid"):
+                found.setdefault("additionalProperties", extra == "allow")
             return found
 
     return ClassSchemas
@@ -322,6 +425,8 @@ def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
         code = _at_the_end(schema)
     elif schema["type"].startswith("function-") and isinstance(given, Mapping):
         code = given["function"]
+    elif schema["type"] in ("call", "named-tuple"):
+        code = _called(given or schema["cls"])
     else:
         code = None
     if code is None:
@@ -332,13 +437,35 @@ def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
     name = getattr(code, "__qualname__", type(code).__qualname__).rpartition("<locals>.")[2]
     if isinstance(code, type) and module == "ipaddress":  # what pydantic calls for addresses
         module = _OWN[0]
-    return "pydantic" if module in _OWN and name != "validate_email" else module, name
+    is_own = module in _OWN and name != "validate_email"
+    return "pydantic" if is_own or name == _PATTERN_CHECK else module, name
+
+
+def _is_kept(core: Mapping[str, Any]) -> bool:
+    """Whether a core schema returns plain JSON values as they are."""
+    if core["type"] == "union":
+        return all(_is_kept(c[0] if isinstance(c, tuple) else c) for c in core["choices"])
+    if core["type"] == "nullable":
+        return _is_kept(core["schema"])
+    return core["type"] in ("any", "bool", "float", "int", "none") or (
+        core["type"] == "str" and has_distinct_values(core)
+    )
+
+
+def _called(given: Any) -> Any:
+    """The function that a call schema calls; None for the class of a plain named tuple."""
+    if isinstance(given, type):
+        own = next(cls for cls in given.__mro__ if "__new__" in vars(cls))
+        return None if own.__bases__ == (tuple,) else own.__new__
+    return given
 
 
 def _at_the_end(schema: Mapping[str, Any]) -> Any:
     """The method of a class that sees a value when its members are known; None for none."""
     if schema.get("custom_init"):
         return schema["cls"].__init__
+    if schema["cls"].__new__ is not object.__new__:
+        return schema["cls"].__new__
     name = {"model": "model_post_init", "dataclass": "__post_init__"}[schema["type"]]
     if not schema.get("post_init"):
         return None

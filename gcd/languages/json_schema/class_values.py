@@ -16,15 +16,13 @@ from gcd.languages.values.multiples import multiples
 from gcd.languages.values.numbers import Bound, decimals, integers
 
 # pydantic's names of bounds, and JSON Schema's.
-_FACETS = {
+FACETS = {
     "gt": "exclusiveMinimum",
     "ge": "minimum",
     "lt": "exclusiveMaximum",
     "le": "maximum",
     "multiple_of": "multipleOf",
 }
-# Of texts, of arrays and of objects.
-_LENGTHS = {"minLength": ("minItems", "minProperties"), "maxLength": ("maxItems", "maxProperties")}
 BOUNDS = ("gt", "ge", "lt", "le")
 NO_FILES = "depend on the file system; use str or Path"
 _LARGEST = 10**300  # numbers beyond are infinite to a float, or soon will be
@@ -46,10 +44,14 @@ def refusal(name: str, reason: str) -> dict[str, Any]:
     return {"type": "string", "pattern": refused(name, reason)}
 
 
-def refused_constants(values: Sequence[Any]) -> dict[str, Any] | None:
-    """Refuse constants that JSON has no notation for; None for all others."""
+def refused_constants(values: Sequence[Any], *, of_enum: bool) -> dict[str, Any] | None:
+    """Refuse constants that pydantic doesn't read from JSON; None for all others.
+
+    A member of a plain `Enum` is read from its value in the enum, but not in a `Literal`.
+    """
     for value in values:
-        plain = value.value if isinstance(value, Enum) else value
+        is_plain = isinstance(value, Enum) and not isinstance(value, str | int | float)
+        plain = value.value if is_plain and of_enum else value
         if not isinstance(plain, str | int | float | None):
             kind = type(plain).__name__
             return refusal(f"constants of type {kind}", "are read by Python alone; use str or int")
@@ -101,35 +103,7 @@ def finite(found: dict[str, Any]) -> dict[str, Any]:
 
 def facets(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the bounds of a core schema by JSON Schema's names."""
-    return {_FACETS[k]: _number(schema[k]) for k in _FACETS if schema.get(k) is not None}
-
-
-def bounded(found: dict[str, Any], inner: Any, updates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema within bounds that pydantic checks in Python, and that stand in it already.
-
-    Python compares numbers with numbers, and measures what has a length; all else is an error
-    there. Bounds on what a text stands for are left, for `class_hooks` to refuse.
-
-    Args:
-        found: the schema with the bounds.
-        inner: the core schema without them.
-        updates: the bounds, by the names that pydantic gives them in the schema.
-    """
-    lengths = {k: v for k, v in updates.items() if k in _LENGTHS}
-    if lengths and found.get("type") == "object":
-        plain = {k: v for k, v in found.items() if k not in lengths}
-        return plain | {_LENGTHS[k][1]: v for k, v in lengths.items()}
-    while inner["type"] == "function-after":
-        inner = inner["schema"]
-    if inner["type"] not in ("union", "literal", "any"):
-        return found
-    plain = {k: v for k, v in found.items() if k not in updates}
-    if lengths.keys() == updates.keys():
-        more = {name: v for k, v in lengths.items() for name in (k, *_LENGTHS[k])}
-        return {"allOf": [plain, {"type": ["string", "array", "object"], **more}]}
-    if all(k in _FACETS and isinstance(v, int | float) for k, v in updates.items()):
-        return {"allOf": [plain, {"type": "number", **facets(updates)}]}
-    return found
+    return {FACETS[k]: _number(schema[k]) for k in FACETS if schema.get(k) is not None}
 
 
 def decimal_numbers(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -156,7 +130,7 @@ def _number(value: Any) -> int | float:
 
 def decimal_text(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of the strings that a `Decimal` accepts."""
-    options = {k: schema[k] for k in _FACETS if schema.get(k) is not None}
+    options = {k: schema[k] for k in FACETS if schema.get(k) is not None}
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     return texts("decimal", _decimals_between, digits=digits, places=places, **options)
 
@@ -185,7 +159,7 @@ def _bounds(given: Mapping[str, Any]) -> tuple[Bound | None, Bound | None]:
 
 def number_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the bounds of a JSON schema by pydantic's names."""
-    return {short: schema[name] for short, name in _FACETS.items() if name in schema}
+    return {short: schema[name] for short, name in FACETS.items() if name in schema}
 
 
 def numerals(kind: str, multiple_of: Any = None, **bounds: Any) -> Automaton:

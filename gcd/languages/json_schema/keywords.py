@@ -18,7 +18,7 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 _TOO_LARGE = 10**MAX_DIGITS
 CONTAINER = "x-python-container"  # how Python writes an array: "list", "tuple" or "set"
-VALIDATOR = "x-python-validator"  # made here: Python code that also looks at the value
+VALIDATOR = "~ validator"  # made here: Python code that also looks at the value
 ABSENT = "x-absent"  # names of members that must not be there; made here, not written by users
 
 UNSEEN = "x-contains-unseen"  # made here: `unevaluatedItems` does not see what `contains` found

@@ -262,6 +262,17 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: st
         (Annotated[pathlib.Path, Field(max_length=3)], "bound"),
         (Annotated[pydantic.Secret[int], Field(gt=2)], "bound"),
         (Annotated[bool, Field(gt=0)], "bound"),
+        (Annotated[uuid.UUID, Field(max_length=99)], "bound"),
+        (Annotated[Inner, Field(min_length=1)], "bound"),
+        (Annotated[list[int] | Inner, Field(min_length=1)], "bound"),
+        (Annotated[Date | int, Field(gt=3)], "bound"),
+        (Annotated[bytes | list[int], Field(max_length=2)], "bound"),
+        (Annotated[pydantic.AnyUrl, Field(max_length=12)], "bound"),
+        (Annotated[int, pydantic.BeforeValidator(abs), Field(gt=3)], "Python code changes"),
+        (Annotated[set[int | bool], Field(min_length=2)], "least size"),
+        (Annotated[dict[float, int], Field(min_length=2)], "least size"),
+        (Literal[Color.RED], "constants of type Color"),
+        (Annotated[list[int], pydantic.WithJsonSchema({"type": "string"})], "no value"),
     ],
 )
 def test_what_no_automaton_says_is_refused_with_its_place(annotation: Any, named: str) -> None:
@@ -569,6 +580,28 @@ class CheckedModel(pydantic.BaseModel):
         positive(self.n)
 
 
+class Pair(Point):
+    def __new__(cls, x: int, y: float) -> Any:
+        return super().__new__(cls, positive(x), y)
+
+
+class New(pydantic.BaseModel):
+    n: int
+
+    def __new__(cls, **members: Any) -> Any:
+        positive(members["n"])
+        return super().__new__(cls)
+
+
+class Chained:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        plain = core_schema.no_info_plain_validator_function(positive)
+        return core_schema.chain_schema([core_schema.int_schema(), plain])
+
+
 class Made(pydantic.BaseModel):
     n: int
 
@@ -619,6 +652,14 @@ class Made(pydantic.BaseModel):
         (Checked, "Checked.__post_init__", "/$defs/Checked"),
         (CheckedModel, "CheckedModel.model_post_init", "/$defs/CheckedModel"),
         (Made, "Made.__init__", "/$defs/Made"),
+        (New, "New.__new__", "/$defs/New"),
+        (Pair, "Pair.__new__", "/$defs/Pair"),
+        (Chained, "positive", "/properties/x"),
+        (
+            pydantic.Json[list[Annotated[int, pydantic.AfterValidator(positive)]]],
+            "positive",
+            "/properties/x",
+        ),
     ],
 )
 def test_code_that_no_automaton_runs_is_a_caveat(annotation: Any, code: str, pointer: str) -> None:
