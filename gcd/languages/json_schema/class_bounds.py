@@ -24,8 +24,9 @@ _SIZED = {"list": "array", "tuple": "array", "set": "array", "frozenset": "array
 _NUMBERS = ("int", "float", "decimal", "fraction", "literal", "any")
 _WITHOUT_LENGTH = ("int", "float", "bool", "none")
 _WITHOUT_ORDER = ("bool", "none", "str", "list", "tuple", "set", "frozenset", "dict")
+_VALIDATORS = "pydantic._internal._validators"
 _TRANSPARENT = (
-    "pydantic._internal._validators.defaultdict_validator",
+    f"{_VALIDATORS}.defaultdict_validator",
     "pydantic.types.ByteSize._validate",
     "pydantic.types.SecretStr",
 )
@@ -34,9 +35,11 @@ _CHANGES = ("strip_whitespace", "to_lower", "to_upper")
 
 def bounds_of(code: Any) -> dict[str, Any] | None:
     """Return the bounds that one of pydantic's own functions checks; None for other functions."""
-    if getattr(code, "__name__", "") == "forbid_inf_nan_check":
+    function, named = (code.func, code.keywords) if isinstance(code, partial) else (code, {})
+    if getattr(function, "__module__", None) != _VALIDATORS:
+        return None
+    if function.__name__ == "forbid_inf_nan_check":
         return {"allow_inf_nan": False}
-    named = code.keywords if isinstance(code, partial) else {}
     return dict(named) if named and named.keys() <= _BOUNDS else None
 
 

@@ -16,6 +16,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
@@ -269,6 +270,10 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: st
         (Annotated[bytes | list[int], Field(max_length=2)], "bound"),
         (Annotated[pydantic.AnyUrl, Field(max_length=12)], "bound"),
         (Annotated[int, pydantic.BeforeValidator(abs), Field(gt=3)], "Python code changes"),
+        (
+            Annotated[int, pydantic.AfterValidator(partial(max, ge=1)), Field(gt=3)],
+            "Python code changes",
+        ),
         (Annotated[set[int | bool], Field(min_length=2)], "least size"),
         (Annotated[dict[float, int], Field(min_length=2)], "least size"),
         (Literal[Color.RED], "constants of type Color"),
