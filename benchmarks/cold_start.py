@@ -1,131 +1,100 @@
-"""How long the first mask takes where nothing is compiled yet, and what is compiled meanwhile.
+"""Seconds from the start of a process to its first mask, and of the imports that users wait for.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.cold_start [--kernels]
+    OMP_NUM_THREADS=1 python -m benchmarks.cold_start [--wheel] [--repeats 5]
 
-Each run is a process of its own: `import gcd`, a JSON schema, its lifting to a small vocabulary,
-the first packed mask; with an empty cache of compiled code, with the cache that this left, and with
-an empty one but without the second process that compiles kernels of tokens meanwhile; then
-`python -m scripts.warm_up`, which compiles everything, with an empty one. The parts are seconds of
-wall-clock; beside the total stands the processor time of the first process. `--kernels` lists what
-one process compiles, for which types, in how long.
+Each figure is the median over fresh processes, taken in turns: `import gcd`, a JSON schema, its
+lifting to a small vocabulary, and the first packed mask; and whole commands. With `--wheel` the
+package is built and installed without its dependencies into a folder of its own, and the processes
+read it from there instead of the checkout.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
-
-def first_mask() -> dict[str, Any]:
-    """Seconds for each part, in this process, and the kernels that were compiled."""
-    times = [time.perf_counter()]
-
-    import gcd
-
-    times.append(time.perf_counter())
-    compiled = record_compilations()
-    from gcd.warm_up import SCHEMA, vocabulary
-
-    automaton = gcd.json_schema(SCHEMA)
-    times.append(time.perf_counter())
-    lifted = gcd.lift(automaton, vocabulary())
-    times.append(time.perf_counter())
-    assert gcd.Matcher(lifted, budget=60).mask().any()
-    times.append(time.perf_counter())
-    names = ("import gcd", "schema", "lift", "mask")
-    parts = dict(zip(names, (after - before for before, after in pairwise(times)), strict=True))
-    return parts | {
-        "total": times[-1] - times[0],
-        "processor": time.process_time(),
-        "kernels": compiled,
-    }
-
-
-def record_compilations() -> list[tuple[float, str, str]]:
-    """A list that grows by (own seconds, function, types) with each function that is compiled."""
-    from numba.core import event
-
-    compiled: list[tuple[float, str, str]] = []
-    running: list[list[float]] = []
-
-    class Recorder(event.Listener):
-        def on_start(self, event: Any) -> None:
-            running.append([time.process_time(), 0.0])
-
-        def on_end(self, event: Any) -> None:
-            start, inside = running.pop()
-            seconds = time.process_time() - start
-            if running:
-                running[-1][1] += seconds
-            function = event.data["dispatcher"].py_func
-            name = f"{function.__module__}.{function.__name__}"
-            compiled.append((seconds - inside, name, str(event.data["args"])))
-
-    event.register("numba:compile", Recorder())
-    return compiled
+FIRST_MASK = """
+import time
+times = [time.perf_counter()]
+import gcd
+times.append(time.perf_counter())
+schema = {"type": "object", "required": ["name"], "properties": {
+    "name": {"type": "string", "maxLength": 20},
+    "n": {"type": "integer", "minimum": 0, "maximum": 100},
+    "tags": {"type": "array", "items": {"type": "string"}}}}
+automaton = gcd.json_schema(schema)
+times.append(time.perf_counter())
+tokens = [bytes([i]) for i in range(256)] + [b'{"', b'":', b'",', b"name", b""]
+lifted = gcd.lift(automaton, gcd.Vocabulary.from_bytes(tokens, eos_ids=[len(tokens) - 1]))
+times.append(time.perf_counter())
+assert gcd.Matcher(lifted, budget=60).mask().any()
+times.append(time.perf_counter())
+print(*(after - before for before, after in zip(times, times[1:])))
+"""
+PARTS = ("import gcd", "schema", "lift", "mask")
+COMMANDS = {
+    "whole process to the first mask": ["-c", FIRST_MASK],
+    "import smc": ["-c", "import smc"],
+    "gcd --help": ["-m", "gcd_cli.main", "--help"],
+    "experiments.run --help": ["-m", "experiments.run", "--help"],
+}
 
 
-def run(*command: str, cache: str, **variables: str) -> str:
-    """What a process of its own says, with compiled code in this folder."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": cache, "PYTHONPATH": str(ROOT)} | variables
-    return subprocess.run(
+def run(command: list[str], path: Path) -> tuple[float, str]:
+    """Return the seconds that a process takes, and what it prints."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])}
+    start = time.perf_counter()
+    done = subprocess.run(
         [sys.executable, *command],
         env=environment,
-        cwd=ROOT,
+        cwd=path,
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-    ).stdout
+    )
+    return time.perf_counter() - start, done.stdout
+
+
+def install(folder: str) -> Path:
+    """Build a wheel of the checkout and unpack it into a folder."""
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, ROOT],
+        check=True,
+    )
+    return Path(folder)
 
 
 def main() -> None:
-    """Parse the command line, run, print tables."""
+    """Parse the command line, run, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kernels", action="store_true", help="list what was compiled")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--wheel", action="store_true", help="run what a wheel installs")
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    if options.here:
-        print(json.dumps(first_mask()))
-        return
-    rows = {}
-    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as other:
-        rows["empty"] = json.loads(run(__file__, "--here", cache=cache))
-        rows["full"] = json.loads(run(__file__, "--here", cache=cache))
-        rows["empty, one process"] = json.loads(
-            run(__file__, "--here", cache=other, GCD_WARM_UP="1")
-        )
-    kernels = rows["empty, one process"]["kernels"]
-    assert not rows["full"]["kernels"], "all was compiled already"
-    for row in rows.values():
-        del row["kernels"]
-    columns = list(rows["empty"])
-    print(f"| cache | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-    for state, row in rows.items():
-        print(f"| {state} | {' | '.join(f'{row[name]:.1f}' for name in columns)} |")
-    with tempfile.TemporaryDirectory() as cache:
-        start = time.perf_counter()
-        run("-m", "scripts.warm_up", cache=cache)
-        seconds = time.perf_counter() - start
-    print(f"\n`python -m scripts.warm_up`, empty cache: {seconds:.1f} s")
-    own = [kernel for kernel in kernels if not kernel[1].startswith("numba.")]
-    print(
-        f"\n{len(kernels)} functions compiled, {len(own)} of them ours, in "
-        f"{sum(kernel[0] for kernel in kernels):.1f} s of processor time"
-    )
-    if options.kernels:
-        print("\n| seconds | function | types |\n|---|---|---|")
-        for seconds, name, types in sorted(kernels, reverse=True):
-            print(f"| {seconds:.2f} | {name} | {types} |")
+    seconds: dict[str, list[float]] = {name: [] for name in (*PARTS, *COMMANDS)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = install(folder) if options.wheel else ROOT
+        for repeat in range(options.repeats + 1):  # the first one fills the caches of the disk
+            for name, command in COMMANDS.items():
+                total, printed = run(command, path)
+                parts = (
+                    dict(zip(PARTS, map(float, printed.split()), strict=True))
+                    if (command[1] is FIRST_MASK)
+                    else {}
+                )
+                for part, value in {name: total, **parts}.items():
+                    if repeat:
+                        seconds[part].append(value)
+    print("| | seconds |\n|---|---|")
+    for name, values in seconds.items():
+        print(f"| {name} | {statistics.median(values):.2f} |")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ time inside of the model is that of its forward passes, which hooks time. The ev
 are relative to is exact where the sequences of tokens are few enough to enumerate, else the mean of
 two long runs of ours with many particles; which it is is printed.
 
-    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.smc
+    OMP_NUM_THREADS=1 python -m benchmarks.smc
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ model is a table of random log-probabilities, whose own time is taken off. All g
 constraint with the same random numbers, in turns, on one thread; counted is processor time, which
 other work on the machine changes less than it does the clock.
 
-    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.static_step [FILE.tiktoken]
+    OMP_NUM_THREADS=1 python -m benchmarks.static_step [FILE.tiktoken]
 """
 
 from __future__ import annotations

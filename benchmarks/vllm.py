@@ -23,9 +23,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# What needs numba is imported where it is used: vLLM's worker on CPUs imports this module again,
-# and fails to start beside llvmlite.
-
 SIDES = {  # vLLM's structured output, or none
     "ours": None,
     "xgrammar": {"backend": "xgrammar"},

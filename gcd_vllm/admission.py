@@ -96,7 +96,7 @@ class Engine:
             return self._cache
 
     def warm_up(self) -> None:
-        """Read the vocabulary and compile kernels beside the start of the engine."""
+        """Read the vocabulary while the engine starts."""
 
         def work() -> None:
             try:

@@ -1,4 +1,4 @@
-"""This module computes how probably a text is completed at any length: beta without a budget.
+"""The probability that a text is completed at any length: beta without a budget.
 
     beta_unbounded(h, s) = the limit of beta_r(h, s) as r grows
                          = sum over h' of  A(h, h') u_unbounded(h', s)
@@ -42,8 +42,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from hmm import recursion
@@ -106,6 +104,10 @@ class Components(NamedTuple):
     def of(cls, edges: Edges) -> Components:
         """Find the components of the graph of these edges."""
         S, source, target = edges.num_states, edges.source, edges.target
+        # Half a second to import, and only this lookahead needs it.
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
         graph = csr_array((np.ones(len(source), np.int8), (source, target)), (S, S))
         count, component = connected_components(graph, directed=True, connection="strong")
         component = component.astype(np.int64)
@@ -146,7 +148,9 @@ class _BetaRows:
         log_scale[CERTAIN] = 0
         row_of = np.full(S, NOTHING)
         row_of[edges.final] = CERTAIN
-        scratch = recursion.Scratch.of(self.at_once, hmm) if hmm.device.type == "cpu" else None
+        scratch = None
+        if hmm.device.type == "cpu":
+            scratch = recursion.Scratch.of(self.at_once, hmm, edges, b, log_scale)
         self.level = recursion.Level(row_of, b, log_scale, scratch)
 
     def compute(self, states: Int64[np.ndarray, "n"], *, in_place: bool) -> None:

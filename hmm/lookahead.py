@@ -1,4 +1,4 @@
-"""This module asks an HMM about the next token, under a constraint and a remaining budget.
+"""An HMM's probabilities of the next token, under a constraint and a remaining budget.
 
 Let predicted(h) be the distribution of the hidden state that will emit the next token, given the
 prefix: `initial` before the first token, filter · A afterwards. With r tokens left, in state s,
@@ -176,35 +176,26 @@ def _compiled(
     emission: Float[Tensor, "items H"],
 ) -> Expected:
     """Do the work of `_expect` in compiled loops, on the CPU."""
-    if emission.dtype != predicted.dtype:
+    predicted = predicted.to(table.completion.b.dtype)
+    if emission.dtype != predicted.dtype or not emission.is_contiguous():
         used, item = item.unique(return_inverse=True)
         emission = emission[used].to(predicted.dtype)
-    batch, completion, shape = table.batch, table.completion, symbol.shape
+    shape = symbol.shape
     log_joint, log_mass = (torch.empty(shape, dtype=torch.float64, device="cpu") for _ in range(2))
     missing = torch.zeros(len(states), dtype=torch.bool, device="cpu")
-    arrays = (
-        states,
-        remaining,
+    tensors = (
+        states.long(),
+        remaining.long(),
         symbol.contiguous(),
         item.contiguous(),
         predicted.contiguous(),
         emission,
-        batch.num_classes[batch.automaton_of[states.clamp(min=0)]],
-        batch.first_state[states.clamp(min=0)],
-        batch.row_start,
-        batch.delta_flat,
-        batch.steps_after_flat,
-        table.number,
-        completion.entry,
-        table.settled,
-        completion.b,
-        completion.log_scale,
         log_joint,
         log_mass,
         missing,
     )
-    numbers = (part.numpy() if isinstance(part, Tensor) else part for part in arrays)
-    shared_out(kernels.expect, len(states), *numbers)
+    arrays = (tensor.numpy() for tensor in tensors)
+    shared_out(kernels.expect, len(states), table.compiled, *arrays)
     if missing.numpy().any():
         raise _no_row(table, remaining)
     return Expected(log_joint, log_mass)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,14 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.edges import Edges, class_emission
 from hmm.eventual import eventually
+from hmm.kernels.lookahead import Tables
 from hmm.kernels.recursion import COMPUTED
 from hmm.model import HMM
 from hmm.recursion import Completion, Start, completion, needed_pairs
 
 MAX_BYTES = 2 << 30
 """What a table may take in memory by default."""
+_DERIVED = ("compiled", "without_budget")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +100,29 @@ class LookaheadTable:
         parts = (*self.completion[:3], *(self.beta_unbounded or ())[:3], self.class_emission)
         return sum(part.numel() * part.element_size() for part in parts)
 
-    @property
+    @cached_property
+    def compiled(self) -> Tables:
+        """What compiled loops read of the table, on the CPU."""
+        batch, completion = self.batch, self.completion
+        return Tables(
+            batch.automaton_of.numpy(),
+            batch.first_state.numpy(),
+            batch.row_start.numpy(),
+            batch.num_classes.numpy(),
+            batch.delta_flat.numpy(),
+            batch.steps_after_flat.numpy(),
+            self.number.numpy(),
+            completion.entry.numpy(),
+            completion.b.numpy(),
+            completion.log_scale.numpy(),
+            completion.settled,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made from the rest, and can't be pickled."""
+        return {name: value for name, value in vars(self).items() if name not in _DERIVED}
+
+    @cached_property
     def without_budget(self) -> LookaheadTable:
         """The table in which every remaining budget stands for one without end.
 

@@ -66,24 +66,47 @@ class Scratch(NamedTuple):
     Attributes:
         u: blocks of rows before the transition, as many as are in use at a time; a thread takes
             one and puts it back, so that it is found in its cache.
-        log_u: log of the scale of each row before.
-        rows, log_rows: after the transition.
+        rows: after the transition.
+        arrays: what compiled loops read and write, `rows` among them.
     """
 
     u: list[Float[Tensor, "together H"]]
-    log_u: Float64[Tensor, "n"]
     rows: Float[Tensor, "n H"]
-    log_rows: Float64[Tensor, "n"]
+    arrays: kernels.Arrays
 
     @classmethod
-    def of(cls, n: int, hmm: HMM) -> Scratch:
-        """Allocate the memory for up to n rows of this model."""
+    def of(
+        cls,
+        n: int,
+        hmm: HMM,
+        edges: Edges,
+        b: Float[Tensor, "all H"],
+        log_scale: Float64[Tensor, "all"],
+    ) -> Scratch:
+        """Allocate the memory for up to n rows of this model.
+
+        Args:
+            n: how many.
+            hmm, edges: what they are computed from.
+            b, log_scale: the table that they go to.
+        """
         H, blocks = hmm.num_states, min(torch.get_num_threads(), -(-n // _TOGETHER))
+        rows = _empty(n, H, hmm)
         return cls(
             u=[_empty(min(n, _TOGETHER), H, hmm) for _ in range(blocks)],
-            log_u=torch.empty(n, dtype=torch.float64, device="cpu"),
-            rows=_empty(n, H, hmm),
-            log_rows=torch.empty(n, dtype=torch.float64, device="cpu"),
+            rows=rows,
+            arrays=kernels.Arrays(
+                edges.start,
+                edges.target,
+                edges.set_of,
+                edges.mass.numpy(),
+                edges.log_mass.numpy(),
+                b.numpy(),
+                log_scale.numpy(),
+                np.empty(n),
+                rows.numpy(),
+                np.empty(n),
+            ),
         )
 
 
@@ -93,7 +116,7 @@ class Level(NamedTuple):
     Attributes:
         before: entry of each state at the level before.
         b, log_scale: all rows so far.
-        scratch: on the CPU, where to compute; None takes memory that is given back.
+        scratch: on the CPU, where to compute.
     """
 
     before: Int64[np.ndarray, "S"]
@@ -156,7 +179,8 @@ def completion(
     whole = bool((needed.sum(axis=1) + len(edges.final) == alive.sum(axis=1)).all())
     at_once = rows_at_once(hmm)
     compiled = hmm.device.type in _COMPILED
-    scratch = Scratch.of(min(at_once, edges.num_states), hmm) if compiled else None
+    room = min(at_once, edges.num_states)
+    scratch = Scratch.of(room, hmm, edges, b, log_scale) if compiled else None
     todo = np.empty(edges.num_states, np.int64)
     used, settled = COMPUTED, False
     for r in range(1, levels):
@@ -209,7 +233,7 @@ def rows_of(
 ) -> Bool[np.ndarray, "n"]:
     """Compute the rows of these states; those that moved are put behind the rows in use."""
     if hmm.device.type in _COMPILED:
-        return _rows_compiled(hmm, edges, level, states, used, tolerance)
+        return _rows_compiled(hmm, level, states, used, tolerance)
     u, log_u = _sum_in_layers(edges, level, states)
     room = slice(used, used + len(states))
     rows, log_rows = level.b[room], level.log_scale[room]
@@ -227,7 +251,6 @@ def rows_of(
 
 def _rows_compiled(
     hmm: HMM,
-    edges: Edges,
     level: Level,
     states: Int64[np.ndarray, "n"],
     used: int,
@@ -239,46 +262,22 @@ def _rows_compiled(
     known which are kept: what is fresh from the system is slow to be written for the first time.
     """
     n = len(states)
-    free, log_u, rows, log_rows = level.scratch or Scratch.of(n, hmm)
+    assert level.scratch is not None
+    free, rows, arrays = level.scratch
     moved = np.empty(n, np.bool_)
-    b, log_scale = level.b.numpy(), level.log_scale.numpy()
-    sums = (
-        states,
-        edges.start,
-        edges.target,
-        edges.set_of,
-        edges.mass.numpy(),
-        edges.log_mass.numpy(),
-        level.before,
-        b,
-        log_scale,
-    )
-    scales = (
-        states,
-        level.before,
-        b,
-        log_scale,
-        log_u.numpy(),
-        tolerance,
-        rows.numpy(),
-        log_rows.numpy(),
-        moved,
-    )
+    before = level.before
 
     def some_rows(number: int) -> None:
         first, last = number * _TOGETHER, min((number + 1) * _TOGETHER, n)
         u = free.pop()
-        kernels.sum_edges(first, last, *sums, u.numpy(), log_u.numpy())
+        kernels.sum_edges(arrays, first, last, states, before, u.numpy())
         hmm.transition.backward(u[: last - first], out=rows[first:last])
         free.append(u)
-        kernels.rescale(first, last, *scales)
+        kernels.rescale(arrays, first, last, states, before, tolerance, moved)
 
     in_turn(some_rows, -(-n // _TOGETHER))
     kept = np.flatnonzero(moved)
-    room = slice(used, used + len(kept))
-    shared_out(
-        kernels.store, len(kept), kept, rows.numpy(), log_rows.numpy(), b[room], log_scale[room]
-    )
+    shared_out(kernels.store, len(kept), arrays, kept, used)
     return moved
 
 

@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def _checked_modules() -> list[str]:
-    """Every module of ours but the compiled kernels, which numba compiles from their own source."""
+    """Every module of ours but those that are compiled."""
     names = []
     for package in ("gcd", "hmm", "smc"):
         for path in sorted((_ROOT / package).rglob("*.py")):
@@ -34,7 +34,7 @@ def _checked_modules() -> list[str]:
 # run tests side by side share what is cached, and have one thread each.
 _USERS_CACHE = "GCD_USERS_CACHE_DIR"
 if "PYTEST_XDIST_WORKER" in os.environ:
-    for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_variable, "1")
 else:
     _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -12,19 +13,31 @@ from pathlib import Path
 import pytest
 
 import gcd
+from gcd.support.native import FOLDERS, RECORD, SUFFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ("gcd", "hmm", "smc", "gcd_cli", "gcd_vllm")
+KERNELS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob(f"*{SUFFIX}"))
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> list[str]:
-    """The names of the files in a wheel, built of a copy: a build leaves files in its source."""
+    """The names of the files in a wheel, built of a copy: a build leaves files in its source.
+
+    The kernels are those of the checkout: to compile them again takes a minute.
+    """
     source = tmp_path_factory.mktemp("source")
-    nothing = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    platform = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    for path in KERNELS:
+        kernel = source / "build" / platform / path.relative_to(ROOT)
+        kernel.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, kernel)
+    if (ROOT / "build" / "cython").is_dir():
+        shutil.copytree(ROOT / "build" / "cython", source / "build" / "cython")
+    nothing = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", "built.*.json")
     for name in (*LIBRARY, "experiments", "configs", "scripts", "tests", "benchmarks"):
         shutil.copytree(ROOT / name, source / name, ignore=nothing)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     build = "import setuptools.build_meta as backend; backend.build_wheel('.')"
     done = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True)
@@ -42,7 +55,11 @@ def test_a_wheel_installs_the_library_and_nothing_else(wheel):
 def test_a_wheel_has_every_module_and_says_that_it_is_typed(wheel, package):
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
     found = {name for name in wheel if name.startswith(f"{package}/")}
-    assert found == modules | {f"{package}/py.typed"}
+    kernels = {
+        str(path.relative_to(ROOT)) for path in KERNELS if path.is_relative_to(ROOT / package)
+    }
+    records = {f"{folder}/{RECORD}" for folder in FOLDERS if folder.startswith(f"{package}/")}
+    assert found == modules | kernels | records | {f"{package}/py.typed"}
 
 
 def test_the_version_is_that_of_the_installation():

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
@@ -44,7 +44,6 @@ _HASHED = 64  # states
 _PER_ENTRY, _PER_STATE = 12, 64
 # Units for a byte of a set of strings, and for a row of a table, that an interpreted loop looks at.
 _PER_BYTE, _PER_ROW = 40, 1000
-_PLAIN: Final = ("C_CONTIGUOUS", "WRITEABLE")  # the one layout that kernels are compiled for
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +85,7 @@ class Automaton:
         """Trim, minimise and number canonically any deterministic table with initial state 0."""
         spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
         table, accepting, class_of_byte = canonical(
-            np.require(delta, np.int32, _PLAIN),
-            np.require(accepting, None, _PLAIN),
-            np.require(class_of_byte, None, _PLAIN),
+            _plain(delta, np.int32), _plain(accepting), np.ascontiguousarray(class_of_byte)
         )
         if accepting.size == 0:
             return cls.empty()
@@ -171,14 +168,12 @@ class Automaton:
         if sum(part.num_states for part in parts) > max_states():
             raise StateLimitError(max_states())
         *table, count, work = joining.join(
-            np.concatenate([part.delta.ravel() for part in tables]),
-            np.concatenate([part.accepting for part in tables]),
-            np.stack([part.class_of_byte for part in tables]),
-            np.cumsum([0, *(part.delta.size for part in tables)]),
-            np.cumsum([0, *(part.num_states for part in tables)]),
-            np.array([number[id(part)] for part in parts], np.int32),
-            np.array(joints, np.int32).reshape(-1, 2),
-            np.array(skips, np.int32).reshape(-1, 2),
+            [part.delta for part in tables],
+            [part.accepting for part in tables],
+            [part.class_of_byte for part in tables],
+            [number[id(part)] for part in parts],
+            joints,
+            skips,
             num_nodes,
             (start, end, absorbing),
             kernel_limits(),
@@ -397,14 +392,7 @@ class Automaton:
         """Return the first shortest string from a state; `EmptyLanguageError` if there is none."""
         if self.is_empty:
             raise EmptyLanguageError("the language has no string, hence no shortest one")
-        distance = graph.distances_to_accept(self.delta, self.accepting)
-        string = bytearray()
-        while distance[state] > 0:
-            after = self.transitions[state]
-            byte = int(np.argmax((after >= 0) & (distance[after] == distance[state] - 1)))
-            string.append(byte)
-            state = int(after[byte])
-        return bytes(string)
+        return graph.shortest(self.delta, self.accepting, self.class_of_byte, state)
 
     @cached_property
     def longest_length(self) -> int | None:
@@ -461,6 +449,12 @@ class Automaton:
 
     def __repr__(self) -> str:
         return f"Automaton({self.num_states} states, {self.delta.shape[1]} byte classes)"
+
+
+def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
+    """Return an array that an automaton may keep; a read-only one may be a view of another."""
+    plain = np.ascontiguousarray(array, dtype)
+    return plain if plain.flags.writeable else plain.copy()
 
 
 def _as_bytes(text: str | bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""This module takes what engines hand over: token ids, numbers of tokens, and rows for masks.
+"""Arguments from engines: token ids, numbers of tokens, and rows for masks.
 
 Engines have tensors, arrays and lists. Whole numbers of each kind are taken, and so are rows on the
 CPU, which are written in place; everything else is refused by name. numpy would not do so: it makes
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32, Int64
 
-_INT64 = np.dtype(np.int64)
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _INT = frozenset((int,))
 
 
@@ -41,7 +41,7 @@ def whole_numbers(given: Any, what: str = "token") -> Int64[np.ndarray, "..."]:
         numbers = np.asarray(given)
     if numbers.size and numbers.dtype.kind not in "iu":  # of no numbers, numpy makes floats
         raise ValueError(f"each {what} is a whole number, got {given!r}")
-    return np.array(numbers, np.int64)  # contiguous and writeable: one type for compiled code
+    return np.array(numbers, np.int64)  # contiguous, as compiled code wants it
 
 
 def whole_number(given: Any, what: str = "token") -> int:
@@ -68,7 +68,7 @@ def rows(out: Any, shape: tuple[int, ...]) -> Int32[np.ndarray, "..."]:
             f"{type(out).__name__}"
         )
     flags = array.flags
-    if array.shape != shape or array.dtype != np.int32 or not flags.carray:
+    if array.shape != shape or array.dtype != _INT32 or not flags.carray:
         unlike = "" if flags.c_contiguous else ", not contiguous"
         unlike += "" if flags.writeable else ", read-only"
         raise ValueError(

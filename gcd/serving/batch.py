@@ -10,9 +10,8 @@ from jaxtyping import Bool, Int32, Integer
 
 from gcd.errors import ConstraintError
 from gcd.serving.arguments import rows, whole_numbers
-from gcd.serving.kernels import masks as kernels
-from gcd.serving.matcher import Matcher
-from gcd.serving.places import Places
+from gcd.serving.kernels import sequences as kernels
+from gcd.serving.matcher import Matcher, Membership
 
 
 class MatcherBatch:
@@ -35,13 +34,13 @@ class MatcherBatch:
             raise ConstraintError("a matcher occurs twice in a batch; make one for each sequence")
         self.matchers: list[Matcher] = list(matchers)
         self.vocabulary_size = matchers[0].automaton.vocabulary.size
-        longest = max(matcher.num_tokens for matcher in matchers)
-        self._places = Places(len(matchers), max(64, 2 * longest))
-        self._most = longest  # no row has more tokens than this
         self._shape = (len(matchers), matchers[0].automaton.num_words)
-        for row, matcher in enumerate(matchers):
+        for matcher in matchers:
             self._check_size(matcher)
-            self._take(row, matcher)
+        self._membership = Membership()
+        for matcher in matchers:
+            self._take(matcher)
+        self._sequences = [matcher._sequence for matcher in matchers]
 
     def _check_size(self, matcher: Matcher) -> None:
         size = matcher.automaton.vocabulary.size
@@ -51,15 +50,10 @@ class MatcherBatch:
                 f"{self.vocabulary_size}"
             )
 
-    def _take(self, row: int, matcher: Matcher) -> None:
-        count = matcher.num_tokens
-        while count >= self._places.history.shape[1]:
-            self._places.grow()
-        self._places.cells[row] = matcher._cell
-        self._places.history[row, :count] = matcher._places.history[matcher._row, :count]
-        self._most = max(self._most, count)
-        matcher._places.is_current = False
-        matcher._places, matcher._row = self._places, row
+    def _take(self, matcher: Matcher) -> None:
+        if matcher._membership is not None:
+            matcher._membership.is_current = False
+        matcher._membership = self._membership
 
     def __setitem__(self, row: int, matcher: Matcher) -> None:
         """Put another matcher into a place; the one that was there goes on alone."""
@@ -67,11 +61,10 @@ class MatcherBatch:
         if matcher in self.matchers:
             raise ConstraintError("the matcher is in this batch already")
         self._check_size(matcher)
-        left = self.matchers[row]
-        row = left._row
-        left._places, left._row = self._places.alone(row), 0
-        self._take(row, matcher)
+        self.matchers[row]._membership = None
+        self._take(matcher)
         self.matchers[row] = matcher
+        self._sequences[row] = matcher._sequence
 
     def __getitem__(self, row: int) -> Matcher:
         return self.matchers[row]
@@ -80,7 +73,7 @@ class MatcherBatch:
         return len(self.matchers)
 
     def _check(self) -> None:
-        if not self._places.is_current:
+        if not self._membership.is_current:
             raise ConstraintError("a matcher of this batch has joined another one since")
 
     def advance(self, tokens: Sequence[int] | Integer[Any, "N"]) -> Bool[np.ndarray, "N"]:
@@ -92,22 +85,17 @@ class MatcherBatch:
         """
         self._check()
         ids = whole_numbers(tokens)
+        if ids.shape != (len(self.matchers),):
+            raise ValueError(
+                f"{len(self.matchers)} matchers need as many tokens, got shape {ids.shape}"
+            )
         taken = np.empty(len(self.matchers), np.bool_)
-        if ids.shape != taken.shape:
-            raise ValueError(f"{taken.size} matchers need as many tokens, got shape {ids.shape}")
-        places = self._places
-        if self._most == places.history.shape[1]:
-            # The count is an upper bound: rows that were reset or refused a token have fewer.
-            self._most = int(places.cells[:, kernels.COUNT].max())
-            if self._most == places.history.shape[1]:
-                places.grow()
-        wrong = kernels.advance_rows(places.cells, places.history, ids, taken)
+        wrong = kernels.advance_all(self._sequences, ids, taken)
         if wrong >= 0:
             raise ValueError(
                 f"token {ids[wrong]} of matcher {wrong} is not one of the "
                 f"{self.vocabulary_size} ids"
             )
-        self._most += 1
         return taken
 
     def rollback(self, num_tokens: int | Sequence[int] | Integer[Any, "*N"] = 1) -> None:
@@ -126,7 +114,7 @@ class MatcherBatch:
                 f"{len(self.matchers)} matchers need as many numbers of tokens, got shape "
                 f"{counts.shape}"
             )
-        have = self._places.cells[:, kernels.COUNT]
+        have = np.array([matcher.num_tokens for matcher in self.matchers])
         for row in np.flatnonzero((counts < 0) | (counts > have)):
             raise ValueError(
                 f"cannot take back {counts[row]} tokens of matcher {row}, there are {have[row]}"
@@ -137,4 +125,4 @@ class MatcherBatch:
     def fill_masks(self, out: Int32[Any, "N W"]) -> None:
         """`Matcher.fill_mask` of each into its row."""
         self._check()
-        kernels.fill_masks(self._places.cells, rows(out, self._shape))
+        kernels.fill_all(self._sequences, rows(out, self._shape))

@@ -28,7 +28,7 @@ from gcd.automata.horizon import Caveat
 from gcd.automata.limits import state_limit, work_limit
 from gcd.errors import ConstraintError
 from gcd.requests import ConstraintRequest
-from gcd.support.compiled import source_digest
+from gcd.support.sources import source_digest
 from gcd.tokens import disk_cache
 from gcd.tokens.budget import check_budget
 from gcd.tokens.lifting import lift

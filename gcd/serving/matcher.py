@@ -37,12 +37,12 @@ from jaxtyping import Int32, Int64, Integer
 from gcd.automata.horizon import Caveat
 from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
 from gcd.serving.arguments import rows, whole_number, whole_numbers
-from gcd.serving.kernels import masks as kernels
-from gcd.serving.kernels import served as served_kernels
+from gcd.serving.kernels import served as kernels
+from gcd.serving.kernels.masks import NARROW_PART, fill_row
+from gcd.serving.kernels.sequences import NO_BUDGET, TokenSequence
 from gcd.serving.kernels.table import TableArrays
-from gcd.serving.places import Places
-from gcd.serving.table import ServedTable
-from gcd.tokens.distances import UNREACHABLE, check_whole
+from gcd.serving.table import make_table
+from gcd.tokens.distances import check_whole
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, num_words
 
@@ -85,21 +85,19 @@ class ServedAutomaton:
         num_classes = automaton.num_classes
         num_keys = (num_classes + 63) // 64
         pattern_of, target_start, targets, pattern_start, pattern_class, pattern_target, reach = (
-            served_kernels.patterns(automaton.delta, automaton.steps_to_accept)
+            kernels.patterns(automaton.delta, automaton.steps_to_accept)
         )
         alive = np.zeros(num_classes, np.bool_)
         alive[pattern_class] = True
-        start, word, bits, self._size, self._token = served_kernels.pairs_of_classes(
-            automaton.class_of, num_classes
-        )
-        pair_start, pair_word, pair_bits, dense_of, dense = served_kernels.spread(
+        start, word, bits, size, token = kernels.pairs_of_classes(automaton.class_of, num_classes)
+        pair_start, pair_word, pair_bits, dense_of, dense = kernels.spread(
             start, word, bits, alive, self.num_words
         )
         # A whole row counts less than its words, as it runs in vectors.
-        cost = np.where(dense_of >= 0, self.num_words // kernels.NARROW_PART, np.diff(pair_start))
+        cost = np.where(dense_of >= 0, self.num_words // NARROW_PART, np.diff(pair_start))
         num_patterns = pattern_start.size - 1
         num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
-        self._table = ServedTable(
+        self._table = make_table(
             TableArrays(
                 class_of=automaton.class_of,
                 steps=automaton.steps_to_accept,
@@ -110,6 +108,8 @@ class ServedAutomaton:
                 pattern_start=pattern_start,
                 pattern_class=pattern_class,
                 pattern_target=pattern_target,
+                class_size=size,
+                class_token=token,
                 pair_start=pair_start,
                 pair_word=pair_word,
                 pair_bits=pair_bits,
@@ -119,9 +119,9 @@ class ServedAutomaton:
                 row=np.empty((num_slots, self.num_words), np.int32),
                 chosen=np.empty(num_classes, np.int32),
                 known_slot=np.full(num_patterns, -1, np.int32),
-                key=np.empty((num_slots, num_keys), np.int64),
-                bits=np.empty(num_keys, np.int64),
-                tag=np.empty(num_slots, np.int64),
+                key=np.empty((num_slots, num_keys), np.uint64),
+                bits=np.empty(num_keys, np.uint64),
+                tag=np.empty(num_slots, np.uint64),
                 serial=np.full(num_slots, -1, np.int64),
                 used=np.zeros(num_slots, np.int64),
                 known_serial=np.full(num_patterns, -1, np.int64),
@@ -129,24 +129,23 @@ class ServedAutomaton:
             ),
             self.num_words,
         )
-        self.address: int = self._table.address
         # The row of most tokens comes first, for others to start from.
-        num_tokens = np.add.reduceat(self._size[pattern_class], pattern_start[:-1])
+        num_tokens = np.add.reduceat(size[pattern_class], pattern_start[:-1])
         self.row(int(np.flatnonzero(pattern_of == num_tokens.argmax())[0]))
 
     @property
     def num_states(self) -> int:
-        return self._table.arrays.steps.size
+        return int(self._table.arrays.steps.size)
 
     @property
     def num_patterns(self) -> int:
         """Rows of transitions that differ in more than their targets."""
-        return self._table.arrays.known_slot.size
+        return int(self._table.arrays.known_slot.size)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, the whole cache and the map from tokens to classes included."""
-        return self._table.nbytes + self._size.nbytes + self._token.nbytes
+        return sum(array.nbytes for array in self._table.arrays)
 
     @property
     def num_cached(self) -> int:
@@ -177,7 +176,7 @@ class ServedAutomaton:
         if not -1 <= state < self.num_states:
             raise ValueError(f"state {state} is not one of the {self.num_states} states, nor -1")
         out = np.empty(self.num_words, np.int32)
-        kernels.fill_row(self.address, state, _tokens_left(remaining), out)
+        fill_row(self._table, state, _tokens_left(remaining), out)
         return out
 
     def __repr__(self) -> str:
@@ -204,6 +203,19 @@ def served(automaton: TokenAutomaton | ServedAutomaton) -> ServedAutomaton:
     return _SERVED[automaton]
 
 
+class Membership:
+    """The matchers of one batch, as each of them holds it.
+
+    Attributes:
+        is_current: False once one of the matchers has joined another batch.
+    """
+
+    __slots__ = ("is_current",)
+
+    def __init__(self) -> None:
+        self.is_current = True
+
+
 class Matcher:
     """The state of one sequence under a constraint and a budget.
 
@@ -221,7 +233,7 @@ class Matcher:
     nothing.
     """
 
-    __slots__ = ("_places", "_row", "automaton", "budget")
+    __slots__ = ("_membership", "_sequence", "automaton", "budget")
 
     def __init__(
         self, automaton: TokenAutomaton | ServedAutomaton, *, budget: int | None = None
@@ -237,50 +249,36 @@ class Matcher:
             at_most = self.automaton.max_bytes or 0
             raise OverlongBudgetError(longest, budget, at_most, caveats=self.automaton.caveats)
         self.budget = budget
-        self._places, self._row = Places(1), 0
-        self.reset()
-
-    @property
-    def _cell(self) -> Int64[np.ndarray, "fields"]:
-        return self._places.cells[self._row]
+        self._membership: Membership | None = None
+        self._sequence = TokenSequence(
+            self.automaton._table, _tokens_left(budget), self.automaton.initial
+        )
 
     def reset(self) -> None:
         """Go back to the beginning of a text."""
-        cell = self._cell
-        cell[kernels.ADDRESS] = self.automaton.address
-        cell[kernels.NO_BUDGET] = UNREACHABLE
-        cell[kernels.COUNT], cell[kernels.END] = 0, -1
-        self._move(self.automaton.initial)
-
-    def _move(self, state: int) -> None:
-        """Go to a state; the number of tokens is right already."""
-        cell = self._cell
-        cell[kernels.STATE] = state
-        if state == self.automaton.final and cell[kernels.END] < 0:
-            cell[kernels.END] = cell[kernels.COUNT]
-        cell[kernels.LEFT] = UNREACHABLE if self.is_finished else _tokens_left(self.remaining)
+        self._sequence.reset(self.automaton.initial)
 
     @property
     def state(self) -> int:
         """The state of the automaton."""
-        return int(self._cell[kernels.STATE])
+        return self._sequence.state
 
     @property
     def num_tokens(self) -> int:
         """Tokens so far, padding included."""
-        return int(self._cell[kernels.COUNT])
+        return self._sequence.count
 
     @property
     def is_finished(self) -> bool:
         """Whether the text has ended."""
-        return self.state == self.automaton.final
+        return self._sequence.end >= 0
 
     @property
     def remaining(self) -> int | None:
         """Tokens left of the budget; None if there is none."""
         if self.budget is None:
             return None
-        end = int(self._cell[kernels.END])
+        end = self._sequence.end
         return self.budget - (end if end >= 0 else self.num_tokens)
 
     def advance(self, token: int) -> bool:
@@ -289,18 +287,14 @@ class Matcher:
         Raises:
             ValueError: if the token is not an id of the vocabulary; 1.0 and True are none.
         """
-        places = self._places
-        if type(token) is not int:  # every token comes by here: a call would cost a twentieth
+        if type(token) is not int:  # every token comes by here: a call would cost a fifth
             token = whole_number(token)
-        outcome = kernels.advance(places.cells, places.history, self._row, token)
-        if outcome == kernels.NO_ROOM:
-            places.grow()
-            outcome = kernels.advance(places.cells, places.history, self._row, token)
-        if outcome == kernels.NO_TOKEN:
+        try:
+            return self._sequence.advance(token)
+        except OverflowError:
             raise ValueError(
                 f"token {token} is not one of the {self.automaton.vocabulary.size} ids"
-            )
-        return bool(outcome == kernels.TAKEN)
+            ) from None
 
     def rollback(self, num_tokens: int = 1) -> None:
         """Take back the last tokens.
@@ -308,17 +302,10 @@ class Matcher:
         Raises:
             ValueError: if there are not as many, or it is no whole number.
         """
-        cell, num_tokens = self._cell, whole_number(num_tokens, "number of tokens")
-        count = self.num_tokens
-        if not 0 <= num_tokens <= count:
-            raise ValueError(f"cannot take back {num_tokens} tokens, there are {count}")
-        if num_tokens == 0:
-            return
-        count -= num_tokens
-        cell[kernels.COUNT] = count
-        if count < cell[kernels.END]:
-            cell[kernels.END] = -1
-        self._move(int(self._places.history[self._row, count]))
+        num_tokens = whole_number(num_tokens, "number of tokens")
+        if not 0 <= num_tokens <= self.num_tokens:
+            raise ValueError(f"cannot take back {num_tokens} tokens, there are {self.num_tokens}")
+        self._sequence.rollback(num_tokens)
 
     def fill_mask(self, out: Int32[Any, "W"]) -> None:
         """Write the packed mask of next tokens into a row, in place.
@@ -329,13 +316,12 @@ class Matcher:
         Raises:
             ValueError: if it has another form.
         """
-        row = rows(out, (self.automaton.num_words,))
-        kernels.fill_mask(self._places.cells, self._row, row)
+        self._sequence.fill_mask(rows(out, (self.automaton.num_words,)))
 
     def mask(self) -> Int32[np.ndarray, "W"]:
         """Return the packed mask of next tokens, as a new row."""
         out = np.empty(self.automaton.num_words, np.int32)
-        kernels.fill_mask(self._places.cells, self._row, out)
+        self._sequence.fill_mask(out)
         return out
 
     def validate(self, tokens: Sequence[int] | Integer[Any, "n"]) -> int:
@@ -371,17 +357,12 @@ class Matcher:
     def _follow(self, tokens: Int64[np.ndarray, "..."], out: Int32[np.ndarray, "rows W"]) -> int:
         if tokens.ndim != 1:
             raise ValueError(f"one row of tokens is needed, got shape {tokens.shape}")
-        size = self.automaton.vocabulary.size
-        for token in tokens[(tokens < 0) | (tokens >= size)]:
-            raise ValueError(f"token {token} is not one of the {size} ids")
-        return int(kernels.follow(self._places.cells, self._row, tokens, out))
+        return self._sequence.follow(tokens, out)
 
     @property
     def num_allowed(self) -> int:
         """How many token ids may come next: the number of bits in the mask, without a mask."""
-        automaton = self.automaton
-        left = int(self._cell[kernels.LEFT])
-        return int(kernels.num_allowed(automaton.address, self.state, left, automaton._size))
+        return self._sequence.num_allowed()
 
     @property
     def restricts(self) -> bool:
@@ -401,24 +382,13 @@ class Matcher:
         if whole_number(limit, "limit") < 0:
             raise ValueError(f"limit is a number of tokens, at least 0, got {limit}")
         # A lone way on is the shortest, so each forced token comes one token nearer to the end.
-        tokens = np.empty(min(limit, self.automaton.num_states), np.int64)
-        automaton = self.automaton
-        count = kernels.forced(
-            automaton.address,
-            self.state,
-            int(self._cell[kernels.LEFT]),
-            automaton._size,
-            automaton._token,
-            tokens,
-        )
-        found: list[int] = tokens[:count].tolist()
-        return found
+        return self._sequence.forced(min(limit, self.automaton.num_states))
 
     def copy(self) -> Matcher:
         """Return a matcher in the same state that goes on by itself, in no batch."""
         other = object.__new__(Matcher)
         other.automaton, other.budget = self.automaton, self.budget
-        other._places, other._row = self._places.alone(self._row), 0
+        other._membership, other._sequence = None, self._sequence.copy()
         return other
 
     def __copy__(self) -> Matcher:
@@ -432,4 +402,4 @@ class Matcher:
 
 
 def _tokens_left(remaining: int | None) -> int:
-    return UNREACHABLE if remaining is None else min(remaining, UNREACHABLE)
+    return NO_BUDGET if remaining is None else min(remaining, NO_BUDGET)

@@ -1,8 +1,7 @@
-"""This module keeps arrays on disk, from one process to the next.
+"""Arrays kept on disk, from one process to the next.
 
 Kept are the prefix tree of a vocabulary's tokens (`gcd.tokens.trie`), whose building is mostly
-sorting, and lifted constraints of requests (`gcd.serving.constraint_cache`). Nothing else; compiled
-code is numba's own cache.
+sorting, and lifted constraints of requests (`gcd.serving.constraint_cache`). Nothing else.
 
 **Where.** The folder in the environment variable `GCD_CACHE_DIR`; without it, the user's cache
 folder: `$XDG_CACHE_HOME/gcd`, `~/.cache/gcd`, `~/Library/Caches/gcd`, `%LOCALAPPDATA%\\gcd\\Cache`.

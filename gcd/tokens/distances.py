@@ -1,12 +1,12 @@
-"""This module counts the tokens an answer still needs, and has the rule of budgets that follows.
+"""The tokens that an answer still needs, and the rule of budgets that follows.
 
 `steps_to_accept[s]` is the fewest tokens, EOS included, from state s to the end of a text. With r
 tokens left before the next one, that next token may lead to a state exactly if
 
     steps_to_accept[ state after it ] <= r - 1
 
-which is all that a budget means. `fits` is this comparison, for numbers, arrays, tensors and
-compiled code: every mask, matcher, tree and recursion of the project goes through it.
+which is all that a budget means. `fits` is this comparison for numbers, arrays and tensors; kernels
+write it as `steps < remaining`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,21 @@ from jaxtyping import Int32
 from gcd.automata.kernels.graph import distinct_edges
 from gcd.errors import ConstraintError
 from gcd.tokens.kernels import token_graph as kernels
-from gcd.tokens.kernels.token_graph import fits
 from gcd.tokens.trie import read_only
-
-__all__ = ["UNREACHABLE", "check_whole", "edges", "fits", "steps_to_accept"]
 
 UNREACHABLE = 2**30
 """`steps_to_accept` of a state without a way to `final`; more than any budget, less than int32."""
+
+
+def fits(steps_after: Any, remaining: Any) -> Any:
+    """Return whether a token fits into a budget: the text can be finished with the tokens after it.
+
+    Args:
+        steps_after: `steps_to_accept` of the state that the token leads to; `UNREACHABLE` where
+            it leads nowhere.
+        remaining: tokens left, the next one and EOS included.
+    """
+    return steps_after < remaining  # that is, steps_after <= remaining - 1, without the subtraction
 
 
 def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:

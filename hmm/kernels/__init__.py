@@ -1,1 +1,5 @@
-"""This package has compiled loops for the product of an HMM with a constraint, on the CPU."""
+"""Compiled loops for the product of an HMM with a constraint, on the CPU."""
+
+from gcd.support.native import check_built
+
+check_built(__name__, __path__[0])

@@ -1,72 +1,98 @@
-"""This module has the compiled walks over graphs of `hmm.eventual`."""
+"""Compiled walks over graphs for `hmm.eventual`."""
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
-from gcd.support.compiled import kernel
 from gcd.support.kernels.grouping import by_key
 
 
-@kernel
-def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+def depths(
+    count: cython.Py_ssize_t,
+    source: cython.const[cython.longlong][::1],
+    target: cython.const[cython.longlong][::1],
+) -> np.ndarray:
     """Find the longest path from each node of an acyclic graph (settled from the sinks)."""
-    open_edges = np.zeros(count, np.int64)
-    for node in source:
-        open_edges[node] += 1
-    into, by_target = by_key(target, count, source)
-    depth = np.zeros(count, np.int64)
-    queue = np.empty(count, np.int64)
-    last = 0
-    for node in range(count):
-        if open_edges[node] == 0:
-            queue[last] = node
-            last += 1
-    first = 0
-    while first < last:
-        node = queue[first]
-        first += 1
-        for place in range(into[node], into[node + 1]):
-            other = by_target[place]
-            depth[other] = max(depth[other], depth[node] + 1)
-            open_edges[other] -= 1
-            if open_edges[other] == 0:
-                queue[last] = other
+    open_edges: cython.longlong[::1] = np.zeros(count, np.int64)
+    into_array, sources_array = by_key(
+        np.asarray(target).astype(np.int32), count, np.asarray(source).astype(np.int32)
+    )
+    into: cython.longlong[::1] = into_array
+    by_target: cython.int[::1] = sources_array
+    depth_array = np.zeros(count, np.int64)
+    depth: cython.longlong[::1] = depth_array
+    queue: cython.longlong[::1] = np.empty(count, np.int64)
+    first: cython.Py_ssize_t = 0
+    last: cython.Py_ssize_t = 0
+    edge: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    with cython.nogil:
+        for edge in range(source.shape[0]):
+            open_edges[source[edge]] += 1
+        for node in range(count):
+            if open_edges[node] == 0:
+                queue[last] = node
                 last += 1
-    return depth
+        while first < last:
+            node = queue[first]
+            first += 1
+            for place in range(into[node], into[node + 1]):
+                other = by_target[place]
+                depth[other] = max(depth[other], depth[node] + 1)
+                open_edges[other] -= 1
+                if open_edges[other] == 0:
+                    queue[last] = other
+                    last += 1
+    return depth_array
 
 
-@kernel
 def cuts(
-    roots: np.ndarray, start: np.ndarray, target: np.ndarray, component: np.ndarray
+    roots: cython.const[cython.longlong][::1],
+    start: cython.const[cython.longlong][::1],
+    target: cython.const[cython.longlong][::1],
+    component: cython.const[cython.longlong][::1],
 ) -> np.ndarray:
     """Mark states without which no cycle is left: those that a path of a depth-first search comes
     back to. The search begins at each of the roots that it has not seen, and stays in its
     component.
     """
-    found = np.zeros(component.size, np.bool_)
-    seen = np.zeros(component.size, np.bool_)
-    on_path = np.zeros(component.size, np.bool_)
-    path = np.empty(component.size, np.int64)
-    next_edge = start[:-1].copy()
-    for root in roots:
-        if seen[root]:
-            continue
-        seen[root] = on_path[root] = True
-        path[0] = root
-        length = 1
-        while length > 0:
-            state = path[length - 1]
-            if next_edge[state] == start[state + 1]:
-                on_path[state] = False
-                length -= 1
+    size: cython.Py_ssize_t = component.shape[0]
+    found_array = np.zeros(size, np.bool_)
+    found: cython.uchar[::1] = found_array.view(np.uint8)
+    seen: cython.uchar[::1] = np.zeros(size, np.uint8)
+    on_path: cython.uchar[::1] = np.zeros(size, np.uint8)
+    path: cython.longlong[::1] = np.empty(size, np.int64)
+    next_edge: cython.longlong[::1] = np.array(start[:size])
+    length: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    root: cython.Py_ssize_t
+    state: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    with cython.nogil:
+        for i in range(roots.shape[0]):
+            root = roots[i]
+            if seen[root]:
                 continue
-            other = target[next_edge[state]]
-            next_edge[state] += 1
-            if on_path[other]:
-                found[other] = True
-            elif component[other] == component[state] and not seen[other]:
-                seen[other] = on_path[other] = True
-                path[length] = other
-                length += 1
-    return found
+            seen[root] = 1
+            on_path[root] = 1
+            path[0] = root
+            length = 1
+            while length > 0:
+                state = path[length - 1]
+                if next_edge[state] == start[state + 1]:
+                    on_path[state] = 0
+                    length -= 1
+                    continue
+                other = target[next_edge[state]]
+                next_edge[state] += 1
+                if on_path[other]:
+                    found[other] = 1
+                elif component[other] == component[state] and not seen[other]:
+                    seen[other] = 1
+                    on_path[other] = 1
+                    path[length] = other
+                    length += 1
+    return found_array

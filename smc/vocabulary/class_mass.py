@@ -1,4 +1,4 @@
-"""This module sums a language model's probabilities over the classes of tokens of an automaton.
+"""Sums of a language model's probabilities over the token classes of an automaton.
 
 All tokens of a class lead to the same state, so a proposal needs to compute its g for hundreds of
 classes rather than for a hundred thousand tokens. What is left to do over the whole vocabulary is
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
@@ -32,8 +31,6 @@ from smc.vocabulary.factors import (
 from smc.vocabulary.kernels import tying as kernels
 
 FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
-_LOWEST = {4: -87.0, 8: -700.0}
-"""The least logarithms, by bytes of the type, whose exponentials are held in full precision."""
 
 
 class TopKAndClassMass(NamedTuple):
@@ -80,12 +77,15 @@ def top_k_and_class_mass(
             torch.empty(R, width, dtype=torch.float64, device="cpu") for width in (K, C)
         )
         shared_out(
-            _weigh_rows,
+            kernels.weigh,
             R,
             log_p.numpy(),
-            classes,
-            automaton_of_row.tolist(),
+            unsigned(classes.of),
+            classes.tokens.numpy(),
+            classes.start.numpy(),
+            automaton_of_row.numpy(),
             alive.numpy(),
+            V // FEW,
             tokens.numpy(),
             best.numpy(),
             log_mass.numpy(),
@@ -103,43 +103,6 @@ def top_k_and_class_mass(
     return TopKAndClassMass(
         tokens, best, torch.zeros_like(top).scatter_add_(1, of_row, p).log() + finite
     )
-
-
-def _weigh_rows(
-    first: int,
-    last: int,
-    log_p: Float[np.ndarray, "R V"],
-    classes: TokenClasses,
-    automaton_of_row: list[int],
-    alive: Bool[np.ndarray, "R C"],
-    tokens: Int64[np.ndarray, "R K"],
-    best: Float64[np.ndarray, "R K"],
-    log_mass: Float64[np.ndarray, "R C"],
-) -> None:
-    """Do the work of `top_k_and_class_mass` for the rows first .. last - 1, on the CPU."""
-    V = log_p.shape[1]
-    share = np.empty(V, log_p.dtype)
-    class_of, by_class, starts = unsigned(classes.of), classes.tokens.numpy(), classes.start.numpy()
-    for row in range(first, last):
-        p, may, number = log_p[row], alive[row], automaton_of_row[row]
-        klass, start = class_of[number], starts[number]
-        out = tokens[row], best[row], log_mass[row]
-        if np.diff(start)[may].sum() < V // FEW:
-            kernels.weigh_few(p, klass, may, by_class[number], start, *out)
-            continue
-        top = p.max()
-        if top > -np.inf:
-            exponentials(p, top, share)
-        kernels.weigh_all(p, share, float(top), _LOWEST[p.dtype.itemsize], klass, may, *out)
-
-
-def exponentials(x: Float[np.ndarray, "V"], top: np.floating, out: Float[np.ndarray, "V"]) -> None:
-    """Write exp(x - top), in vector instructions where numpy has them (float32, most CPUs).
-
-    A compiled loop with an exponential written by hand was no faster (benchmarks/lookahead.md).
-    """
-    np.subtract(x, top, out=out)
-    np.exp(out, out=out)
 
 
 @dataclass(frozen=True, eq=False)

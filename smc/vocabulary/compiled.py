@@ -14,9 +14,7 @@ instead of 29 s).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
@@ -24,9 +22,10 @@ from torch import Tensor
 from gcd.support.indices import check_indices
 from gcd.support.threads import shared_out
 from smc.vocabulary import tensors
-from smc.vocabulary.class_mass import FEW, MaskGuide, exponentials
+from smc.vocabulary.class_mass import FEW, MaskGuide
 from smc.vocabulary.factors import Factors, Guide, unsigned
 from smc.vocabulary.kernels import blocks, selection
+from smc.vocabulary.kernels.lines import Lines
 from smc.vocabulary.tensors import Best, FactorSampler, Known, TensorSampler
 
 NARROW = 1024
@@ -49,8 +48,19 @@ class BlockSampler(FactorSampler):
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
         """Return the token at u of the distribution of each of these rows."""
+        check_indices(rows, len(self.log_p), "row")
         out = torch.empty_like(rows)
-        shared_out(_draw_rows, len(rows), self, rows.tolist(), u.tolist(), out.numpy())
+        shared_out(
+            blocks.draw_rows,
+            len(rows),
+            self.log_p.numpy(),
+            _lines(self.factors),
+            self.sums.numpy(),
+            self.scale.numpy(),
+            rows.numpy(),
+            u.numpy(),
+            out.numpy(),
+        )
         return out
 
 
@@ -65,7 +75,9 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
         torch.empty(R, count, dtype=torch.float64, device="cpu"),
         torch.empty(R, dtype=torch.float64, device="cpu"),
     )
-    shared_out(_sum_rows, R, log_p.numpy(), factors, sums.numpy(), scale.numpy())
+    shared_out(
+        blocks.sum_rows, R, log_p.numpy(), _lines(factors), _LEAST, sums.numpy(), scale.numpy()
+    )
     if isinstance(guide, MaskGuide):  # whose log Z would be another reading
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
     else:
@@ -85,7 +97,7 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
         torch.empty(shape, dtype=torch.float64, device="cpu") for shape in ((R, K), (R,))
     )
     out = (tokens.numpy(), log_score.numpy(), log_rest.numpy())
-    shared_out(_best_rows, R, log_p.numpy(), factors, *out)
+    shared_out(selection.weigh, R, log_p.numpy(), _lines(factors), V // FEW, *out)
     return Best(tokens, log_score, log_rest)
 
 
@@ -113,9 +125,19 @@ def locate(
     check_indices(known.tokens, log_p.shape[1])
     ends = torch.nn.functional.pad(count.cumsum(dim=0), (1, 0))
     out = torch.empty_like(rows)
-    points = (hit.numpy(), ends.numpy(), targets.numpy())
     shared_out(
-        _locate_rows, len(hit), log_p.numpy(), factors, known, log_c.numpy(), points, out.numpy()
+        selection.locate,
+        len(hit),
+        log_p.numpy(),
+        _lines(factors),
+        log_p.shape[1] // FEW,
+        known.tokens.numpy(),
+        known.kept.numpy(),
+        log_c.numpy(),
+        hit.numpy(),
+        ends.numpy(),
+        targets.numpy(),
+        out.numpy(),
     )
     return out
 
@@ -127,120 +149,15 @@ def _most_candidates(factors: Factors) -> int:
     return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0
 
 
-class _Line(NamedTuple):
-    """The factors of one row, as compiled loops take them."""
-
-    klass: np.ndarray
-    by_class: np.ndarray
-    tokens: np.ndarray
-    by_token: np.ndarray
-    listed: np.ndarray
-    start: np.ndarray
-
-    @classmethod
-    def of(cls, factors: Factors, row: int) -> _Line:
-        number = int(factors.automaton_of_row.numpy()[row])
-        classes = factors.classes
-        return cls(
-            unsigned(classes.of)[number],
-            factors.by_class.numpy()[row],
-            factors.tokens.numpy()[row],
-            factors.by_token.numpy()[row],
-            classes.tokens.numpy()[number],
-            classes.start.numpy()[number],
-        )
-
-    @property
-    def arguments(self) -> tuple[np.ndarray, ...]:
-        return self[:4]
-
-    def is_few(self, size: int) -> bool:
-        """Whether so few tokens are candidates that they are looked up one by one."""
-        alive = ~np.isneginf(self.by_class)
-        return bool(np.diff(self.start)[: len(alive)][alive].sum() < size // FEW)
-
-
-def _sum_rows(
-    first: int, last: int, log_p: np.ndarray, factors: Factors, sums: np.ndarray, scale: np.ndarray
-) -> None:
-    """Do the work of `draws` for the rows first .. last - 1."""
-    V = log_p.shape[1]
-    share, marked = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
-    for row in range(first, last):
-        p, line = log_p[row], _Line.of(factors, row)
-        top = p.max()
-        if top == -np.inf:  # nothing can follow
-            scale[row], sums[row] = -np.inf, 0.0
-            continue
-        exponentials(p, top, share)
-        scale[row] = blocks.block_sums(
-            p, share, float(top), *line.arguments, marked, _LEAST, sums[row]
-        )
-
-
-def _draw_rows(
-    first: int, last: int, given: BlockSampler, rows: list[int], u: list[float], out: np.ndarray
-) -> None:
-    """Do the work of `BlockSampler.draw` for the draws first .. last - 1."""
-    log_p, sums, scale = given.log_p.numpy(), given.sums.numpy(), given.scale.numpy()
-    marked = np.zeros(log_p.shape[1], np.bool_)
-    for i in range(first, last):
-        row = rows[i]
-        line = _Line.of(given.factors, row)
-        out[i] = blocks.draw_token(log_p[row], *line.arguments, marked, scale[row], sums[row], u[i])
-
-
-def _best_rows(
-    first: int,
-    last: int,
-    log_p: Float[np.ndarray, "R V"],
-    factors: Factors,
-    tokens: np.ndarray,
-    log_score: np.ndarray,
-    log_rest: np.ndarray,
-) -> None:
-    """Do the work of `best` for the rows first .. last - 1."""
-    V = log_p.shape[1]
-    share, marked = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
-    for row in range(first, last):
-        line = _Line.of(factors, row)
-        p, out = log_p[row], (tokens[row], log_score[row])
-        if line.is_few(V):
-            log_rest[row] = selection.weigh_few(p, *line.arguments, line.listed, line.start,
-                                                marked, *out)  # fmt: skip
-            continue
-        top = p.max()
-        if top == -np.inf:  # nothing can follow
-            tokens[row], log_score[row], log_rest[row] = 0, -np.inf, -np.inf
-            continue
-        exponentials(p, top, share)
-        log_rest[row] = selection.weigh_all(p, share, float(top), *line.arguments, marked, *out)
-
-
-def _locate_rows(
-    first: int,
-    last: int,
-    log_p: Float[np.ndarray, "R V"],
-    factors: Factors,
-    known: Known,
-    log_c: Float64[np.ndarray, "R"],
-    points: tuple[np.ndarray, np.ndarray, np.ndarray],
-    out: Int64[np.ndarray, "M"],
-) -> None:
-    """Do the work of `locate` for some of the rows that are hit."""
-    V = log_p.shape[1]
-    rows, starts, targets = points
-    share, hidden = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
-    for number in range(first, last):
-        row, begin, end = int(rows[number]), starts[number], starts[number + 1]
-        line = _Line.of(factors, row)
-        p, sure = log_p[row], known.tokens.numpy()[row, : int(known.kept[row])]
-        top = -np.inf
-        if not line.is_few(V):
-            top = float(p.max())
-            if top > -np.inf:
-                exponentials(p, p.dtype.type(top), share)
-        hidden[sure] = True
-        selection.locate(p, share, top, *line.arguments, hidden, log_c[row],
-                         targets[begin:end], out[begin:end])  # fmt: skip
-        hidden[sure] = False
+def _lines(factors: Factors) -> Lines:
+    """Return the factors as compiled loops read them."""
+    classes = factors.classes
+    return Lines(
+        unsigned(classes.of),
+        classes.tokens.numpy(),
+        classes.start.numpy(),
+        factors.automaton_of_row.numpy(),
+        factors.by_class.numpy(),
+        factors.tokens.numpy(),
+        factors.by_token.numpy(),
+    )

@@ -171,7 +171,6 @@ class FactorGuide:
         """log g of every token."""
         factors = self.factors
         shape = len(factors.automaton_of_row), factors.classes.of.shape[1]
-        # As log-probabilities mostly are: in float64 the compiled loop would exist twice.
         return factors.applied(factors.by_class.new_zeros(shape, dtype=torch.float32))
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
@@ -199,5 +198,5 @@ class TiedGuide(FactorGuide):
 
 
 def unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:
-    """Classes as unsigned integers: compiled loops need no check for negative indices then."""
+    """Return classes as unsigned integers, as compiled loops take them."""
     return classes.numpy().view("uint32")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from gcd.warm_up import vocabulary
 from gcd_vllm import Processor
 from tests.devices.device import DEVICE, NAME
 from tests.gcd_vllm.fakes import LogitsContext, RequestStates, SamplingParams, VllmConfig
+from tests.small_vocabulary import vocabulary
 
 CONSTRAINTS = [None, {"regex": "a*b"}, {"choice": ["one", "two"]}, {"regex": "[a-z]{1,40}"}]
 LENGTH, SLOTS = 48, 4

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gcd.warm_up import vocabulary
 from gcd_vllm.admission import Engine
+from tests.small_vocabulary import vocabulary
 
 
 @pytest.fixture(scope="session")

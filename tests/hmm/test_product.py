@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -558,6 +559,48 @@ def test_tensor_operations_give_what_compiled_loops_give(
     ]
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num_states", [16, 150])
+def test_so_do_they_with_more_hidden_states_than_loops_take_at_once(
+    num_states: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    hmm = HMM.random(num_states, VOCABULARY.size, generator=generator, dtype=dtype)
+    rtol = 1e-12 if dtype == torch.float64 else 1e-5
+    tables, found = [], []
+    for compiled in (("cpu",), ()):
+        monkeypatch.setattr(recursion, "_COMPILED", compiled)
+        monkeypatch.setattr(lookahead, "_COMPILED", compiled)
+        table = lookahead_table(hmm, long_automaton(), 12, tolerance=0, eventual=True)
+        tables.append([table.completion.b, table.completion.log_scale])
+        tables[-1] += [table.without_budget.completion.b]
+        states = torch.arange(table.batch.num_states)
+        place = random_predicted(len(states), num_states).to(dtype), states, states % 12
+        found.append(expect_classes(table, *place) + expect_all_tokens(table, *place))
+    for one, other in zip([*tables[0], *found[0]], [*tables[1], *found[1]], strict=True):
+        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
+
+
+def test_emissions_may_be_a_transposed_matrix() -> None:
+    hmm = random_hmm(VOCABULARY.size, seed=4)
+    other = dataclasses.replace(hmm, emission=hmm.emission.t().contiguous().t())
+    tables = [lookahead_table(each, a_star_b(), 7) for each in (hmm, other)]
+    place = random_predicted(3, hmm.num_states), torch.arange(3), torch.tensor([5, 3, 1])
+    first, second = (expect_all_tokens(table, *place) for table in tables)
+    for one, another in zip(first, second, strict=True):
+        torch.testing.assert_close(one, another, rtol=1e-12, atol=0)
+
+
+def test_a_table_in_use_can_be_pickled() -> None:
+    hmm = random_hmm(VOCABULARY.size, seed=4)
+    table = lookahead_table(hmm, a_star_b(), 7, eventual=True)
+    place = random_predicted(1, hmm.num_states), torch.tensor([0]), torch.tensor([5])
+    expected = expect_classes(table.without_budget, *place)
+    expect_classes(table, *place)
+    again = pickle.loads(pickle.dumps(table))
+    assert torch.equal(expect_classes(again.without_budget, *place)[0], expected[0])
 
 
 def test_a_language_that_ends_by_itself() -> None:

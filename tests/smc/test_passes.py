@@ -182,6 +182,14 @@ def test_a_row_after_which_nothing_can_follow() -> None:
     assert found.log_z.isneginf().tolist() == [True, False]
 
 
+def test_a_row_that_does_not_exist_is_refused() -> None:
+    proposal, batch = smc.GCD(), Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 3]))
+    log_p = torch.zeros(2, V).log_softmax(dim=1)
+    found = COMPILED.draws(proposal.guide(proposal.start(batch), log_p), log_p)
+    with pytest.raises(ValueError, match="row 2 is not one of the 2"):
+        found.draw(torch.tensor([0, 2]), torch.tensor([0.5, 0.5], dtype=torch.float64))
+
+
 def test_triton_is_the_reference_in_its_interpreter() -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")

@@ -1,1 +1,5 @@
-"""This package has compiled loops (numba) over byte automata."""
+"""Compiled loops over byte automata."""
+
+from gcd.support.native import check_built
+
+check_built(__name__, __path__[0])

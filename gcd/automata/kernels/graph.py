@@ -1,58 +1,101 @@
-"""This module has compiled loops over an automaton's graph: what reaches what, and how fast.
+"""Loops over an automaton's graph: edges, levels, discovery in breadth-first order.
 
 `delta[s, k]` is the state after reading byte class `k` in state `s`, -1 when there is none;
 state 0 is initial. Every function is linear in the size of `delta`.
+
+Edges are stored by their sources: those of state `s` are `targets[start[s]:start[s + 1]]`.
 """
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.grouping import by_key
-from gcd.support.kernels.growing import longer
+_NUM_BYTES = cython.declare(cython.int, 256)
 
 
-@kernel
-def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List each state's successors once, in order of class: `targets[start[s]:start[s + 1]]`."""
-    num_states, num_classes = delta.shape
-    start = np.zeros(num_states + 1, np.int64)
-    targets = np.empty(4 * num_states + num_classes, np.int32)
-    seen = np.full(num_states, -1, np.int32)
-    count = 0
+@cython.cfunc
+def list_edges(
+    after: cython.const[cython.int][:, ::1], start: cython.longlong[::1], seen: cython.int[::1]
+) -> cython.int[::1]:
+    """Write where each state's edges start, and return the targets.
+
+    `seen` is scratch, an entry for each state.
+    """
+    num_states: cython.Py_ssize_t = after.shape[0]
+    num_classes: cython.Py_ssize_t = after.shape[1]
+    room: cython.Py_ssize_t = min(num_states * num_classes, 4 * num_states + num_classes)
+    targets: cython.int[::1] = np.empty(room, np.int32)
+    count: cython.Py_ssize_t = 0
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    t: cython.int
     for s in range(num_states):
-        targets = longer(targets, count + num_classes)
+        seen[s] = -1
+    start[0] = 0
+    for s in range(num_states):
+        if count + num_classes > room:
+            room = 2 * room + num_classes
+            targets = np.resize(np.asarray(targets), room)
         for k in range(num_classes):
-            t = delta[s, k]
+            t = after[s, k]
             if t >= 0 and seen[t] != s:
                 seen[t] = s
                 targets[count] = t
                 count += 1
         start[s + 1] = count
-    return start, targets[:count].copy()
+    return targets[:count]
 
 
-@kernel
-def reversed_edges(start: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the same edges by their targets."""
-    num_states = start.size - 1
-    sources = np.empty(targets.size, np.int32)
+@cython.cfunc
+@cython.exceptval(check=False)
+def reverse_edges(
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    into: cython.longlong[::1],
+    sources: cython.int[::1],
+    fill: cython.longlong[::1],
+) -> cython.void:
+    """Write the edges by their targets. `fill` is scratch, an entry for each state."""
+    num_states: cython.Py_ssize_t = start.shape[0] - 1
+    s: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    for s in range(num_states + 1):
+        into[s] = 0
+    for i in range(targets.shape[0]):
+        into[targets[i] + 1] += 1
+    for s in range(num_states):
+        into[s + 1] += into[s]
+        fill[s] = into[s]
     for s in range(num_states):
         for i in range(start[s], start[s + 1]):
-            sources[i] = s
-    return by_key(targets, num_states, sources)
+            t = targets[i]
+            sources[fill[t]] = s
+            fill[t] += 1
 
 
-@kernel
-def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """Return the fewest symbols from each state to an accepting one; -1 where there is no path."""
-    num_states = accepting.size
-    level = np.full(num_states, -1, np.int32)
-    queue = np.empty(num_states, np.int32)
-    head, tail = 0, 0
-    for s in range(num_states):
-        if accepting[s]:
+@cython.cfunc
+@cython.exceptval(check=False)
+def find_levels(
+    into: cython.const[cython.longlong][::1],
+    sources: cython.const[cython.int][::1],
+    accepts: cython.const[cython.uchar][::1],
+    level: cython.int[::1],
+    queue: cython.int[::1],
+) -> cython.void:
+    """Write the fewest symbols from each state to an accepting one; -1 where there is no path.
+
+    `queue` is scratch, an entry for each state.
+    """
+    head: cython.Py_ssize_t = 0
+    tail: cython.Py_ssize_t = 0
+    s: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    for s in range(accepts.shape[0]):
+        level[s] = -1
+        if accepts[s]:
             level[s] = 0
             queue[tail] = s
             tail += 1
@@ -65,57 +108,115 @@ def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.n
                 level[s] = level[t] + 1
                 queue[tail] = s
                 tail += 1
-    return level
 
 
-@kernel
-def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """Compute the `levels` of the states of a table."""
-    return levels(*reversed_edges(*distinct_edges(delta)), accepting)
+@cython.cfunc
+@cython.exceptval(check=False)
+def number_breadth_first(
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    level: cython.const[cython.int][::1],
+    number: cython.int[::1],
+    queue: cython.int[::1],
+) -> cython.Py_ssize_t:
+    """Number the states in the order of their discovery from state 0; return how many were found.
 
-
-@helper
-def breadth_first(
-    forward: tuple[np.ndarray, np.ndarray], alive: np.ndarray
-) -> tuple[np.ndarray, int, bool]:
-    """Number the live states in the order of their discovery from state 0; the others get -1.
-
-    Also how many were found, and whether all states had these numbers already.
+    States without a level are left out; these, and those that aren't found, get -1. `queue` is
+    scratch, an entry for each state.
     """
-    start, targets = forward
-    num_states = alive.size
-    number = np.full(num_states, -1, np.int32)
-    queue = np.empty(num_states, np.int32)
-    if not alive[0]:
-        return number, 0, False
-    number[0], queue[0] = 0, 0
-    head, tail = 0, 1
-    in_order = True
+    num_states: cython.Py_ssize_t = level.shape[0]
+    head: cython.Py_ssize_t = 0
+    tail: cython.Py_ssize_t = 1
+    s: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    for s in range(num_states):
+        number[s] = -1
+    if num_states == 0 or level[0] < 0:
+        return 0
+    number[0] = 0
+    queue[0] = 0
     while head < tail:
         s = queue[head]
-        in_order = in_order and s == head
         head += 1
         for i in range(start[s], start[s + 1]):
             t = targets[i]
-            if alive[t] and number[t] < 0:
-                number[t], queue[tail] = tail, t
+            if level[t] >= 0 and number[t] < 0:
+                number[t] = tail
+                queue[tail] = t
                 tail += 1
-    return number, tail, in_order and tail == num_states
+    return tail
 
 
-@helper
-def renumber(
-    delta: np.ndarray, accepting: np.ndarray, number: np.ndarray, num_kept: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the automaton over the kept states (`number >= 0`); old states may share a number."""
-    num_states, num_classes = delta.shape
-    new_delta = np.full((num_kept, num_classes), -1, np.int32)
-    new_accepting = np.zeros(num_kept, np.bool_)
-    for s in range(num_states):
-        if number[s] >= 0:
-            new_accepting[number[s]] = accepting[s]
-            for k in range(num_classes):
-                t = delta[s, k]
-                if t >= 0:
-                    new_delta[number[s], k] = number[t]
-    return new_delta, new_accepting
+@cython.cfunc
+def _write_levels(
+    after: cython.const[cython.int][:, ::1],
+    accepts: cython.const[cython.uchar][::1],
+    level: cython.int[::1],
+) -> cython.void:
+    """Write the levels of the states of a table."""
+    num_states: cython.Py_ssize_t = after.shape[0]
+    longs: cython.longlong[::1] = np.empty(3 * num_states + 2, np.int64)
+    start: cython.longlong[::1] = longs[: num_states + 1]
+    into: cython.longlong[::1] = longs[num_states + 1 : 2 * num_states + 2]
+    fill: cython.longlong[::1] = longs[2 * num_states + 2 :]
+    targets: cython.int[::1] = list_edges(after, start, level)
+    room: cython.int[::1] = np.empty(targets.shape[0] + num_states, np.int32)
+    sources: cython.int[::1] = room[num_states:]
+    reverse_edges(start, targets, into, sources, fill)
+    find_levels(into, sources, accepts, level, room[:num_states])
+
+
+def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """List each state's successors once, in order of class: (start, targets)."""
+    start = np.empty(delta.shape[0] + 1, np.int64)
+    targets = list_edges(delta, start, np.empty(delta.shape[0], np.int32))
+    return start, np.array(targets, np.int32)
+
+
+def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.ndarray:
+    """Return the fewest symbols from each state to an accepting one; -1 where there is no path.
+
+    The edges are given by their targets.
+    """
+    level = np.empty(accepting.size, np.int32)
+    find_levels(into, sources, accepting.view(np.uint8), level, np.empty(accepting.size, np.int32))
+    return level
+
+
+def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
+    """Compute the `levels` of the states of a table."""
+    level = np.empty(accepting.size, np.int32)
+    _write_levels(delta, accepting.view(np.uint8), level)
+    return level
+
+
+def shortest(
+    delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray, state: int
+) -> bytes:
+    """Return the first one in byte order of the shortest strings from a state to acceptance.
+
+    Raises:
+        IndexError: there is no such state.
+    """
+    after: cython.const[cython.int][:, ::1] = delta
+    if not 0 <= state < after.shape[0]:
+        raise IndexError(f"expected a state below {after.shape[0]}, got {state}")
+    classes: cython.const[cython.uchar][::1] = class_of_byte
+    level: cython.int[::1] = np.empty(after.shape[0], np.int32)
+    _write_levels(after, accepting.view(np.uint8), level)
+    s: cython.Py_ssize_t = state
+    i: cython.Py_ssize_t
+    byte: cython.int
+    t: cython.int
+    length: cython.Py_ssize_t = max(level[s], 0)
+    array = np.empty(length, np.uint8)
+    string: cython.uchar[::1] = array
+    for i in range(length):
+        for byte in range(_NUM_BYTES):
+            t = after[s, classes[byte]]
+            if t >= 0 and level[t] == level[s] - 1:
+                string[i] = byte
+                s = t
+                break
+    return array.tobytes()

@@ -1,4 +1,4 @@
-"""This module has the subset construction over deterministic automata that are joined by nodes.
+"""Subset construction over deterministic automata that are joined by nodes.
 
 The parts are minimal automata, copies of which (*joints*) lead from one node to another: whoever
 stands at a joint's source may begin its part, whoever has read a string of the part may go on at
@@ -7,181 +7,166 @@ the target. `skips` lead from node to node without reading anything.
 Nearly all of the result is a part's own table. From one state of one part a byte leads to one
 state, and where that leads to no node, the subset is that state alone; so the subset after a lone
 state is remembered by the state, and found again without a look at what is in it. Cost: O(result
-states x K), and what subsets of several states cost in `gcd.automata.kernels.subsets`, where parts
-meet.
+states x K), and what subsets of several states cost in `gcd.automata.kernels.subset_store`, where
+parts meet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import cython
 import numpy as np
 
-from gcd.automata.kernels.canonical import joint_classes
-from gcd.automata.kernels.subsets import (
-    MEMBER,
-    NOT_HASHED,
-    SET,
-    TOO_MANY,
-    grown_rows,
-    new_store,
-    number_subset,
-    sort_members,
-)
-from gcd.support.compiled import helper, kernel
+from gcd.automata.kernels.subsets import TOO_MANY, grown_rows
 
-_UNKNOWN = -2
-STATE = 4  # units for a state of the parts, for the arrays that describe it
-LONE = 2  # units for an entry of the row of a lone state
+if cython.compiled:
+    from cython.cimports.gcd.automata.kernels.canonical import refine_bytes
+    from cython.cimports.gcd.automata.kernels.subset_store import SubsetStore
+else:
+    from gcd.automata.kernels.canonical import refine_bytes
+    from gcd.automata.kernels.subset_store import SubsetStore
+
+_NUM_BYTES = cython.declare(cython.int, 256)
+_UNKNOWN = cython.declare(cython.int, -2)
+_NOT_HASHED = cython.declare(cython.longlong, -1)  # found by its only state
+_STATE = cython.declare(cython.longlong, 4)  # units for a state of the parts, for its description
+_LONE = cython.declare(cython.longlong, 2)  # units for an entry of the row of a lone state
+_SET = cython.declare(cython.longlong, 4)  # units for a member that is closed, sorted, looked for
+_MEMBER = cython.declare(cython.longlong, 64)  # units for a stored member, which stays in memory
 
 
-@helper
-def _edges_of_nodes(
-    joints: np.ndarray, begins: np.ndarray, skips: np.ndarray, num_nodes: int, first_node: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """What each node leads to without reading: first states of parts, and nodes."""
-    start = np.zeros(num_nodes + 1, np.int64)
-    for i in range(joints.shape[0]):
-        start[joints[i, 0] + 1] += 1
-    for i in range(skips.shape[0]):
-        start[skips[i, 0] + 1] += 1
+@cython.cfunc
+@cython.exceptval(check=False)
+def _list_edges(
+    joint: cython.const[cython.int][::1],
+    skip: cython.const[cython.int][::1],
+    begins: cython.const[cython.longlong][::1],
+    first_node: cython.longlong,
+    start: cython.longlong[::1],
+    targets: cython.int[::1],
+) -> cython.void:
+    """Write what each node leads to without reading: first states of parts, then nodes."""
+    num_joints: cython.Py_ssize_t = joint.shape[0] // 2
+    num_skips: cython.Py_ssize_t = skip.shape[0] // 2
+    num_nodes: cython.Py_ssize_t = start.shape[0] - 1
+    i: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    # Counted one further on, so that filling in moves each node's start to its place.
+    for node in range(num_nodes + 1):
+        start[node] = 0
+    for i in range(num_joints):
+        if joint[2 * i] + 2 <= num_nodes:
+            start[joint[2 * i] + 2] += 1
+    for i in range(num_skips):
+        if skip[2 * i] + 2 <= num_nodes:
+            start[skip[2 * i] + 2] += 1
     for node in range(num_nodes):
         start[node + 1] += start[node]
-    fill = start[:-1].copy()
-    targets = np.empty(start[num_nodes], np.int32)
-    for i in range(joints.shape[0]):
-        targets[fill[joints[i, 0]]] = begins[i]
-        fill[joints[i, 0]] += 1
-    for i in range(skips.shape[0]):
-        targets[fill[skips[i, 0]]] = first_node + skips[i, 1]
-        fill[skips[i, 0]] += 1
-    return start, targets
+    for i in range(num_joints):
+        node = joint[2 * i] + 1
+        targets[start[node]] = begins[i]
+        start[node] += 1
+    for i in range(num_skips):
+        node = skip[2 * i] + 1
+        targets[start[node]] = first_node + skip[2 * i + 1]
+        start[node] += 1
 
 
-@helper
+@cython.cfunc
+def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
+    """The numbers of the pairs, one after the other."""
+    count: cython.Py_ssize_t = len(pairs)
+    numbers: cython.int[::1] = np.empty(2 * count, np.int32)
+    i: cython.Py_ssize_t
+    for i in range(count):
+        one, other = pairs[i]
+        numbers[2 * i] = one
+        numbers[2 * i + 1] = other
+    return numbers
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _sort(members: cython.int[::1], size: cython.longlong) -> cython.void:
+    """Sort `members[:size]`, mostly few: insertion with falling strides (Shell 1959, Knuth's)."""
+    stride: cython.longlong = 1
+    i: cython.longlong
+    j: cython.longlong
+    while 9 * stride < size:
+        stride = 3 * stride + 1
+    while stride > 0:
+        for i in range(stride, size):
+            value: cython.int = members[i]
+            j = i - stride
+            while j >= 0 and members[j] > value:
+                members[j + stride] = members[j]
+                j -= stride
+            members[j + stride] = value
+        stride //= 3
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
 def _close(
-    members: np.ndarray,
-    size: int,
-    stamp: np.ndarray,
-    leads_to: np.ndarray,
-    reads: np.ndarray,
-    nodes: tuple[np.ndarray, np.ndarray],
-    first_node: int,
-) -> tuple[int, int]:
-    """Follow what reads nothing from `members[:size]`, keep states that matter: (new size, work).
+    members: cython.int[::1],
+    size: cython.longlong,
+    stamp: cython.uchar[::1],
+    leads_to: cython.const[cython.int][::1],
+    reads: cython.const[cython.uchar][::1],
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    first_node: cython.longlong,
+    work: cython.longlong[::1],
+) -> cython.longlong:
+    """Follow what reads nothing from `members[:size]`, keep states that matter: the new size.
 
-    `stamp` is zero for all states, and left so.
+    `stamp` is zero for all states, and left so. Looks are added to `work[0]`.
     """
-    start, targets = nodes
-    work = np.int64(0)
+    i: cython.longlong
+    q: cython.longlong
+    t: cython.longlong
+    looks: cython.longlong = 0
+    head: cython.longlong = 0
+    kept: cython.longlong = 0
     for i in range(size):
         stamp[members[i]] = 1
-    head = 0
     while head < size:
         q = members[head]
         head += 1
-        work += 1
+        looks += 1
         if q >= first_node:
-            work += start[q - first_node + 1] - start[q - first_node]
+            looks += start[q - first_node + 1] - start[q - first_node]
             for i in range(start[q - first_node], start[q - first_node + 1]):
                 t = targets[i]
                 if stamp[t] == 0:
                     stamp[t] = 1
                     members[size] = t
                     size += 1
-        elif leads_to[q] >= 0 and stamp[leads_to[q]] == 0:
-            stamp[leads_to[q]] = 1
-            members[size] = leads_to[q]
-            size += 1
-    kept = np.int64(0)
+        else:
+            t = leads_to[q]
+            if t >= 0 and stamp[t] == 0:
+                stamp[t] = 1
+                members[size] = t
+                size += 1
     for i in range(size):
-        stamp[members[i]] = 0
-        if reads[members[i]]:
-            members[kept] = members[i]
+        q = members[i]
+        stamp[q] = 0
+        if reads[q]:
+            members[kept] = q
             kept += 1
-    sort_members(members, kept)
-    return kept, work
+    _sort(members, kept)
+    work[0] += looks
+    return kept
 
 
-@helper
-def _read_on(
-    current: int,
-    k: int,
-    count: int,
-    work: int,
-    max_rows: int,
-    max_work: int,
-    delta: np.ndarray,
-    deltas: np.ndarray,
-    columns: np.ndarray,
-    states: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    after: np.ndarray,
-    store: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    members: np.ndarray,
-    stamp: np.ndarray,
-) -> tuple[int, int, int, int, int]:
-    """Write rows of subsets from (current, k) on, as far as what follows is simple.
-
-    Simple is a lone state that leads to no node, and for which there is room. Returns the state
-    and the class where something else follows, how many states, in `members`, that is, none at
-    the end and past the limit on work, how many subsets there are now, and the work.
-    """
-    cell, shift, part, leads_to = states
-    pool, starts, hashes, _ = store
-    most = min(max_rows, delta.shape[0], hashes.size)
-    num_classes = delta.shape[1]
-    while current < count:
-        begin, end = starts[current], starts[current + 1]
-        if work > max_work:
-            break
-        if end - begin == 1 and cell[pool[begin]] >= 0:
-            q = pool[begin]
-            first, base, column, row = cell[q], shift[q], columns[part[q]], delta[current]
-            while k < num_classes:
-                t = deltas[first + column[k]]
-                if t >= 0:
-                    t += base
-                    if after[t] == _UNKNOWN:
-                        if leads_to[t] >= 0 or count >= most or starts[count] == pool.size:
-                            members[0] = t
-                            return current, k, 1, count, work
-                        pool[starts[count]] = t
-                        starts[count + 1] = starts[count] + 1
-                        hashes[count] = NOT_HASHED
-                        after[t] = count
-                        count += 1
-                    row[k] = after[t]
-                k += 1
-        while k < num_classes:
-            size = 0
-            for i in range(begin, end):
-                q = pool[i]
-                t = deltas[cell[q] + columns[part[q], k]] if cell[q] >= 0 else -1
-                if t >= 0 and stamp[t + shift[q]] == 0:
-                    stamp[t + shift[q]] = 1
-                    members[size] = t + shift[q]
-                    size += 1
-            for i in range(size):
-                stamp[members[i]] = 0
-            if size == 1:
-                delta[current, k] = after[members[0]]
-            work += end - begin
-            if size > 1 or delta[current, k] == _UNKNOWN:
-                return current, k, size, count, work
-            k += 1
-        current, k = current + 1, 0
-        work += LONE * num_classes
-    return current, k, 0, count, work
-
-
-@kernel
 def join(
-    deltas: np.ndarray,
-    accepting: np.ndarray,
-    maps: np.ndarray,
-    first_cell: np.ndarray,
-    first_state: np.ndarray,
-    part_of: np.ndarray,
-    joints: np.ndarray,
-    skips: np.ndarray,
+    deltas: list[np.ndarray],
+    accepting: list[np.ndarray],
+    maps: list[np.ndarray],
+    part_of: list[int],
+    joints: Sequence[tuple[int, int]],
+    skips: Sequence[tuple[int, int]],
     num_nodes: int,
     ends: tuple[int, int, int],
     limits: tuple[int, int, int],
@@ -189,9 +174,7 @@ def join(
     """Return the automaton of the strings that paths from one node to another spell.
 
     Args:
-        deltas, accepting: the distinct parts' arrays, one after the other.
-        maps: their classes of bytes.
-        first_cell, first_state: where each part begins in them, and the end.
+        deltas, accepting, maps: the distinct parts' tables, accepting states, classes of bytes.
         part_of: the part of each joint.
         joints, skips: their (source, target) nodes.
         num_nodes: how many nodes there are.
@@ -204,83 +187,209 @@ def join(
         (delta, accepting, class of each byte, number of states, units of work), states in
         breadth-first order.
     """
-    max_states, max_cells, max_work = limits
-    class_of_byte, first_byte = joint_classes(maps)
-    num_classes = first_byte.size
-    max_rows = min(max_states, max_cells // num_classes)
-    columns = np.empty((maps.shape[0], num_classes), np.int32)
-    for p in range(maps.shape[0]):
-        for k in range(num_classes):
-            columns[p, k] = maps[p, first_byte[k]]
+    max_states: cython.longlong = limits[0]
+    max_cells: cython.longlong = limits[1]
+    max_work: cython.longlong = limits[2]
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    q: cython.longlong
+    s: cython.longlong
+    t: cython.longlong
+    p: cython.longlong
+    size: cython.longlong
+    width: cython.longlong
+    num_parts: cython.Py_ssize_t = len(deltas)
+    num_joints: cython.Py_ssize_t = len(part_of)
+    node_count: cython.Py_ssize_t = num_nodes
+    after_of: cython.const[cython.int][::1] = np.concatenate(deltas, axis=None)
+    accepts: cython.const[cython.uchar][::1] = np.concatenate(accepting).view(np.uint8)
+    given: cython.const[cython.uchar][:, ::1] = np.concatenate(maps).reshape(-1, _NUM_BYTES)
+    class_array = np.empty(_NUM_BYTES, np.uint8)
+    first_byte: cython.int[::1] = np.empty(_NUM_BYTES, np.int32)
+    num_classes: cython.Py_ssize_t = refine_bytes(given, class_array, first_byte)
+    max_rows: cython.longlong = min(max_states, max_cells // num_classes)
+    joint: cython.int[::1] = _read_pairs(joints)
+    skip: cython.int[::1] = _read_pairs(skips)
 
-    # States of all joints in a row, and the nodes behind them.
-    num_joints = part_of.size
-    begins = np.zeros(num_joints + 1, np.int64)
-    for i in range(num_joints):
-        begins[i + 1] = begins[i] + first_state[part_of[i] + 1] - first_state[part_of[i]]
-    first_node = begins[num_joints]
-    total = first_node + num_nodes
-    cell = np.full(total, -1, np.int64)  # where a state's row begins
-    shift = np.zeros(total, np.int32)  # where its joint begins
-    part = np.zeros(total, np.int32)
-    leads_to = np.full(total, -1, np.int32)
-    reads = np.zeros(total, np.bool_)  # what does not says nothing once closed over
-    end = first_node + ends[1]
-    reads[end] = True
-    everything = begins[ends[2]] if ends[2] >= 0 else np.int64(-1)
-    work = np.int64(STATE * total)
+    # Where the parts begin in their arrays, and the joints in a row of all their states.
+    longs: cython.longlong[::1] = np.empty(2 * num_parts + num_joints + node_count + 5, np.int64)
+    cell_of_part: cython.longlong[::1] = longs[: num_parts + 1]
+    longs = longs[num_parts + 1 :]
+    state_of_part: cython.longlong[::1] = longs[: num_parts + 1]
+    longs = longs[num_parts + 1 :]
+    begins: cython.longlong[::1] = longs[: num_joints + 1]
+    longs = longs[num_joints + 1 :]
+    start: cython.longlong[::1] = longs[: node_count + 1]
+    spent: cython.longlong[::1] = longs[node_count + 1 :]
+    cell_of_part[0] = 0
+    state_of_part[0] = 0
+    for i in range(num_parts):
+        size, width = deltas[i].shape
+        cell_of_part[i + 1] = cell_of_part[i] + size * width
+        state_of_part[i + 1] = state_of_part[i] + size
+    begins[0] = 0
     for i in range(num_joints):
         p = part_of[i]
-        size = first_state[p + 1] - first_state[p]
-        width = (first_cell[p + 1] - first_cell[p]) // size
+        begins[i + 1] = begins[i] + state_of_part[p + 1] - state_of_part[p]
+    first_node: cython.longlong = begins[num_joints]
+    total: cython.longlong = first_node + node_count
+
+    # States of all joints in a row, and the nodes behind them.
+    cell: cython.longlong[::1] = np.empty(total, np.int64)  # where a state's row begins
+    ints: cython.int[::1] = np.empty(
+        5 * total + num_parts * num_classes + (joint.shape[0] + skip.shape[0]) // 2, np.int32
+    )
+    shift: cython.int[::1] = ints[:total]  # where its joint begins
+    part: cython.int[::1] = ints[total : 2 * total]  # where its part's columns begin
+    leads_to: cython.int[::1] = ints[2 * total : 3 * total]
+    after: cython.int[::1] = ints[3 * total : 4 * total]  # what a lone state comes to
+    members: cython.int[::1] = ints[4 * total : 5 * total]
+    columns: cython.int[::1] = ints[5 * total : 5 * total + num_parts * num_classes]
+    targets: cython.int[::1] = ints[5 * total + num_parts * num_classes :]
+    flags: cython.uchar[::1] = np.empty(2 * total, np.uint8)
+    reads: cython.uchar[::1] = flags[:total]  # what does not says nothing once closed
+    stamp: cython.uchar[::1] = flags[total:]
+    for i in range(num_parts):
+        for k in range(num_classes):
+            columns[i * num_classes + k] = given[i, first_byte[k]]
+    for q in range(total):
+        after[q] = _UNKNOWN
+        leads_to[q] = -1
+        reads[q] = 0
+        stamp[q] = 0
+    for q in range(first_node, total):
+        cell[q] = -1
+        shift[q] = 0
+        part[q] = 0
+    end: cython.longlong = first_node + ends[1]
+    reads[end] = 1
+    i = ends[2]
+    everything: cython.longlong = begins[i] if i >= 0 else -1
+    work: cython.longlong = _STATE * total
+    for i in range(num_joints):
+        p = part_of[i]
+        size = state_of_part[p + 1] - state_of_part[p]
+        width = (cell_of_part[p + 1] - cell_of_part[p]) // size
         work += size * width
         for s in range(size):
             q = begins[i] + s
-            cell[q], shift[q], part[q] = first_cell[p] + s * width, begins[i], p
-            if accepting[first_state[p] + s]:
-                leads_to[q] = first_node + joints[i, 1]
+            cell[q] = cell_of_part[p] + s * width
+            shift[q] = begins[i]
+            part[q] = p * num_classes
+            if accepts[state_of_part[p] + s]:
+                leads_to[q] = first_node + joint[2 * i + 1]
             for k in range(width):
-                if deltas[cell[q] + k] >= 0:
-                    reads[q] = True
+                if after_of[cell[q] + k] >= 0:
+                    reads[q] = 1
                     break
-    nodes = _edges_of_nodes(joints, begins, skips, num_nodes, first_node)
+    _list_edges(joint, skip, begins, first_node, start, targets)
 
-    after = np.full(total, _UNKNOWN, np.int32)  # the subset that a lone state comes to
-    stamp = np.zeros(total, np.int8)
-    members = np.empty(total, np.int32)
     members[0] = first_node + ends[0]
-    size, looks = _close(members, np.int64(1), stamp, leads_to, reads, nodes, first_node)
-    store = new_store(total)
-    store, _ = number_subset(store, np.int64(0), members, size)
-    delta = np.full((max(1, min(total, max_rows)), num_classes), -1, np.int32)
-    # Plain constants would be types of their own, and each function be compiled twice.
-    count, current, k = np.int64(1), np.int64(0), np.int64(0)
-    while current < count:
-        current, k, size, count, work = _read_on(
-            current, k, count, work, max_rows, max_work, delta, deltas, columns,
-            (cell, shift, part, leads_to), after, store, members, stamp,
-        )  # fmt: skip
-        if size == 0:
-            break
+    size = _close(members, 1, stamp, leads_to, reads, start, targets, first_node, spent)
+    store: SubsetStore = SubsetStore(total)
+    store.number(0, members, size)
+    pool: cython.int[::1] = store.pool
+    starts: cython.longlong[::1] = store.starts
+    hashes: cython.longlong[::1] = store.hashes
+    num_rows: cython.longlong = max(1, min(total, max_rows))
+    delta_array = np.empty((num_rows, num_classes), np.int32)
+    delta: cython.int[:, ::1] = delta_array
+    count: cython.longlong = 1
+    current: cython.longlong = 0
+    k = 0
+    begin: cython.longlong
+    past: cython.longlong
+    most: cython.longlong
+    first: cython.longlong
+    base: cython.longlong
+    lone: cython.longlong
+    target: cython.longlong
+    simple: cython.bint
+    stopped: cython.bint
+    while current < count and work <= max_work:
+        if k == 0:
+            for i in range(num_classes):
+                delta[current, i] = -1
+        # Read on as far as what follows is simple: a lone state that leads to no node, and for
+        # which there is room. `members[:size]` are those where something else follows.
+        begin = starts[current]
+        past = starts[current + 1]
+        most = min(max_rows, num_rows, hashes.shape[0])
+        stopped = False
+        size = 0
+        if past - begin == 1 and cell[pool[begin]] >= 0:
+            q = pool[begin]
+            first = cell[q]
+            base = shift[q]
+            p = part[q]
+            while k < num_classes:
+                t = after_of[first + columns[p + k]]
+                if t >= 0:
+                    t += base
+                    if after[t] == _UNKNOWN:
+                        if leads_to[t] >= 0 or count >= most or starts[count] == pool.shape[0]:
+                            members[0] = t
+                            size = 1
+                            stopped = True
+                            break
+                        pool[starts[count]] = t
+                        starts[count + 1] = starts[count] + 1
+                        hashes[count] = _NOT_HASHED
+                        after[t] = count
+                        count += 1
+                    delta[current, k] = after[t]
+                k += 1
+        else:
+            while k < num_classes:
+                size = 0
+                for i in range(begin, past):
+                    q = pool[i]
+                    t = after_of[cell[q] + columns[part[q] + k]] if cell[q] >= 0 else -1
+                    if t >= 0 and stamp[t + shift[q]] == 0:
+                        stamp[t + shift[q]] = 1
+                        members[size] = t + shift[q]
+                        size += 1
+                for i in range(size):
+                    stamp[members[i]] = 0
+                if size == 1:
+                    delta[current, k] = after[members[0]]
+                work += past - begin
+                if size > 1 or delta[current, k] == _UNKNOWN:
+                    stopped = True
+                    break
+                k += 1
+        if not stopped:
+            current += 1
+            k = 0
+            work += _LONE * num_classes
+            continue
+
         lone = members[0] if size == 1 else -1
-        size, looks = _close(members, size, stamp, leads_to, reads, nodes, first_node)
-        work += SET * (size + looks)
+        spent[0] = 0
+        size = _close(members, size, stamp, leads_to, reads, start, targets, first_node, spent)
+        work += _SET * (size + spent[0])
         for i in range(size):
             if members[i] == everything:
-                members[0], members[1], size = everything, end, 2
+                members[0] = everything
+                members[1] = end
+                size = 2
                 break
         simple = size == 1 and leads_to[members[0]] < 0
         target = after[members[0]] if simple else _UNKNOWN
         if target == _UNKNOWN and size > 0:
-            store, target = number_subset(store, count, members, size)
+            target = store.number(count, members, size)
             if target == count:
+                pool, starts, hashes = store.pool, store.starts, store.hashes
                 if count >= max_rows:
                     if count < max_states:
                         work = max_work + 1
-                    return delta[:0], reads[:0], class_of_byte, TOO_MANY, work
-                delta = grown_rows(delta, count + 1)
+                    return delta_array[:0], np.zeros(0, np.bool_), class_array, TOO_MANY, int(work)
+                if count + 1 > num_rows:
+                    delta_array = grown_rows(delta_array, count + 1)
+                    delta = delta_array
+                    num_rows = delta_array.shape[0]
                 count += 1
-                work += MEMBER * size
+                work += _MEMBER * size
         if simple:
             after[members[0]] = target
         if lone >= 0:
@@ -288,10 +397,11 @@ def join(
         delta[current, k] = target if size > 0 else -1
         k += 1
     if work > max_work:
-        return delta[:0], reads[:0], class_of_byte, TOO_MANY, work
-    accepts = np.zeros(count, np.bool_)
+        return delta_array[:0], np.zeros(0, np.bool_), class_array, TOO_MANY, int(work)
+    accepts_array = np.zeros(count, np.bool_)
+    ending: cython.uchar[::1] = accepts_array.view(np.uint8)
     for s in range(count):
         # The end has the highest number of what can be in a subset, but other nodes cannot.
-        last = store[1][s + 1] - 1
-        accepts[s] = last >= store[1][s] and store[0][last] == end
-    return delta[:count], accepts, class_of_byte, count, work
+        i = starts[s + 1] - 1
+        ending[s] = i >= starts[s] and pool[i] == end
+    return delta_array[:count], accepts_array, class_array, count, int(work)

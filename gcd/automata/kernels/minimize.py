@@ -1,21 +1,30 @@
-"""This module minimises partial deterministic automata, in compiled loops."""
+"""Minimisation of partial deterministic automata by refinement."""
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
 from gcd.support.kernels.grouping import by_key
 
 
-@helper
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
 def _mark(
-    element: int, elements: np.ndarray, place: np.ndarray, block: np.ndarray,
-    first: np.ndarray, marked: np.ndarray, touched: np.ndarray, num_touched: int,
-) -> int:  # fmt: skip
+    element: cython.int,
+    elements: cython.int[::1],
+    place: cython.int[::1],
+    block: cython.int[::1],
+    first: cython.int[::1],
+    marked: cython.int[::1],
+    touched: cython.int[::1],
+    num_touched: cython.int,
+) -> cython.int:
     """Mark one element of a refinable partition; remembers the blocks that have marks."""
-    b = block[element]
-    i, j = place[element], first[b] + marked[b]
+    b: cython.int = block[element]
+    i: cython.int = place[element]
+    j: cython.int = first[b] + marked[b]
     if i < j:
         return num_touched
     elements[i] = elements[j]
@@ -29,15 +38,24 @@ def _mark(
     return num_touched
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def _split(
-    elements: np.ndarray, block: np.ndarray, first: np.ndarray, past: np.ndarray,
-    marked: np.ndarray, touched: np.ndarray, num_touched: int, num_blocks: int,
-) -> int:  # fmt: skip
+    elements: cython.int[::1],
+    block: cython.int[::1],
+    first: cython.int[::1],
+    past: cython.int[::1],
+    marked: cython.int[::1],
+    touched: cython.int[::1],
+    num_touched: cython.int,
+    num_blocks: cython.int,
+) -> cython.int:
     """Split every touched block into marked and unmarked; the smaller part gets the new number."""
+    w: cython.int
+    i: cython.int
     for w in range(num_touched):
-        b = touched[w]
-        middle = first[b] + marked[b]
+        b: cython.int = touched[w]
+        middle: cython.int = first[b] + marked[b]
         if middle == past[b]:
             marked[b] = 0
             continue
@@ -57,7 +75,6 @@ def _split(
     return num_blocks
 
 
-@kernel
 def minimize_blocks(
     delta: np.ndarray, initial: np.ndarray, num_initial: int
 ) -> tuple[np.ndarray, int]:
@@ -69,47 +86,58 @@ def minimize_blocks(
     of the `num_initial` blocks empty. Every state must be accessible and lead to acceptance, and
     accepting states share no block with others.
     """
-    num_states, num_classes = delta.shape
-    num_edges = 0
-    per_class = np.zeros(num_classes, np.int64)
+    after: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    num_states: cython.Py_ssize_t = after.shape[0]
+    num_classes: cython.Py_ssize_t = after.shape[1]
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    b: cython.int
+    t: cython.int
+    num_edges: cython.Py_ssize_t = 0
+    per_class: cython.longlong[::1] = np.zeros(num_classes, np.int64)
     for s in range(num_states):
         for k in range(num_classes):
-            if delta[s, k] >= 0:
+            if after[s, k] >= 0:
                 num_edges += 1
                 per_class[k] += 1
 
     # States sorted by block.
-    state_block = initial.astype(np.int32)
-    state_first = np.zeros(num_states + 1, np.int32)
-    state_past = np.zeros(num_states + 1, np.int32)
-    state_marked = np.zeros(num_states + 1, np.int32)
-    state_touched = np.empty(num_states + 1, np.int32)
+    blocks = initial.astype(np.int32)
+    state_block: cython.int[::1] = blocks
+    state_first: cython.int[::1] = np.zeros(num_states + 1, np.int32)
+    state_past: cython.int[::1] = np.zeros(num_states + 1, np.int32)
+    state_marked: cython.int[::1] = np.zeros(num_states + 1, np.int32)
+    state_touched: cython.int[::1] = np.empty(num_states + 1, np.int32)
     for s in range(num_states):
         state_past[state_block[s]] += 1
-    for b in range(1, num_initial):
+    num_blocks: cython.int = num_initial
+    for b in range(1, num_blocks):
         state_first[b] = state_past[b - 1]
         state_past[b] += state_first[b]
-    state_at = np.empty(num_states, np.int32)
-    state_place = np.empty(num_states, np.int32)
-    fill = state_first.copy()
+    state_at: cython.int[::1] = np.empty(num_states, np.int32)
+    state_place: cython.int[::1] = np.empty(num_states, np.int32)
+    fill: cython.int[::1] = state_first.copy()
     for s in range(num_states):
         b = state_block[s]
-        state_at[fill[b]], state_place[s] = s, fill[b]
+        state_at[fill[b]] = s
+        state_place[s] = fill[b]
         fill[b] += 1
-    num_blocks = np.int64(num_initial)
     if num_edges == 0:
-        return state_block, num_blocks
+        return blocks, num_blocks
 
     # Edges sorted by class, one block of the edge partition ("cord") for each class in use.
-    tail = np.empty(num_edges, np.int32)
-    head = np.empty(num_edges, np.int32)
-    edge_block = np.empty(num_edges, np.int32)
-    edge_first = np.zeros(num_edges + 1, np.int32)
-    edge_past = np.zeros(num_edges + 1, np.int32)
-    num_cords = np.int64(0)
-    at = np.zeros(num_classes, np.int64)
-    cord_of_class = np.zeros(num_classes, np.int32)
-    position = 0
+    tail: cython.int[::1] = np.empty(num_edges, np.int32)
+    head_array = np.empty(num_edges, np.int32)
+    head: cython.int[::1] = head_array
+    edge_block: cython.int[::1] = np.empty(num_edges, np.int32)
+    edge_first: cython.int[::1] = np.zeros(num_edges + 1, np.int32)
+    edge_past: cython.int[::1] = np.zeros(num_edges + 1, np.int32)
+    num_cords: cython.int = 0
+    at: cython.longlong[::1] = np.zeros(num_classes, np.int64)
+    cord_of_class: cython.int[::1] = np.zeros(num_classes, np.int32)
+    position: cython.longlong = 0
     for k in range(num_classes):
         at[k] = position
         if per_class[k] > 0:
@@ -120,24 +148,27 @@ def minimize_blocks(
             num_cords += 1
     for s in range(num_states):
         for k in range(num_classes):
-            t = delta[s, k]
+            t = after[s, k]
             if t >= 0:
-                tail[at[k]] = s
-                head[at[k]] = t
-                edge_block[at[k]] = cord_of_class[k]
-                at[k] += 1
-    edge_at = np.empty(num_edges, np.int32)
-    edge_place = np.empty(num_edges, np.int32)
-    for e in range(num_edges):
-        edge_at[e] = edge_place[e] = e
-    incoming, into = by_key(head, num_states, edge_at)
-    edge_marked = np.zeros(num_edges + 1, np.int32)
-    edge_touched = np.empty(num_edges + 1, np.int32)
+                i = at[k]
+                tail[i] = s
+                head[i] = t
+                edge_block[i] = cord_of_class[k]
+                at[k] = i + 1
+    edges = np.arange(num_edges, dtype=np.int32)
+    incoming_array, into_array = by_key(head_array, num_states, edges)
+    incoming: cython.longlong[::1] = incoming_array
+    into: cython.int[::1] = into_array
+    edge_at: cython.int[::1] = edges
+    edge_place: cython.int[::1] = edges.copy()
+    edge_marked: cython.int[::1] = np.zeros(num_edges + 1, np.int32)
+    edge_touched: cython.int[::1] = np.empty(num_edges + 1, np.int32)
 
-    next_block = 1
-    next_cord = 0
+    touched: cython.int
+    next_block: cython.int = 1
+    next_cord: cython.int = 0
     while next_cord < num_cords:
-        touched = np.int64(0)
+        touched = 0
         for i in range(edge_first[next_cord], edge_past[next_cord]):
             touched = _mark(
                 tail[edge_at[i]], state_at, state_place, state_block,
@@ -149,7 +180,7 @@ def minimize_blocks(
         )  # fmt: skip
         next_cord += 1
         while next_block < num_blocks:
-            touched = np.int64(0)
+            touched = 0
             for i in range(state_first[next_block], state_past[next_block]):
                 s = state_at[i]
                 for j in range(incoming[s], incoming[s + 1]):
@@ -162,4 +193,4 @@ def minimize_blocks(
                 edge_marked, edge_touched, touched, num_cords,
             )  # fmt: skip
             next_block += 1
-    return state_block, num_blocks
+    return blocks, num_blocks

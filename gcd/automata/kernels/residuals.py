@@ -1,4 +1,4 @@
-"""This module finds by fingerprints which states have the same residual language.
+"""Equivalence of states by fingerprints of their residual languages.
 
 The *residual* of a state is the set of strings that lead from it to acceptance; minimisation makes
 states of one residual one. Here every state gets a number that depends on its residual alone, so
@@ -21,36 +21,52 @@ Cost: O(S K) for each sweep; the automata of this project take one to four.
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
 from gcd.automata.kernels.minimize import minimize_blocks
-from gcd.automata.kernels.subsets import mix
-from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.grouping import number_by_first, numbered
+from gcd.support.kernels.grouping import number_by_first
 
-_SWEEPS = 8  # before refinement takes over
+if cython.compiled:
+    from cython.cimports.gcd.automata.kernels.graph import find_levels, list_edges, reverse_edges
+    from cython.cimports.gcd.support.kernels.mixing import mix
+else:
+    from gcd.automata.kernels.graph import find_levels, list_edges, reverse_edges
+    from gcd.support.kernels.mixing import mix
+
+_SWEEPS = cython.declare(cython.int, 8)  # before refinement takes over
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def _settling_order(
-    forward: tuple[np.ndarray, np.ndarray],
-    backward: tuple[np.ndarray, np.ndarray],
-    level: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """States level by level, successors of one level first; and for each a count.
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    into: cython.const[cython.longlong][::1],
+    sources: cython.const[cython.int][::1],
+    level: cython.const[cython.int][::1],
+    order: cython.int[::1],
+    waits_for: cython.int[::1],
+    peeled: cython.int[::1],
+    fill: cython.int[::1],
+) -> cython.void:
+    """Write the states level by level, successors of one level first; and a count for each.
 
     The count is positive where there are endless ways on the state's level; these states come last
-    in it.
+    in it. `peeled` is scratch, an entry for each state, and `fill` as well, with two more.
     """
-    start, targets = forward
-    into, sources = backward
-    num_states = level.size
-    waits_for = np.zeros(num_states, np.int32)
-    peeled = np.empty(num_states, np.int32)
-    head, tail = 0, 0
+    num_states: cython.Py_ssize_t = level.shape[0]
+    head: cython.Py_ssize_t = 0
+    tail: cython.Py_ssize_t = 0
+    s: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    i: cython.Py_ssize_t
     for s in range(num_states):
+        waits_for[s] = 0
         for i in range(start[s], start[s + 1]):
-            waits_for[s] += level[targets[i]] == level[s]
+            if level[targets[i]] == level[s]:
+                waits_for[s] += 1
         if waits_for[s] == 0:
             peeled[tail] = s
             tail += 1
@@ -68,30 +84,40 @@ def _settling_order(
         if waits_for[s] > 0:
             peeled[tail] = s
             tail += 1
-    fill = np.zeros(num_states + 2, np.int32)  # levels are less than that
+    for i in range(num_states + 2):  # levels are less than that
+        fill[i] = 0
     for s in range(num_states):
         fill[level[s] + 1] += 1
-    for i in range(1, fill.size):
+    for i in range(1, num_states + 2):
         fill[i] += fill[i - 1]
-    order = np.empty(num_states, np.int32)
-    for s in peeled:
+    for i in range(num_states):
+        s = peeled[i]
         order[fill[level[s]]] = s
         fill[level[s]] += 1
-    return order, waits_for
 
 
-@helper
-def _group(number: np.ndarray, block: np.ndarray, first: np.ndarray) -> int:
-    """Blocks of equal numbers, by first appearance, with their first states; how many."""
-    size = 16
-    while size < 2 * number.size:
-        size *= 2
-    table = np.full(size, -1, np.int32)
-    count = 0
-    for s in range(number.size):
-        slot = number[s] & (size - 1)
+@cython.cfunc
+@cython.exceptval(check=False)
+def _group(
+    number: cython.const[cython.longlong][::1],
+    table: cython.int[::1],
+    block: cython.int[::1],
+    first: cython.longlong[::1],
+) -> cython.int:
+    """Blocks of equal numbers, by first appearance, with their first states; how many.
+
+    `table` is scratch for hashes, its size a power of two, twice that of `number` or more.
+    """
+    last: cython.longlong = table.shape[0] - 1
+    count: cython.int = 0
+    s: cython.Py_ssize_t
+    slot: cython.longlong
+    for slot in range(last + 1):
+        table[slot] = -1
+    for s in range(number.shape[0]):
+        slot = number[s] & last
         while table[slot] >= 0 and number[first[table[slot]]] != number[s]:
-            slot = (slot + 1) & (size - 1)
+            slot = (slot + 1) & last
         if table[slot] < 0:
             table[slot] = count
             first[count] = s
@@ -100,78 +126,133 @@ def _group(number: np.ndarray, block: np.ndarray, first: np.ndarray) -> int:
     return count
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def _is_respected(
-    delta: np.ndarray, accepting: np.ndarray, block: np.ndarray, first: np.ndarray
-) -> bool:
+    delta: cython.const[cython.int][:, ::1],
+    accepting: cython.const[cython.uchar][::1],
+    block: cython.const[cython.int][::1],
+    first: cython.const[cython.longlong][::1],
+) -> cython.bint:
     """Whether all states of each block do as its first one does."""
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
     for s in range(delta.shape[0]):
-        other = first[block[s]]
+        other: cython.Py_ssize_t = first[block[s]]
         if other == s:
             continue
         if accepting[s] != accepting[other]:
             return False
         for k in range(delta.shape[1]):
-            t, u = delta[s, k], delta[other, k]
+            t: cython.int = delta[s, k]
+            u: cython.int = delta[other, k]
             if (t < 0) != (u < 0) or (t >= 0 and block[t] != block[u]):
                 return False
     return True
 
 
-@kernel
-def by_fingerprints(
-    delta: np.ndarray,
-    accepting: np.ndarray,
-    forward: tuple[np.ndarray, np.ndarray],
-    backward: tuple[np.ndarray, np.ndarray],
-    level: np.ndarray,
-) -> tuple[np.ndarray, int, bool]:
-    """Give states of one residual one block: (block of each, how many, whether that is final).
+@cython.cfunc
+@cython.exceptval(check=False)
+def _sweep(
+    delta: cython.const[cython.int][:, ::1],
+    order: cython.const[cython.int][::1],
+    level: cython.const[cython.int][::1],
+    known_from: cython.const[cython.int][::1],
+    weight: cython.const[cython.longlong][::1],
+    old: cython.const[cython.longlong][::1],
+    new: cython.longlong[::1],
+) -> cython.void:
+    """Give each state a new number, made of its old one and of those of its successors."""
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for i in range(order.shape[0]):
+        s: cython.Py_ssize_t = order[i]
+        total: cython.ulonglong = int(old[s])
+        for k in range(delta.shape[1]):
+            t: cython.int = delta[s, k]
+            if t >= 0:
+                number: cython.longlong = new[t] if known_from[t] <= 2 * level[s] else old[t]
+                factor: cython.ulonglong = int(weight[k])
+                term: cython.ulonglong = int(number)
+                total += factor * term
+        new[s] = mix(cython.cast(cython.longlong, total & _64_BITS))
 
-    If it is not, states of one residual share a block, but others may be in it as well. Every
-    state must lead to acceptance. Blocks are numbered by their first states. `forward` and
-    `backward` are the distinct edges.
+
+@cython.cfunc
+def find_blocks(
+    after: cython.const[cython.int][:, ::1],
+    accepts: cython.const[cython.uchar][::1],
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    into: cython.const[cython.longlong][::1],
+    sources: cython.const[cython.int][::1],
+    level: cython.const[cython.int][::1],
+    block: cython.int[::1],
+) -> cython.Py_ssize_t:
+    """Write the block of each state, the same for states of one residual; return how many.
+
+    Every state must lead to acceptance. Blocks are numbered by their first states. The distinct
+    edges are given by their sources and by their targets.
     """
-    num_states, num_classes = delta.shape
-    order, waits_for = _settling_order(forward, backward, level)
+    num_states: cython.Py_ssize_t = after.shape[0]
+    num_classes: cython.Py_ssize_t = after.shape[1]
+    size: cython.Py_ssize_t = 16
+    while size < 2 * num_states:
+        size *= 2
+    ints: cython.int[::1] = np.empty(5 * num_states + 2 + size, np.int32)
+    order: cython.int[::1] = ints[:num_states]
+    waits_for: cython.int[::1] = ints[num_states : 2 * num_states]
     # At twice its level, a state takes the new number of another.
-    known_from = np.empty(num_states, np.int32)
+    known_from: cython.int[::1] = ints[2 * num_states : 3 * num_states]
+    peeled: cython.int[::1] = ints[3 * num_states : 4 * num_states]
+    fill: cython.int[::1] = ints[4 * num_states : 5 * num_states + 2]
+    table: cython.int[::1] = ints[5 * num_states + 2 :]
+    longs: cython.longlong[::1] = np.empty(3 * num_states + num_classes, np.int64)
+    old: cython.longlong[::1] = longs[:num_states]
+    new: cython.longlong[::1] = longs[num_states : 2 * num_states]
+    first: cython.longlong[::1] = longs[2 * num_states : 3 * num_states]
+    weight: cython.longlong[::1] = longs[3 * num_states :]
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    _settling_order(start, targets, into, sources, level, order, waits_for, peeled, fill)
     for s in range(num_states):
-        known_from[s] = 2 * level[s] + (waits_for[s] > 0)
-    weight = np.empty(num_classes, np.int64)
+        known_from[s] = 2 * level[s] + (1 if waits_for[s] > 0 else 0)
+        old[s] = mix(2 * level[s] + accepts[s])
     for k in range(num_classes):
         weight[k] = mix(k + 1) | 1
-    old = np.empty(num_states, np.int64)
-    for s in range(num_states):
-        old[s] = mix(2 * level[s] + accepting[s])
-    new = np.empty(num_states, np.int64)
-    block = np.empty(num_states, np.int32)
-    first = np.empty(num_states, np.int64)
-    num_blocks = 0
+    num_blocks: cython.int = 0
     for _ in range(_SWEEPS):
-        for i in range(num_states):
-            s = order[i]
-            total = old[s]
-            for k in range(num_classes):
-                t = delta[s, k]
-                if t >= 0:
-                    total += weight[k] * (new[t] if known_from[t] <= 2 * level[s] else old[t])
-            new[s] = mix(total)
-        num_blocks = _group(new, block, first)
-        if num_blocks == num_states or _is_respected(delta, accepting, block, first):
-            return block, num_blocks, True
+        _sweep(after, order, level, known_from, weight, old, new)
+        num_blocks = _group(new, table, block, first)
+        if num_blocks == num_states or _is_respected(after, accepts, block, first):
+            return num_blocks
         old, new = new, old
     for s in range(num_states):  # numbers may agree by chance, acceptance must
-        block[s] = 2 * block[s] + accepting[s]
-    block, first = numbered(block, 2 * num_blocks)
-    return block, first.size, False
+        block[s] = 2 * block[s] + accepts[s]
+    initial, beginning = number_by_first(np.asarray(block), 2 * num_blocks)
+    fine, num_fine = minimize_blocks(np.asarray(after), initial, beginning.size)
+    fine, beginning = number_by_first(fine, num_fine)
+    final: cython.const[cython.int][::1] = fine
+    block[:] = final
+    return beginning.size
 
 
-def refined(delta: np.ndarray, block: np.ndarray, num_blocks: int) -> tuple[np.ndarray, int]:
-    """Refine the blocks that `by_fingerprints` could not be sure of to those of equivalent states.
+def equivalent_states(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, int]:
+    """Give states of one residual one block: (block of each, how many).
 
-    Called from Python, not from a kernel: it is rarely needed, and then compiled.
+    Every state must lead to acceptance. Blocks are numbered by their first states.
     """
-    block, num_blocks = minimize_blocks(delta, block, num_blocks)
-    block, first = number_by_first(block.astype(np.int64), num_blocks)
-    return block, first.size
+    accepts: cython.const[cython.uchar][::1] = accepting.view(np.uint8)
+    num_states: cython.Py_ssize_t = accepts.shape[0]
+    ints: cython.int[::1] = np.empty(2 * num_states, np.int32)
+    level: cython.int[::1] = ints[:num_states]
+    longs: cython.longlong[::1] = np.empty(3 * num_states + 2, np.int64)
+    start: cython.longlong[::1] = longs[: num_states + 1]
+    into: cython.longlong[::1] = longs[num_states + 1 : 2 * num_states + 2]
+    targets: cython.int[::1] = list_edges(delta, start, level)
+    sources: cython.int[::1] = np.empty(targets.shape[0], np.int32)
+    reverse_edges(start, targets, into, sources, longs[2 * num_states + 2 :])
+    find_levels(into, sources, accepts, level, ints[num_states:])
+    block = np.empty(num_states, np.int32)
+    count = find_blocks(delta, accepts, start, targets, into, sources, level, block)
+    return block, count

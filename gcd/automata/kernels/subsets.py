@@ -1,4 +1,4 @@
-"""This module has products of pairs in compiled loops, and the store of a subset construction.
+"""Products of two automata, pair of states by pair.
 
 Conventions as in `gcd.automata.kernels.graph`. Growing results live in arrays that double, and
 states are found again through open-addressing hash tables, so each loop is amortised linear in what
@@ -11,29 +11,20 @@ reports a count of `TOO_MANY`, with more units than were allowed unless it was t
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.growing import copied, longer, more_rows
+if cython.compiled:
+    from cython.cimports.gcd.support.kernels.mixing import mix
+else:
+    from gcd.support.kernels.mixing import mix
 
-_AND, _OR, _DIFFERENCE = 0, 1, 2
 TOO_MANY = -1
-PAIR = 16  # units for a class of a pair of states
-SET = 4  # units for a member of a subset that is closed, sorted and looked for
-MEMBER = 64  # units for a stored member of a subset, which stays in memory until the end
-NOT_HASHED = -1  # instead of the hash of a subset that is found otherwise
+_AND = cython.declare(cython.int, 0)
+_OR = cython.declare(cython.int, 1)
+_PAIR = cython.declare(cython.longlong, 16)  # units for a class of a pair of states
 
 
-@helper
-def mix(value: int) -> int:
-    """Mix 64 bits (the finaliser of splitmix64): consecutive keys spread over the hash table."""
-    x = np.uint64(value)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.int64((x ^ (x >> np.uint64(31))) & np.uint64(0x7FFFFFFFFFFFFFFF))
-
-
-@kernel
 def product(
     a_delta: np.ndarray,
     a_accepting: np.ndarray,
@@ -48,151 +39,104 @@ def product(
     longer accept in the given mode are not built. Returns (delta, accepting, number of states,
     units of work).
     """
-    max_states, max_cells, max_work = limits
-    a_dead, b_dead = a_delta.shape[0], b_delta.shape[0]
-    width = np.int64(b_dead + 1)
-    num_classes = a_delta.shape[1]
-    work = np.int64(0)
-    capacity = 256
-    delta = np.full((capacity, num_classes), -1, np.int32)
-    keys = np.empty(capacity, np.int64)
-    table = np.full(1024, -1, np.int32)
+    a: cython.const[cython.int][:, ::1] = a_delta
+    b: cython.const[cython.int][:, ::1] = b_delta
+    a_accepts: cython.const[cython.uchar][::1] = a_accepting.view(np.uint8)
+    b_accepts: cython.const[cython.uchar][::1] = b_accepting.view(np.uint8)
+    kind: cython.int = mode
+    max_states: cython.longlong = limits[0]
+    max_cells: cython.longlong = limits[1]
+    max_work: cython.longlong = limits[2]
+    a_dead: cython.longlong = a.shape[0]
+    b_dead: cython.longlong = b.shape[0]
+    width: cython.longlong = b_dead + 1
+    num_classes: cython.Py_ssize_t = a.shape[1]
+    work: cython.longlong = 0
+    capacity: cython.longlong = 256
+    delta_array = np.full((capacity, num_classes), -1, np.int32)
+    delta: cython.int[:, ::1] = delta_array
+    keys_array = np.empty(capacity, np.int64)
+    keys: cython.longlong[::1] = keys_array
+    table: cython.int[::1] = np.full(1024, -1, np.int32)
+    last: cython.longlong = 1023
     keys[0] = 0
-    table[mix(np.int64(0)) & 1023] = 0
-    count = 1
-    current = 0
+    table[mix(0) & last] = 0
+    count: cython.longlong = 1
+    current: cython.longlong = 0
+    k: cython.Py_ssize_t
+    i: cython.longlong
+    j: cython.longlong
+    s: cython.longlong
+    x: cython.longlong
+    y: cython.longlong
+    key: cython.longlong
+    slot: cython.longlong
+    target: cython.int
     while current < count:
-        i, j = keys[current] // width, keys[current] % width
-        work += PAIR * num_classes
+        i = keys[current] // width
+        j = keys[current] % width
+        work += _PAIR * num_classes
         if work > max_work or count * num_classes > max_cells:
-            return delta[:0], np.zeros(0, np.bool_), TOO_MANY, max_work + 1
+            return delta_array[:0], np.zeros(0, np.bool_), TOO_MANY, max_work + 1
         for k in range(num_classes):
-            x = a_delta[i, k] if i < a_dead else -1
-            y = b_delta[j, k] if j < b_dead else -1
-            if x < 0 and (mode != _OR or y < 0):
+            x = -1
+            y = -1
+            if i < a_dead:
+                x = int(a[i, k])
+            if j < b_dead:
+                y = int(b[j, k])
+            if x < 0 and (kind != _OR or y < 0):
                 continue
-            if y < 0 and mode == _AND:
+            if y < 0 and kind == _AND:
                 continue
-            key = np.int64(x if x >= 0 else a_dead) * width + (y if y >= 0 else b_dead)
-            slot = mix(key) & (table.size - 1)
+            key = (x if x >= 0 else a_dead) * width + (y if y >= 0 else b_dead)
+            slot = mix(key) & last
             while table[slot] >= 0 and keys[table[slot]] != key:
-                slot = (slot + 1) & (table.size - 1)
+                slot = (slot + 1) & last
             target = table[slot]
             if target < 0:
                 if count >= max_states:
-                    return delta[:0], np.zeros(0, np.bool_), TOO_MANY, work
+                    return delta_array[:0], np.zeros(0, np.bool_), TOO_MANY, work
                 if count == capacity:
                     capacity *= 2
-                    delta = grown_rows(delta, capacity)
-                    keys = longer(keys, capacity)
+                    delta_array = grown_rows(delta_array, capacity)
+                    delta = delta_array
+                    keys_array = np.resize(keys_array, capacity)
+                    keys = keys_array
                 target = count
                 keys[count] = key
-                table[slot] = count
+                table[slot] = target
                 count += 1
-                if 2 * count > table.size:
-                    table = np.full(4 * table.size, -1, np.int32)
+                if 2 * count > last + 1:
+                    last = 4 * (last + 1) - 1
+                    table = np.full(last + 1, -1, np.int32)
                     for s in range(count):
-                        slot = mix(keys[s]) & (table.size - 1)
+                        slot = mix(keys[s]) & last
                         while table[slot] >= 0:
-                            slot = (slot + 1) & (table.size - 1)
+                            slot = (slot + 1) & last
                         table[slot] = s
             delta[current, k] = target
         current += 1
     accepting = np.zeros(count, np.bool_)
+    accepts: cython.uchar[::1] = accepting.view(np.uint8)
     for s in range(count):
-        i, j = keys[s] // width, keys[s] % width
-        in_a = i < a_dead and a_accepting[i]
-        in_b = j < b_dead and b_accepting[j]
-        if mode == _AND:
-            accepting[s] = in_a and in_b
-        elif mode == _OR:
-            accepting[s] = in_a or in_b
+        i = keys[s] // width
+        j = keys[s] % width
+        in_a: cython.bint = i < a_dead and a_accepts[i] != 0
+        in_b: cython.bint = j < b_dead and b_accepts[j] != 0
+        if kind == _AND:
+            accepts[s] = in_a and in_b
+        elif kind == _OR:
+            accepts[s] = in_a or in_b
         else:
-            accepting[s] = in_a and not in_b
-    return delta[:count], accepting, count, work
+            accepts[s] = in_a and not in_b
+    return delta_array[:count], accepting, count, work
 
 
-@helper
 def grown_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
     """Return the table, or one twice as long, of at least so many rows; new rows are -1."""
-    num_old = table.shape[0]
-    table = more_rows(table, num_rows)
-    table[num_old:] = -1
-    return table
-
-
-@helper
-def sort_members(members: np.ndarray, size: int) -> None:
-    """Sort `members[:size]`, mostly few: insertion with falling strides (Shell 1959, Knuth's)."""
-    stride = 1
-    while 9 * stride < size:
-        stride = 3 * stride + 1
-    while stride > 0:
-        for i in range(stride, size):
-            value = members[i]
-            j = i - stride
-            while j >= 0 and members[j] > value:
-                members[j + stride] = members[j]
-                j -= stride
-            members[j + stride] = value
-        stride //= 3
-
-
-@helper
-def new_store(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Make a store of subsets: (members of all, where each begins, their hashes, hash table).
-
-    There is room for about so many of them.
-    """
-    return (
-        np.empty(2 * size + 16, np.int32),
-        np.zeros(size + 17, np.int64),
-        np.empty(size + 16, np.int64),
-        np.full(1024, -1, np.int32),
-    )
-
-
-@helper
-def number_subset(
-    store: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    count: int,
-    members: np.ndarray,
-    size: int,
-) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], int]:
-    """Number the subset `members[:size]` (with `count` if it is new); return that and the store."""
-    pool, starts, hashes, table = store
-    key = np.int64(size)
-    for i in range(size):
-        key = mix(key * 31 + members[i] + 1)
-    slot = key & (table.size - 1)
-    while table[slot] >= 0:
-        other = table[slot]
-        start = starts[other]
-        if hashes[other] == key and starts[other + 1] - start == size:
-            same = True
-            for i in range(size):
-                if pool[start + i] != members[i]:
-                    same = False
-                    break
-            if same:
-                return store, other
-        slot = (slot + 1) & (table.size - 1)
-    if count == hashes.size:
-        starts = longer(starts, 2 * count + 1)
-        hashes = longer(hashes, 2 * count)
-    end = starts[count] + size
-    pool = longer(pool, end)
-    copied(pool[starts[count] :], members, size)
-    starts[count + 1] = end
-    hashes[count] = key
-    table[slot] = count
-    if 2 * (count + 1) > table.size:
-        table = np.full(4 * table.size, -1, np.int32)
-        for s in range(count + 1):
-            if hashes[s] == NOT_HASHED:
-                continue
-            slot = hashes[s] & (table.size - 1)
-            while table[slot] >= 0:
-                slot = (slot + 1) & (table.size - 1)
-            table[slot] = s
-    return (pool, starts, hashes, table), count
+    if num_rows <= table.shape[0]:
+        return table
+    grown = np.full((max(num_rows, 2 * table.shape[0]), table.shape[1]), -1, np.int32)
+    grown[: table.shape[0]] = table
+    return grown

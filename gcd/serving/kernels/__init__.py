@@ -1,1 +1,5 @@
-"""This package has the compiled steps (numba) of served constraints."""
+"""Compiled steps of served constraints."""
+
+from gcd.support.native import check_built
+
+check_built(__name__, __path__[0])

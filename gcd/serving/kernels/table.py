@@ -1,20 +1,16 @@
-"""This module gives compiled code the arrays of a served constraint by one address.
+"""The table of a served constraint: its arrays, and the transitions in them.
 
-An array argument costs more to hand over than a step of a matcher takes, and one call serves many
-automata. So Python hands over the address of a **header** (`gcd.serving.table` makes it and says
-why that is safe), and `table_at` makes typed arrays out of it again, each as long as it is.
+A `Table` is made once for each constraint (`gcd.serving.table`) and shared by all of its sequences.
+It holds its arrays for compiled steps, so that a step costs no conversion of arguments, and one
+call serves sequences under any number of different constraints.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-import numba
+import cython
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
-
-from gcd.support.compiled import helper
 
 
 class TableArrays(NamedTuple):
@@ -32,6 +28,8 @@ class TableArrays(NamedTuple):
         pattern_start: where a pattern's entries lie in the next two; P + 1, int32.
         pattern_class: classes, ascending; int32.
         pattern_target: where these lead, as numbers of the state's own targets; int32.
+        class_size: number of tokens of each class; C, int64.
+        class_token: one of the tokens of each class; C, int64.
         pair_start: where a class's tokens lie in the next two; C + 1, int32.
         pair_word: words of the mask; int32.
         pair_bits: the class's bits in them; int32.
@@ -41,9 +39,9 @@ class TableArrays(NamedTuple):
         row: cached rows, the first one, which stays, that of most tokens; K x W, int32.
         chosen: work space, the classes of a row; C, int32.
         known_slot: slot of the row without a budget, or none; P, int32.
-        key: the classes in each cached row; K x B, int64.
-        bits: work space, the classes of a row; B, int64.
-        tag: a hash of each key; K, int64.
+        key: the classes in each cached row; K x B, uint64.
+        bits: work space, the classes of a row; B, uint64.
+        tag: a hash of each key; K, uint64.
         serial: number of each slot's content, -1 for none; K, int64.
         used: whether a slot was used lately; K, int64.
         known_serial: the content that was in `known_slot`; P, int64.
@@ -59,6 +57,8 @@ class TableArrays(NamedTuple):
     pattern_start: np.ndarray
     pattern_class: np.ndarray
     pattern_target: np.ndarray
+    class_size: np.ndarray
+    class_token: np.ndarray
     pair_start: np.ndarray
     pair_word: np.ndarray
     pair_bits: np.ndarray
@@ -77,75 +77,102 @@ class TableArrays(NamedTuple):
     clock: np.ndarray
 
 
-FIELDS = TableArrays._fields
-MATRICES = ("dense", "row", "key")
-FIRST_INT64 = FIELDS.index("key")
-"""Fields before this one are int32, the others int64."""
-
-PER_FIELD = 3  # address, rows, columns
-_SIZE = PER_FIELD * len(FIELDS)
-
-
-@intrinsic
-def _pointer(typing_context, address):
-    """An integer as the pointer it is."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.voidptr(address), codegen
-
-
-@helper
-def _vector_32(header: np.ndarray, field: int) -> np.ndarray:
-    return numba.carray(_pointer(header[3 * field]), header[3 * field + 1], np.int32)
-
-
-@helper
-def _vector_64(header: np.ndarray, field: int) -> np.ndarray:
-    return numba.carray(_pointer(header[3 * field]), header[3 * field + 1], np.int64)
-
-
-@helper
-def _matrix_32(header: np.ndarray, field: int) -> np.ndarray:
-    shape = (header[3 * field + 1], header[3 * field + 2])
-    return numba.carray(_pointer(header[3 * field]), shape, np.int32)
-
-
-@helper
-def _matrix_64(header: np.ndarray, field: int) -> np.ndarray:
-    shape = (header[3 * field + 1], header[3 * field + 2])
-    return numba.carray(_pointer(header[3 * field]), shape, np.int64)
-
-
-@helper(forceinline=True)
-def table_at(address: int) -> TableArrays:
-    """Return the table whose header lies at an address."""
-    header = numba.carray(_pointer(address), _SIZE, np.int64)
-    return TableArrays(
-        _vector_32(header, np.int64(0)),
-        _vector_32(header, np.int64(1)),
-        _vector_32(header, np.int64(2)),
-        _vector_32(header, np.int64(3)),
-        _vector_32(header, np.int64(4)),
-        _vector_32(header, np.int64(5)),
-        _vector_32(header, np.int64(6)),
-        _vector_32(header, np.int64(7)),
-        _vector_32(header, np.int64(8)),
-        _vector_32(header, np.int64(9)),
-        _vector_32(header, np.int64(10)),
-        _vector_32(header, np.int64(11)),
-        _vector_32(header, np.int64(12)),
-        _matrix_32(header, np.int64(13)),
-        _vector_32(header, np.int64(14)),
-        _matrix_32(header, np.int64(15)),
-        _vector_32(header, np.int64(16)),
-        _vector_32(header, np.int64(17)),
-        _matrix_64(header, np.int64(18)),
-        _vector_64(header, np.int64(19)),
-        _vector_64(header, np.int64(20)),
-        _vector_64(header, np.int64(21)),
-        _vector_64(header, np.int64(22)),
-        _vector_64(header, np.int64(23)),
-        _vector_64(header, np.int64(24)),
+def refuse_to_pickle() -> NoReturn:
+    """Raise the error of what cannot be pickled or copied."""
+    raise TypeError(
+        "a served constraint and its sequences cannot be pickled or copied; send the "
+        "TokenAutomaton and serve that"
     )
+
+
+@cython.final
+@cython.cclass
+class Table:
+    """This has the arrays of a served constraint for compiled steps; they write to the same memory.
+
+    Indices in the arrays aren't checked here (`gcd.serving.table` does that).
+
+    Args:
+        arrays: the arrays; they belong to the table from now on.
+
+    Attributes:
+        arrays: the same, for Python.
+        final: the state after the end of a text.
+        vocabulary_size: number of token ids.
+        num_words: words in a row of the mask.
+
+    Raises:
+        ValueError: an array has another type or another number of dimensions, or isn't contiguous.
+    """
+
+    def __init__(self, arrays: TableArrays) -> None:
+        self.arrays = arrays
+        self.class_of = arrays.class_of
+        self.steps = arrays.steps
+        self.reach = arrays.reach
+        self.pattern_of = arrays.pattern_of
+        self.target_start = arrays.target_start
+        self.targets = arrays.targets
+        self.pattern_start = arrays.pattern_start
+        self.pattern_class = arrays.pattern_class
+        self.pattern_target = arrays.pattern_target
+        self.class_size = arrays.class_size
+        self.class_token = arrays.class_token
+        self.pair_start = arrays.pair_start
+        self.pair_word = arrays.pair_word
+        self.pair_bits = arrays.pair_bits
+        self.dense_of = arrays.dense_of
+        self.dense = arrays.dense
+        self.cost = arrays.cost
+        self.row = arrays.row
+        self.chosen = arrays.chosen
+        self.known_slot = arrays.known_slot
+        self.key = arrays.key
+        self.bits = arrays.bits
+        self.tag = arrays.tag
+        self.serial = arrays.serial
+        self.used = arrays.used
+        self.known_serial = arrays.known_serial
+        self.clock = arrays.clock
+        self.final = self.steps.shape[0] - 1
+        self.vocabulary_size = self.class_of.shape[0]
+        self.num_words = self.dense.shape[1]
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle()
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def next_state(
+        self, state: cython.int, remaining: cython.longlong, token: cython.longlong
+    ) -> cython.int:
+        """Return the state after a token, -1 if the language or the budget refuses it.
+
+        The token's class is searched in the state's pattern.
+        """
+        pattern: cython.Py_ssize_t
+        low: cython.Py_ssize_t
+        high: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        middle: cython.Py_ssize_t
+        after: cython.int
+        token_class: cython.int
+        if state < 0:
+            return -1
+        token_class = self.class_of[token]
+        pattern = self.pattern_of[state]
+        low = self.pattern_start[pattern]
+        high = end = self.pattern_start[pattern + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if self.pattern_class[middle] < token_class:
+                low = middle + 1
+            else:
+                high = middle
+        if low == end or self.pattern_class[low] != token_class:
+            return -1
+        after = cython.cast(
+            cython.int, self.targets[self.target_start[state] + self.pattern_target[low]]
+        )
+        # The rule of `gcd.tokens.distances.fits`.
+        return after if self.steps[after] < remaining else -1

@@ -1,1 +1,5 @@
-"""This package has compiled loops that several packages use."""
+"""Compiled loops that several packages use."""
+
+from gcd.support.native import check_built
+
+check_built(__name__, __path__[0])

@@ -1,46 +1,64 @@
-"""This module groups and numbers values inside kernels, in time linear in keys and values."""
+"""Grouping and numbering of values, in time linear in keys and values."""
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
 
-
-@helper
 def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Order values by their keys, stably; also where each key's begin, and the end."""
-    start = np.zeros(num_keys + 1, np.int64)
-    for key in keys:
-        start[key + 1] += 1
-    for key in range(num_keys):
-        start[key + 1] += start[key]
-    fill = start[:-1].copy()
-    ordered = np.empty(values.size, np.int32)
-    for i in range(keys.size):
-        ordered[fill[keys[i]]] = values[i]
-        fill[keys[i]] += 1
-    return start, ordered
+    """Order values by their keys, stably; also where each key's begin, and the end.
+
+    Args:
+        keys, values: int32, of one size.
+        num_keys: what the keys lie below.
+
+    Returns:
+        (begin of each key and the end, int64; the values in order, int32).
+    """
+    start_array = np.zeros(num_keys + 1, np.int64)
+    start: cython.longlong[::1] = start_array
+    key_of: cython.const[cython.int][::1] = keys
+    value_of: cython.const[cython.int][::1] = values
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for i in range(key_of.shape[0]):
+        start[key_of[i] + 1] += 1
+    for k in range(num_keys):
+        start[k + 1] += start[k]
+    fill: cython.longlong[::1] = start_array[:num_keys].copy()
+    ordered_array = np.empty(values.size, np.int32)
+    ordered: cython.int[::1] = ordered_array
+    for i in range(key_of.shape[0]):
+        k = key_of[i]
+        ordered[fill[k]] = value_of[i]
+        fill[k] += 1
+    return start_array, ordered_array
 
 
-@helper
-def numbered(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number values below `capacity` by first appearance: (their numbers, where each was first)."""
-    number = np.full(capacity, -1, np.int32)
-    first = np.empty(min(values.size, capacity), np.int64)
-    numbers = np.empty(values.size, np.int32)
-    count = 0
-    for i in range(values.size):
-        value = values[i]
+def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Number values by first appearance.
+
+    Args:
+        values: integers from 0 to `capacity` - 1.
+        capacity: what they lie below.
+
+    Returns:
+        (their numbers, int32; where each number was first, int64).
+    """
+    given: cython.const[cython.longlong][::1] = np.ascontiguousarray(values, np.int64)
+    number: cython.int[::1] = np.full(capacity, -1, np.int32)
+    first_array = np.empty(min(values.size, capacity), np.int64)
+    first: cython.longlong[::1] = first_array
+    numbers_array = np.empty(values.size, np.int32)
+    numbers: cython.int[::1] = numbers_array
+    count: cython.int = 0
+    i: cython.Py_ssize_t
+    for i in range(given.shape[0]):
+        value = given[i]
         if number[value] < 0:
             number[value] = count
             first[count] = i
             count += 1
         numbers[i] = number[value]
-    return numbers, first[:count].copy()
-
-
-@kernel
-def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Call `numbered` from Python, with values in int64."""
-    return numbered(values, capacity)
+    return numbers_array, first_array[:count].copy()

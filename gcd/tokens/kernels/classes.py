@@ -1,6 +1,6 @@
-"""This module refines partitions of entries (distinct token strings) by where states lead them.
+"""Partitions of entries (distinct token strings), refined by where states lead the entries.
 
-`Partition` is a tuple of arrays that compiled code passes around:
+A partition is a tuple of arrays that is passed around, and written to:
 
     class_of     class of every entry
     size         number of entries of every class
@@ -16,38 +16,59 @@ Class numbers are reused, so n entries need no more than 2 n + 1 of them.
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
-from gcd.support.compiled import kernel
+_FIRST_WEIGHT = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
+_RATIO = cython.declare(cython.ulonglong, 0xD1342543DE82EF95)
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
 
 
-@kernel
+@cython.cclass
+class Views:
+    """The arrays of a partition for compiled loops, which write to the same memory."""
+
+    def __init__(self, partition: tuple[np.ndarray, ...]) -> None:
+        (
+            self.class_of,
+            self.size,
+            self.first_new,
+            self.next_new,
+            self.goal,
+            self.free,
+            self.number,
+            self.touched,
+        ) = partition
+
+
 def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
     """Make the partition into a single class, number 0."""
     return from_classes(np.zeros(num_entries, np.int32), 1)
 
 
-@kernel
 def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
     """Make a partition into given classes, whose numbers lie below `num_classes`."""
-    num_entries = classes.size
-    capacity = 2 * num_entries + 1
-    class_of = np.empty(num_entries, np.int32)
+    given: cython.const[cython.int][::1] = np.ascontiguousarray(classes, np.int32)
+    num_entries: cython.Py_ssize_t = given.shape[0]
+    capacity: cython.Py_ssize_t = 2 * num_entries + 1
+    class_array = np.empty(num_entries, np.int32)
     # Zeros need not be written: few of these are ever touched.
-    size = np.zeros(capacity, np.int32)
+    size_array = np.zeros(capacity, np.int32)
     first_new = np.zeros(capacity, np.int32)
     next_new = np.empty(capacity, np.int32)
     goal = np.empty(capacity, np.int32)
     free = np.empty(capacity, np.int32)
     count = np.array([num_classes, 0], np.int32)
+    class_of: cython.int[::1] = class_array
+    size: cython.int[::1] = size_array
+    i: cython.Py_ssize_t
     for i in range(num_entries):
-        class_of[i] = classes[i]
-        size[classes[i]] += 1
+        class_of[i] = given[i]
+        size[given[i]] += 1
     touched = np.empty(num_entries, np.int32)
-    return class_of, size, first_new, next_new, goal, free, count, touched
+    return class_array, size_array, first_new, next_new, goal, free, count, touched
 
 
-@kernel
 def refine(
     partition: tuple[np.ndarray, ...], found: np.ndarray, target: np.ndarray, count: int
 ) -> None:
@@ -56,12 +77,37 @@ def refine(
     Entry `found[i]` goes to `target[i]`, for i below `count`; all others go nowhere. Every class
     that is touched grows a chain of new classes, one for each target.
     """
-    class_of, size, first_new, next_new, goal, free, number, touched = partition
-    used, num_free = number[0], number[1]
-    num_touched = 0
-    i = 0
+    refine_views(Views(partition), found, target, count)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def refine_views(
+    partition: Views,
+    found: cython.const[cython.int][::1],
+    target: cython.const[cython.int][::1],
+    count: cython.Py_ssize_t,
+) -> cython.void:
+    """Do what `refine` does, for loops that call it often."""
+    class_of: cython.int[::1] = partition.class_of
+    size: cython.int[::1] = partition.size
+    first_new: cython.int[::1] = partition.first_new
+    next_new: cython.int[::1] = partition.next_new
+    goal: cython.int[::1] = partition.goal
+    free: cython.int[::1] = partition.free
+    touched: cython.int[::1] = partition.touched
+    used: cython.int = partition.number[0]
+    num_free: cython.int = partition.number[1]
+    num_touched: cython.Py_ssize_t = 0
+    old: cython.int
+    new: cython.int
+    here: cython.int
+    i: cython.Py_ssize_t = 0
+    j: cython.Py_ssize_t
+    end: cython.Py_ssize_t
     while i < count:
-        old, here = class_of[found[i]], target[i]
+        old = class_of[found[i]]
+        here = target[i]
         # A run of neighbours in one class with one target is dealt with at once.
         end = i + 1
         while end < count and target[end] == here and class_of[found[end]] == old:
@@ -93,10 +139,10 @@ def refine(
         if size[old] == 0:
             free[num_free] = old
             num_free += 1
-    number[0], number[1] = used, num_free
+    partition.number[0] = used
+    partition.number[1] = num_free
 
 
-@kernel
 def number_tokens(
     class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -105,50 +151,162 @@ def number_tokens(
     `class_of_entry` lies below `capacity`. Tokens without an entry share a class of their own;
     EOS tokens get -1.
     """
-    number = np.zeros(capacity + 1, np.int32)  # and one, as zeros need not be written
-    first = np.empty(min(entry_of_token.size, capacity + 1), np.int64)
-    class_of = np.empty(entry_of_token.size, np.int32)
-    count = 0
-    for token in range(entry_of_token.size):
-        if is_eos[token]:
-            class_of[token] = -1
+    class_of: cython.const[cython.int][::1] = class_of_entry
+    entry_of: cython.const[cython.int][::1] = entry_of_token
+    ends: cython.const[cython.uchar][::1] = is_eos.view(np.uint8)
+    alone: cython.Py_ssize_t = capacity
+    number: cython.int[::1] = np.zeros(capacity + 1, np.int32)  # plus one: zeros are not written
+    first_array = np.empty(min(entry_of_token.size, capacity + 1), np.int64)
+    first: cython.longlong[::1] = first_array
+    numbers_array = np.empty(entry_of_token.size, np.int32)
+    numbers: cython.int[::1] = numbers_array
+    count: cython.int = 0
+    token: cython.Py_ssize_t
+    old: cython.Py_ssize_t
+    for token in range(entry_of.shape[0]):
+        if ends[token]:
+            numbers[token] = -1
             continue
-        entry = entry_of_token[token]
-        old = class_of_entry[entry] if entry >= 0 else capacity
+        old = class_of[entry_of[token]] if entry_of[token] >= 0 else alone
         if number[old] == 0:
             first[count] = token
             count += 1
             number[old] = count
-        class_of[token] = number[old] - 1
-    return class_of, first[:count].copy()
+        numbers[token] = number[old] - 1
+    return numbers_array, first_array[:count].copy()
 
 
-@kernel
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_empty(
+    rows: cython.const[cython.int][:, ::1], s: cython.Py_ssize_t, c: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether eight entries of a row, from column c on, are all -1."""
+    left: cython.int = rows[s, c] & rows[s, c + 1] & rows[s, c + 2] & rows[s, c + 3]
+    right: cython.int = rows[s, c + 4] & rows[s, c + 5] & rows[s, c + 6] & rows[s, c + 7]
+    return left & right == -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _weigh(
+    rows: cython.const[cython.int][:, ::1],
+    s: cython.Py_ssize_t,
+    c: cython.Py_ssize_t,
+    weight: cython.ulonglong,
+    total: cython.ulonglong[::1],
+) -> cython.void:
+    """Add an entry, plus one, times a weight, to the sum of its column."""
+    target: cython.ulonglong = int(rows[s, c])
+    before: cython.ulonglong = int(total[c])
+    total[c] = (before + weight * (target + 1)) & _64_BITS
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _group_columns(
+    column: cython.int[::1],
+    count: cython.Py_ssize_t,
+    total: cython.const[cython.ulonglong][::1],
+    first: cython.longlong[::1],
+    table: cython.int[::1],
+    is_shared: cython.uchar[::1],
+) -> cython.Py_ssize_t:
+    """Write for each of some columns the first of them with the same sum.
+
+    Columns without another of their sum are taken from the list; returns how many are left.
+    `table` is scratch for hashes, its size a power of two, twice `count` or more; `is_shared` is
+    scratch as well, an entry for each column.
+    """
+    last: cython.ulonglong = table.shape[0] - 1
+    kept: cython.Py_ssize_t = 0
+    i: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    key: cython.ulonglong
+    slot: cython.ulonglong
+    for i in range(table.shape[0]):
+        table[i] = -1
+    for i in range(count):
+        c = column[i]
+        key = int(total[c])
+        slot = (key ^ (key >> 32)) & last
+        while table[slot] >= 0 and total[table[slot]] != total[c]:
+            slot = (slot + 1) & last
+        if table[slot] < 0:
+            table[slot] = c
+            is_shared[c] = 0
+        else:
+            is_shared[table[slot]] = 1
+        first[c] = table[slot]
+    for i in range(count):
+        c = column[i]
+        if first[c] != c or is_shared[c]:
+            column[kept] = c
+            kept += 1
+    return kept
+
+
 def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarray:
     """Find for each column the first one that is equal to it, looking at the first rows only.
 
-    Equal columns have equal sums under random weights; those that do are then compared.
+    Equal columns have equal sums under random weights; those that do are then compared. A few rows
+    tell most columns from all others, so sums are compared after 16 rows, 64, 256, and so on, and
+    only columns whose sum is not their own yet are looked at further.
     """
-    total = np.zeros(num_columns, np.uint64)
-    weight = np.uint64(0x9E3779B97F4A7C15)
-    for s in range(num_rows):
-        # Multiplicative congruential weights, odd, one for each row.
-        weight *= np.uint64(0xD1342543DE82EF95)
-        row = table[s]
-        for c in range(num_columns):
-            total[c] += weight * np.uint64(row[c] + 1)
-    first = np.arange(num_columns)
-    order = np.argsort(total, kind="mergesort")
-    similar = 0
-    for i in range(1, num_columns):
-        if total[order[i]] == total[order[i - 1]]:
-            first[order[i]] = first[order[i - 1]]
-            similar += 1
-    if similar == 0:
-        return first
-    merged = np.flatnonzero(first != np.arange(num_columns))
-    for s in range(num_rows):
-        for c in merged:
-            if table[s, c] != table[s, first[c]]:
+    rows: cython.const[cython.int][:, ::1] = np.ascontiguousarray(table, np.int32)
+    row_count: cython.Py_ssize_t = num_rows
+    column_count: cython.Py_ssize_t = num_columns
+    size: cython.Py_ssize_t = 16
+    while size < 2 * column_count:
+        size *= 2
+    total: cython.ulonglong[::1] = np.zeros(column_count, np.uint64)
+    ints: cython.int[::1] = np.empty(size + column_count, np.int32)
+    hashes: cython.int[::1] = ints[:size]
+    column: cython.int[::1] = ints[size:]  # those with a sum that others have as well
+    is_shared: cython.uchar[::1] = np.empty(column_count, np.uint8)
+    first_array = np.empty(column_count, np.int64)
+    first: cython.longlong[::1] = first_array
+    weight: cython.ulonglong = _FIRST_WEIGHT
+    in_eights: cython.Py_ssize_t = column_count - column_count % 8
+    count: cython.Py_ssize_t = column_count
+    past: cython.Py_ssize_t = 0
+    num_merged: cython.Py_ssize_t = 0
+    begin: cython.Py_ssize_t
+    s: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    for c in range(column_count):
+        column[c] = c
+    while True:
+        s = past
+        past = min(row_count, max(16, 4 * past))
+        while s < past:
+            # Multiplicative congruential weights, odd, one for each row.
+            weight = (weight * _RATIO) & _64_BITS
+            if 2 * count < column_count:
+                for i in range(count):
+                    _weigh(rows, s, column[i], weight, total)
+            else:
+                # Most of a row is -1, which adds nothing.
+                for begin in range(0, in_eights, 8):
+                    if not _is_empty(rows, s, begin):
+                        for c in range(begin, begin + 8):
+                            _weigh(rows, s, c, weight, total)
+                for c in range(in_eights, column_count):
+                    _weigh(rows, s, c, weight, total)
+            s += 1
+        count = _group_columns(column, count, total, first, hashes, is_shared)
+        if count == 0 or past == row_count:
+            break
+    for i in range(count):
+        if first[column[i]] != column[i]:
+            column[num_merged] = column[i]
+            num_merged += 1
+    for s in range(row_count):
+        for i in range(num_merged):
+            c = column[i]
+            if rows[s, c] != rows[s, first[c]]:
                 first[c] = c  # sums may agree by chance: such a column stays alone
-    return first
+    return first_array

@@ -1,4 +1,4 @@
-"""This module finds counted runs in a byte automaton: one unit, say a character, again and again.
+"""Counted runs of a byte automaton: one unit, say a character, again and again.
 
 A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters,
 and between neighbours lie the states inside a character: the bytes of UTF-8, the escapes. All
@@ -24,15 +24,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.growing import copied
-
-_WIDE = 16  # bytes that lead to the next boundary, at least
 PLACES = 64  # in a unit, at most
-_REPEATED = 5  # cells that must look alike before a chain without a loop counts as one
-_UNITS = 16  # kept for one automaton
+_MOST_PLACES = cython.declare(cython.int, PLACES)
+_WIDE = cython.declare(cython.int, 16)  # bytes that lead to the next boundary, at least
+# Cells that must look alike before a chain without a loop counts as one.
+_REPEATED = cython.declare(cython.int, 5)
+_UNITS = cython.declare(cython.int, 16)  # kept for one automaton
 
 
 class Cells(NamedTuple):
@@ -62,38 +62,85 @@ class Cells(NamedTuple):
     cell_at: np.ndarray
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def next_boundary(
-    state: int, delta: np.ndarray, width: np.ndarray, weight: np.ndarray
-) -> tuple[int, int]:
+    state: cython.int,
+    delta: cython.const[cython.int][:, ::1],
+    width: cython.const[cython.longlong][::1],
+    weight: cython.longlong[::1],
+) -> tuple[cython.int, cython.longlong]:
     """Return where most bytes lead, and how many; `weight` is scratch, zero for all states."""
-    best, most = -1, 0
+    best: cython.int = -1
+    most: cython.longlong = 0
+    t: cython.int
+    k: cython.Py_ssize_t
     for k in range(delta.shape[1]):
         t = delta[state, k]
         if t >= 0:
             weight[t] += width[k]
             if weight[t] > most:
-                best, most = t, weight[t]
+                best = t
+                most = weight[t]
     for k in range(delta.shape[1]):
         if delta[state, k] >= 0:
             weight[delta[state, k]] = 0
     return best, most
 
 
-@helper
-def _unit_at(state: int, after: int, delta: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """The largest unit between two boundaries; `place` is -1 for all states, and left so."""
-    num_classes = delta.shape[1]
-    members = np.empty(PLACES, np.int32)
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_narrow(
+    state: cython.Py_ssize_t,
+    delta: cython.const[cython.int][:, ::1],
+    width: cython.const[cython.longlong][::1],
+) -> cython.bint:
+    """Whether fewer bytes lead on from a state than have to lead to a next boundary."""
+    total: cython.longlong = 0
+    k: cython.Py_ssize_t
+    for k in range(delta.shape[1]):
+        if delta[state, k] >= 0:
+            total += width[k]
+    return total < _WIDE
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _unit_at(
+    state: cython.int,
+    after: cython.int,
+    delta: cython.const[cython.int][:, ::1],
+    place: cython.int[::1],
+    members: cython.int[::1],
+    unit: cython.short[:, ::1],
+) -> cython.Py_ssize_t:
+    """Write the largest unit between two boundaries into the first rows of `unit`; how many.
+
+    `place` is -1 for all states, and left so; `members` is work space.
+    """
+    num_classes: cython.Py_ssize_t = delta.shape[1]
+    t: cython.int
+    u: cython.int
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    begin: cython.Py_ssize_t
+    head: cython.Py_ssize_t
+    good: cython.bint
+    live: cython.bint
+    count: cython.Py_ssize_t = 1
     members[0] = state
-    count = 1
     for k in range(num_classes):
         t = delta[state, k]
-        if t < 0 or t in (after, state) or place[t] > 0 or count == PLACES:
+        if t < 0 or t in (after, state) or place[t] > 0 or count == _MOST_PLACES:
             continue
         # Everything beyond t must come to the next boundary, and to no other end.
-        begin = head = count
-        place[t], members[count] = count, t
+        begin = count
+        head = count
+        place[t] = count
+        members[count] = t
         count += 1
         good = True
         while good and head < count:
@@ -105,10 +152,11 @@ def _unit_at(state: int, after: int, delta: np.ndarray, place: np.ndarray) -> np
                 live = True
                 if u == after or place[u] > 0:
                     continue
-                if u == state or count == PLACES:
+                if u == state or count == _MOST_PLACES:
                     good = False
                     break
-                place[u], members[count] = count, u
+                place[u] = count
+                members[count] = u
                 count += 1
             good = good and live
             head += 1
@@ -116,29 +164,41 @@ def _unit_at(state: int, after: int, delta: np.ndarray, place: np.ndarray) -> np
             for i in range(begin, count):
                 place[members[i]] = -1
             count = begin
-    unit = np.full((count, num_classes), -1, np.int16)
     for p in range(count):
         for k in range(num_classes):
             t = delta[members[p], k]
+            unit[p, k] = -1
             if t == after and t >= 0:
                 unit[p, k] = 0
             elif t >= 0 and place[t] > 0:
                 unit[p, k] = place[t]
     for p in range(count):
         place[members[p]] = -1
-    return unit
+    return count
 
 
-@helper
-def _fits(state: int, unit: np.ndarray, delta: np.ndarray, members: np.ndarray) -> int:
+@cython.cfunc
+@cython.exceptval(check=False)
+def _fits(
+    state: cython.int,
+    unit: cython.const[cython.short][:, ::1],
+    delta: cython.const[cython.int][:, ::1],
+    members: cython.int[::1],
+) -> cython.int:
     """The next boundary if the unit begins at this state, else -1; its states in `members`."""
-    size, num_classes = unit.shape
-    after = -1
-    members[:size] = -1
+    size: cython.Py_ssize_t = unit.shape[0]
+    after: cython.int = -1
+    goal: cython.int
+    t: cython.int
+    p: cython.Py_ssize_t
+    k: cython.Py_ssize_t
     members[0] = state
+    for p in range(1, size):
+        members[p] = -1
     for p in range(size):
-        for k in range(num_classes):
-            goal, t = unit[p, k], delta[members[p], k]
+        for k in range(unit.shape[1]):
+            goal = unit[p, k]
+            t = delta[members[p], k]
             if goal < 0:
                 if p > 0 and t >= 0:
                     return -1
@@ -159,18 +219,27 @@ def _fits(state: int, unit: np.ndarray, delta: np.ndarray, members: np.ndarray) 
     return after
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def _is_repeated(
-    state: int,
-    after: int,
-    unit: np.ndarray,
-    delta: np.ndarray,
-    width: np.ndarray,
-    weight: np.ndarray,
-    place: np.ndarray,
-) -> bool:
-    """Whether the boundaries that follow show the same unit, up to a loop or several times."""
-    count = 1
+    state: cython.int,
+    after: cython.int,
+    unit: cython.const[cython.short][:, ::1],
+    delta: cython.const[cython.int][:, ::1],
+    width: cython.const[cython.longlong][::1],
+    weight: cython.longlong[::1],
+    place: cython.int[::1],
+    members: cython.int[::1],
+    other: cython.short[:, ::1],
+) -> cython.bint:
+    """Whether the boundaries that follow show the same unit, up to a loop or several times.
+
+    `other` is room for a unit.
+    """
+    count: cython.int = 1
+    most: cython.longlong
+    p: cython.Py_ssize_t
+    k: cython.Py_ssize_t
     while after != state:
         if count == _REPEATED:
             return True
@@ -178,8 +247,7 @@ def _is_repeated(
         after, most = next_boundary(state, delta, width, weight)
         if most < _WIDE:
             return False
-        other = _unit_at(state, after, delta, place)
-        if other.shape[0] != unit.shape[0]:
+        if _unit_at(state, after, delta, place, members, other) != unit.shape[0]:
             return False
         for p in range(unit.shape[0]):
             for k in range(unit.shape[1]):
@@ -189,73 +257,116 @@ def _is_repeated(
     return True
 
 
-@kernel
 def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     """Find all counted runs, as the fields of `Cells`."""
-    num_states, num_classes = delta.shape
-    units = np.empty((_UNITS * PLACES, num_classes), np.int16)
-    unit_start = np.zeros(_UNITS + 1, np.int32)
-    unit_width = np.zeros(_UNITS, np.int64)
-    num_units = 0
-    unit_of = np.empty(num_states, np.int32)
-    next_of = np.empty(num_states, np.int32)
-    start = np.empty(num_states, np.int32)
-    states = np.empty(2 * num_states + 2 * PLACES, np.int32)
-    used = num_cells = 0
-    cell = np.full(num_states, -1, np.int32)
-    place_of = np.zeros(num_states, np.int32)
-    cell_at = np.full(num_states, -1, np.int32)
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
+    num_states: cython.Py_ssize_t = step.shape[0]
+    num_classes: cython.Py_ssize_t = step.shape[1]
+    unit_array = np.empty((_UNITS * _MOST_PLACES, num_classes), np.int16)
+    unit_start_array = np.empty(_UNITS + 1, np.int32)
+    unit_of_array = np.empty(num_states, np.int32)
+    next_array = np.empty(num_states, np.int32)
+    start_array = np.empty(num_states, np.int32)
+    state_array = np.empty(2 * num_states + 2 * _MOST_PLACES, np.int32)
+    cell_array = np.empty(num_states, np.int32)
+    place_array = np.zeros(num_states, np.int32)
+    cell_at_array = np.empty(num_states, np.int32)
+    units: cython.short[:, ::1] = unit_array
+    unit_start: cython.int[::1] = unit_start_array
+    unit_of: cython.int[::1] = unit_of_array
+    next_of: cython.int[::1] = next_array
+    start: cython.int[::1] = start_array
+    states: cython.int[::1] = state_array
+    cell: cython.int[::1] = cell_array
+    place_of: cython.int[::1] = place_array
+    cell_at: cython.int[::1] = cell_at_array
+    num_units: cython.int = 0
+    used: cython.Py_ssize_t = 0
+    num_cells: cython.Py_ssize_t = 0
 
-    weight = np.zeros(num_states, np.int64)
-    place = np.full(num_states, -1, np.int32)
-    members = np.empty(PLACES, np.int32)
+    longs: cython.longlong[::1] = np.zeros(num_states + _UNITS, np.int64)
+    weight: cython.longlong[::1] = longs[:num_states]
+    unit_width: cython.longlong[::1] = longs[num_states:]
+    ints: cython.int[::1] = np.empty(num_states + _MOST_PLACES, np.int32)
+    place: cython.int[::1] = ints[:num_states]
+    members: cython.int[::1] = ints[num_states:]
+    rows: cython.short[:, ::1] = np.empty((2 * _MOST_PLACES, num_classes), np.int16)
+    fresh: cython.short[:, ::1] = rows[:_MOST_PLACES]
+    other: cython.short[:, ::1] = rows[_MOST_PLACES:]
+    unit: cython.short[:, ::1]
+    first: cython.Py_ssize_t
+    state: cython.int
+    after: cython.int
+    following: cython.int
+    most: cython.longlong
+    known: cython.int
+    u: cython.int
+    size: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    s: cython.Py_ssize_t
+    unit_start[0] = 0
+    for s in range(num_states):
+        cell[s] = -1
+        cell_at[s] = -1
+        place[s] = -1
     for first in range(num_states):
-        if cell[first] >= 0:
+        if cell[first] >= 0 or _is_narrow(first, step, widths):
             continue
-        after, most = next_boundary(first, delta, width, weight)
+        after, most = next_boundary(first, step, widths, weight)
         if most < _WIDE:
             continue
         known = -1
         for u in range(num_units):
             if unit_width[u] == most:
                 unit = units[unit_start[u] : unit_start[u + 1]]
-                if _fits(first, unit, delta, members) == after:
+                if _fits(first, unit, step, members) == after:
                     known = u
                     break
         if known < 0:
             if num_units == _UNITS:
                 continue
-            unit = _unit_at(first, after, delta, place)
-            if not _is_repeated(first, after, unit, delta, width, weight, place):
+            size = _unit_at(first, after, step, place, members, fresh)
+            unit = fresh[:size]
+            if not _is_repeated(first, after, unit, step, widths, weight, place, members, other):
                 continue
             known = num_units
             num_units += 1
             unit_width[known] = most
-            end = unit_start[known] + unit.shape[0]
-            unit_start[num_units] = end
-            for p in range(unit.shape[0]):
-                copied(units[unit_start[known] + p], unit[p], num_classes)
+            unit_start[num_units] = unit_start[known] + size
+            for p in range(size):
+                for k in range(num_classes):
+                    units[unit_start[known] + p, k] = unit[p, k]
         # Follow the chain.
         unit = units[unit_start[known] : unit_start[known + 1]]
         size = unit.shape[0]
         state = first
-        while cell_at[state] < 0 and used + size <= states.size:
-            after = _fits(state, unit, delta, members)
-            if after < 0 or next_boundary(state, delta, width, weight)[1] != unit_width[known]:
+        while cell_at[state] < 0 and used + size <= states.shape[0]:
+            after = _fits(state, unit, step, members)
+            if after < 0:
                 break
-            unit_of[num_cells], next_of[num_cells], start[num_cells] = known, after, used
+            following, most = next_boundary(state, step, widths, weight)
+            if most != unit_width[known]:
+                break
+            unit_of[num_cells] = known
+            next_of[num_cells] = after
+            start[num_cells] = used
             for p in range(size):
                 states[used + p] = members[p]
                 if cell[members[p]] < 0:
-                    cell[members[p]], place_of[members[p]] = num_cells, p
+                    cell[members[p]] = num_cells
+                    place_of[members[p]] = p
             cell_at[state] = num_cells
             used += size
             num_cells += 1
             state = after
 
     # A chain ends at another of its unit's cells, or where none of the unit's bytes lead on.
-    whole = np.ones(num_cells, np.bool_)
-    changed = True
+    whole: cython.uchar[::1] = np.ones(num_cells, np.uint8)
+    changed: cython.bint = True
+    good: cython.bint
     while changed:
         changed = False
         for i in range(num_cells - 1, -1, -1):
@@ -267,10 +378,10 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
             else:
                 good = True
                 for k in range(num_classes):
-                    if units[unit_start[unit_of[i]], k] >= 0 and delta[next_of[i], k] >= 0:
+                    if units[unit_start[unit_of[i]], k] >= 0 and step[next_of[i], k] >= 0:
                         good = False
             if not good:
-                whole[i] = False
+                whole[i] = 0
                 changed = True
     for s in range(num_states):
         if cell[s] >= 0 and not whole[cell[s]]:
@@ -278,13 +389,13 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
         if cell_at[s] >= 0 and not whole[cell_at[s]]:
             cell_at[s] = -1
     return (
-        units[: unit_start[num_units]].copy(),
-        unit_start[: num_units + 1].copy(),
-        unit_of[:num_cells].copy(),
-        next_of[:num_cells].copy(),
-        start[:num_cells].copy(),
-        states[:used].copy(),
-        cell,
-        place_of,
-        cell_at,
+        unit_array[: unit_start[num_units]].copy(),
+        unit_start_array[: num_units + 1].copy(),
+        unit_of_array[:num_cells].copy(),
+        next_array[:num_cells].copy(),
+        start_array[:num_cells].copy(),
+        state_array[:used].copy(),
+        cell_array,
+        place_array,
+        cell_at_array,
     )

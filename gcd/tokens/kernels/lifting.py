@@ -1,4 +1,4 @@
-"""This module runs a byte automaton over a prefix tree, and sees what that says about the tokens.
+"""Walks of a byte automaton over a prefix tree, and what they say about the tokens.
 
 Conventions: `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is the tuple of
 arrays (label, depth, skip, entry) of `gcd.tokens.trie.Trie` in preorder, `label[node]` being the
@@ -15,13 +15,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.grouping import numbered
-from gcd.support.kernels.growing import more_rows
-from gcd.tokens.kernels.classes import one_class, refine
-from gcd.tokens.kernels.counted_runs import PLACES, Cells, next_boundary
+from gcd.support.kernels.grouping import number_by_first
+from gcd.tokens.kernels.classes import one_class
+from gcd.tokens.kernels.counted_runs import PLACES, Cells
+
+if cython.compiled:
+    from cython.cimports.gcd.tokens.kernels.classes import Views, refine_views
+    from cython.cimports.gcd.tokens.kernels.counted_runs import next_boundary
+else:
+    from gcd.tokens.kernels.classes import Views, refine_views
+    from gcd.tokens.kernels.counted_runs import next_boundary
+
+_PLACES = cython.declare(cython.int, PLACES)
 
 
 class Ways(NamedTuple):
@@ -40,187 +48,247 @@ class Ways(NamedTuple):
     unit: np.ndarray
 
 
-@helper
+@cython.cclass
+class Tree:
+    """The arrays of a tree for compiled loops."""
+
+    def __init__(self, tree: tuple[np.ndarray, ...]) -> None:
+        self.label, self.depth, self.skip, self.entry = tree
+
+
+def more_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return a table of at least so many rows, at least twice what it had, with the same first."""
+    grown = np.empty((max(num_rows, 2 * table.shape[0]), table.shape[1]), table.dtype)
+    grown[: table.shape[0]] = table
+    return grown
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
 def walk(
-    state: int,
-    first: int,
-    last: int,
-    delta: np.ndarray,
-    tree: tuple[np.ndarray, ...],
-    states: np.ndarray,
-    found: np.ndarray,
-    target: np.ndarray,
-    count: int,
-) -> int:
+    state: cython.int,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    delta: cython.const[cython.int][:, ::1],
+    tree: Tree,
+    states: cython.int[::1],
+    found: cython.int[::1],
+    target: cython.int[::1],
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
     """Run the strings of sibling subtrees, nodes first..last-1, from `state` at their parent.
 
     Appends entries that survive to `found` and the states they reach to `target` from `count` on,
     and returns the new count. `states` is work space, one longer than the tree is deep.
     """
-    label, depth, skip, entry = tree
-    node = first
+    node: cython.Py_ssize_t = first
+    d: cython.Py_ssize_t
+    after: cython.int
     if node < last:
-        states[depth[node]] = state
+        states[tree.depth[node]] = state
     while node < last:
-        d = depth[node]
-        after = delta[states[d], label[node]]
+        d = tree.depth[node]
+        after = delta[states[d], tree.label[node]]
         if after < 0:
-            node = skip[node]
+            node = tree.skip[node]
             continue
         states[d + 1] = after
-        if entry[node] >= 0:
-            found[count] = entry[node]
+        if tree.entry[node] >= 0:
+            found[count] = tree.entry[node]
             target[count] = after
             count += 1
         node += 1
     return count
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def walk_apart(
-    state: int,
-    other: int,
-    delta: np.ndarray,
-    tree: tuple[np.ndarray, ...],
-    states: np.ndarray,
-    others: np.ndarray,
-    found: np.ndarray,
-    target: np.ndarray,
-) -> int:
+    state: cython.int,
+    other: cython.int,
+    delta: cython.const[cython.int][:, ::1],
+    tree: Tree,
+    states: cython.int[::1],
+    others: cython.int[::1],
+    found: cython.int[::1],
+    target: cython.int[::1],
+) -> cython.Py_ssize_t:
     """Find the entries that lead elsewhere from `state` than from `other`: where (-1: nowhere)."""
-    label, depth, skip, entry = tree
-    states[0], others[0] = state, other
-    count = node = 0
-    while node < label.size:
-        d = depth[node]
-        after = delta[states[d], label[node]] if states[d] >= 0 else -1
-        beside = delta[others[d], label[node]] if others[d] >= 0 else -1
+    num_nodes: cython.Py_ssize_t = tree.label.shape[0]
+    count: cython.Py_ssize_t = 0
+    node: cython.Py_ssize_t = 0
+    d: cython.Py_ssize_t
+    after: cython.int
+    beside: cython.int
+    states[0] = state
+    others[0] = other
+    while node < num_nodes:
+        d = tree.depth[node]
+        after = delta[states[d], tree.label[node]] if states[d] >= 0 else -1
+        beside = delta[others[d], tree.label[node]] if others[d] >= 0 else -1
         if after == beside:
-            node = skip[node]
+            node = tree.skip[node]
             continue
-        states[d + 1], others[d + 1] = after, beside
-        if entry[node] >= 0:
-            found[count] = entry[node]
+        states[d + 1] = after
+        others[d + 1] = beside
+        if tree.entry[node] >= 0:
+            found[count] = tree.entry[node]
             target[count] = after
             count += 1
         node += 1
     return count
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def walk_unit(
-    unit: np.ndarray,
-    place: int,
-    tree: tuple[np.ndarray, ...],
-    places: np.ndarray,
-    passed: np.ndarray,
-    found: np.ndarray,
-    goal: np.ndarray,
-    exits: np.ndarray,
-) -> tuple[int, int]:
+    unit: cython.const[cython.short][:, ::1],
+    place: cython.int,
+    tree: Tree,
+    places: cython.int[::1],
+    passed: cython.int[::1],
+    found: cython.int[::1],
+    goal: cython.int[::1],
+    exits: cython.int[:, ::1],
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
     """Run strings from a place in a counted run, noting where they leave: (entries found, exits).
 
     Entry `found[i]` ends at `goal[i] = passed * PLACES + place`. An exit is a node whose byte
     leads out of a boundary, and the number of boundaries passed until there.
     """
-    label, depth, skip, entry = tree
-    count, num_exits, node = 0, 0, 0
-    places[0], passed[0] = place, 0
-    while node < label.size:
-        d = depth[node]
-        after = unit[places[d], label[node]]
+    num_nodes: cython.Py_ssize_t = tree.label.shape[0]
+    count: cython.Py_ssize_t = 0
+    num_exits: cython.Py_ssize_t = 0
+    node: cython.Py_ssize_t = 0
+    d: cython.Py_ssize_t
+    after: cython.int
+    places[0] = place
+    passed[0] = 0
+    while node < num_nodes:
+        d = tree.depth[node]
+        after = unit[places[d], tree.label[node]]
         if after < 0:
             if places[d] == 0:
                 exits[num_exits, 0] = node
                 exits[num_exits, 1] = passed[d]
                 num_exits += 1
-            node = skip[node]
+            node = tree.skip[node]
             continue
         places[d + 1] = after
         passed[d + 1] = passed[d] + (after == 0)
-        if entry[node] >= 0:
-            found[count] = entry[node]
-            goal[count] = passed[d + 1] * PLACES + after
+        if tree.entry[node] >= 0:
+            found[count] = tree.entry[node]
+            goal[count] = passed[d + 1] * _PLACES + after
             count += 1
         node += 1
     return count, num_exits
 
 
-@kernel
 def profile(
     unit: np.ndarray, tree: tuple[np.ndarray, ...], num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Compute what a unit says about all strings: see `gcd.tokens.profiles.UnitProfile`."""
     counted, uncounted = one_class(num_entries), one_class(num_entries)
-    places = np.empty(max_depth + 1, np.int32)
-    passed = np.empty(max_depth + 1, np.int32)
-    found = np.empty(num_entries, np.int32)
-    goal = np.empty(num_entries, np.int32)
-    exits = np.empty((tree[0].size, 2), np.int32)
+    counted_views: Views = Views(counted)
+    uncounted_views: Views = Views(uncounted)
+    nodes: Tree = Tree(tree)
+    step: cython.const[cython.short][:, ::1] = np.ascontiguousarray(unit, np.int16)
+    places: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    passed: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    found: cython.int[::1] = np.empty(num_entries, np.int32)
+    goal: cython.int[::1] = np.empty(num_entries, np.int32)
+    exits_array = np.empty((tree[0].size, 2), np.int32)
+    exits: cython.int[:, ::1] = exits_array
     kept = np.empty((64, 2), np.int32)
     exit_start = np.zeros(unit.shape[0] + 1, np.int64)
-    for place in range(unit.shape[0]):
-        count, num_exits = walk_unit(unit, place, tree, places, passed, found, goal, exits)
-        refine(counted, found, goal, count)
+    size: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t
+    num_exits: cython.Py_ssize_t
+    place: cython.int
+    i: cython.Py_ssize_t
+    for place in range(step.shape[0]):
+        count, num_exits = walk_unit(step, place, nodes, places, passed, found, goal, exits)
+        refine_views(counted_views, found, goal, count)
         for i in range(count):
-            goal[i] %= PLACES
-        refine(uncounted, found, goal, count)
-        exit_start[place + 1] = exit_start[place] + num_exits
-        kept = more_rows(kept, exit_start[place + 1])
-        for i in range(num_exits):
-            kept[exit_start[place] + i, 0] = exits[i, 0]
-            kept[exit_start[place] + i, 1] = exits[i, 1]
+            goal[i] %= _PLACES
+        refine_views(uncounted_views, found, goal, count)
+        if size + num_exits > kept.shape[0]:
+            kept = more_rows(kept, size + num_exits)
+        kept[size : size + num_exits] = exits_array[:num_exits]
+        size += num_exits
+        exit_start[place + 1] = size
     capacity = 2 * num_entries + 1
     return (
-        numbered(counted[0], capacity)[0],
-        numbered(uncounted[0], capacity)[0],
+        number_by_first(counted[0], capacity)[0],
+        number_by_first(uncounted[0], capacity)[0],
         exit_start,
-        kept[: exit_start[-1]].copy(),
+        kept[:size].copy(),
     )
 
 
-@kernel
 def ways_out(
     delta: np.ndarray, cells: Cells
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Compute the fields of `Ways`."""
-    units, unit_start, unit_of, after, start, states, _, _, cell_at = cells
-    num_cells = unit_of.size
-    way_at = np.full(num_cells, -1, np.int32)
-    way_after = np.full(num_cells, -1, np.int32)
-    way_state = np.empty(2 * num_cells, np.int32)
-    way_unit = np.empty(2 * num_cells, np.int32)
-    count = 0
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    units: cython.const[cython.short][:, ::1] = cells.units
+    unit_start: cython.const[cython.int][::1] = cells.unit_start
+    unit_of: cython.const[cython.int][::1] = cells.unit_of
+    after: cython.const[cython.int][::1] = cells.after
+    start: cython.const[cython.int][::1] = cells.start
+    states: cython.const[cython.int][::1] = cells.states
+    cell_at: cython.const[cython.int][::1] = cells.cell_at
+    num_cells: cython.Py_ssize_t = unit_of.shape[0]
+    num_classes: cython.Py_ssize_t = step.shape[1]
+    at_array = np.full(num_cells, -1, np.int32)
+    after_array = np.full(num_cells, -1, np.int32)
+    state_array = np.empty(2 * num_cells, np.int32)
+    unit_array = np.empty(2 * num_cells, np.int32)
+    way_at: cython.int[::1] = at_array
+    way_after: cython.int[::1] = after_array
+    way_state: cython.int[::1] = state_array
+    way_unit: cython.int[::1] = unit_array
+    count: cython.Py_ssize_t = 0
+    oldest: cython.Py_ssize_t
+    way: cython.Py_ssize_t
+    boundary: cython.int
+    row: cython.int
+    turn: cython.int
+    same: cython.bint
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
     for i in range(num_cells):
         boundary = states[start[i]]
         if cell_at[boundary] != i:
             continue
-        row = units[unit_start[unit_of[i]]]
+        row = unit_start[unit_of[i]]
         for turn in range(2):
-            boundary = after[i] if turn else boundary
+            if turn:
+                boundary = after[i]
             # Neighbours nearly always agree, so the latest few are enough to compare with.
             way = count - 1
-            while way >= max(count - 4, 0):
+            oldest = max(count - 4, 0)
+            while way >= oldest:
                 same = way_unit[way] == unit_of[i]
                 k = 0
-                while same and k < row.size:
-                    same = row[k] >= 0 or delta[boundary, k] == delta[way_state[way], k]
+                while same and k < num_classes:
+                    same = units[row, k] >= 0 or step[boundary, k] == step[way_state[way], k]
                     k += 1
                 if same:
                     break
                 way -= 1
-            if way < max(count - 4, 0):
+            if way < oldest:
                 way = count
-                way_state[way], way_unit[way] = boundary, unit_of[i]
+                way_state[way] = boundary
+                way_unit[way] = unit_of[i]
                 count += 1
             if turn:
                 way_after[i] = way
             else:
                 way_at[i] = way
-    return way_at, way_after, way_state[:count].copy(), way_unit[:count].copy()
+    return at_array, after_array, state_array[:count].copy(), unit_array[:count].copy()
 
 
-@kernel
 def split_by_exits(
     partition: tuple[np.ndarray, ...],
     delta: np.ndarray,
@@ -236,38 +304,57 @@ def split_by_exits(
     `ways` are boundaries, one for each way out; exits are those of the unit's profile, `counted`
     says whether counts matter.
     """
-    label, _, skip, _ = tree
-    num_states, num_classes = delta.shape
-    live = np.zeros(num_classes, np.bool_)
-    for way in ways:
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    way_state: cython.const[cython.int][::1] = np.ascontiguousarray(ways, np.int32)
+    begin: cython.const[cython.longlong][::1] = exit_start
+    exit_of: cython.const[cython.int][:, ::1] = exits
+    views: Views = Views(partition)
+    walked: Tree = Tree(tree)
+    num_states: cython.int = step.shape[0]
+    num_classes: cython.Py_ssize_t = step.shape[1]
+    counts: cython.bint = counted
+    live: cython.uchar[::1] = np.zeros(num_classes, np.uint8)
+    states: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    found: cython.int[::1] = np.empty(partition[0].size, np.int32)
+    target: cython.int[::1] = np.empty(partition[0].size, np.int32)
+    nodes: cython.int[:, ::1] = np.empty((exits.shape[0], 2), np.int32)
+    size: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    way: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for way in range(way_state.shape[0]):
         for k in range(num_classes):
-            live[k] |= delta[way, k] >= 0
-    states = np.empty(max_depth + 1, np.int32)
-    found = np.empty(partition[0].size, np.int32)
-    target = np.empty(partition[0].size, np.int32)
-    nodes = np.empty((exits.shape[0], 2), np.int32)
-    for place in range(exit_start.size - 1):
+            if step[way_state[way], k] >= 0:
+                live[k] = 1
+    for place in range(begin.shape[0] - 1):
         size = 0
-        for i in range(exit_start[place], exit_start[place + 1]):
-            if live[label[exits[i, 0]]]:
-                nodes[size, 0], nodes[size, 1] = exits[i, 0], exits[i, 1]
+        for i in range(begin[place], begin[place + 1]):
+            if live[walked.label[exit_of[i, 0]]]:
+                nodes[size, 0] = exit_of[i, 0]
+                nodes[size, 1] = exit_of[i, 1]
                 size += 1
-        for way in ways:
-            count = np.int64(0)
+        for way in range(way_state.shape[0]):
+            count = 0
             for i in range(size):
-                node = np.int64(nodes[i, 0])
-                if delta[way, label[node]] < 0:
+                node = nodes[i, 0]
+                if step[way_state[way], walked.label[node]] < 0:
                     continue
-                begin = count
-                past = np.int64(skip[node])
-                count = walk(np.int64(way), node, past, delta, tree, states, found, target, count)
-                if counted:
-                    for j in range(begin, count):
+                first = count
+                count = walk(
+                    way_state[way], node, walked.skip[node],
+                    step, walked, states, found, target, count,
+                )  # fmt: skip
+                if counts:
+                    for j in range(first, count):
                         target[j] += num_states * nodes[i, 1]
-            refine(partition, found, target, count)
+            refine_views(views, found, target, count)
 
 
-@kernel
 def references(
     delta: np.ndarray, width: np.ndarray, cells: Cells, tree: tuple[np.ndarray, ...]
 ) -> np.ndarray:
@@ -277,48 +364,78 @@ def references(
     nodes of the tree lie below bytes that part the two, and only if these are fewer than half of
     those below bytes that the state reads.
     """
-    _, unit_start, unit_of, after, start, states, cell, _, cell_at = cells
-    label, _, skip, _ = tree
-    num_states, num_classes = delta.shape
-    below = np.zeros(num_classes, np.int64)
-    node = np.int64(0)
-    while node < label.size:
-        below[label[node]] += skip[node] - node
-        node = np.int64(skip[node])
-    before = np.full(num_states, -1, np.int32)
-    for i in range(after.size):
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
+    unit_start: cython.const[cython.int][::1] = cells.unit_start
+    unit_of: cython.const[cython.int][::1] = cells.unit_of
+    after: cython.const[cython.int][::1] = cells.after
+    start: cython.const[cython.int][::1] = cells.start
+    states: cython.const[cython.int][::1] = cells.states
+    cell: cython.const[cython.int][::1] = cells.cell
+    cell_at: cython.const[cython.int][::1] = cells.cell_at
+    walked: Tree = Tree(tree)
+    num_states: cython.Py_ssize_t = step.shape[0]
+    num_classes: cython.Py_ssize_t = step.shape[1]
+    below: cython.longlong[::1] = np.zeros(num_classes, np.int64)
+    node: cython.Py_ssize_t = 0
+    while node < walked.label.shape[0]:
+        below[walked.label[node]] += walked.skip[node] - node
+        node = walked.skip[node]
+    before: cython.int[::1] = np.full(num_states, -1, np.int32)
+    reference_array = np.full(num_states, -1, np.int32)
+    reference: cython.int[::1] = reference_array
+    weight: cython.longlong[::1] = np.zeros(num_states, np.int64)
+    boundary: cython.int
+    other: cython.int
+    t: cython.int
+    leads: cython.bint
+    alone: cython.longlong
+    least: cython.longlong
+    apart: cython.longlong
+    first: cython.int
+    unit: cython.int
+    place: cython.int
+    i: cython.Py_ssize_t
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for i in range(after.shape[0]):
         boundary = states[start[i]]
         if cell_at[boundary] == i and cell[boundary] == i:
             before[after[i]] = i
-    reference = np.full(num_states, -1, np.int32)
-    weight = np.zeros(num_states, np.int64)
     for s in range(num_states):
         if cell[s] >= 0:
             continue
-        t, _ = next_boundary(s, delta, width, weight)
+        alone = 0
+        leads = False  # to a place after a cell
+        for k in range(num_classes):
+            t = step[s, k]
+            if t >= 0:
+                alone += below[k]
+                leads = leads or before[t] >= 0
+        if not leads:
+            continue
+        t, _ = next_boundary(s, step, widths, weight)
         if t < 0 or before[t] < 0:
             continue
-        alone = np.int64(0)
-        for k in range(num_classes):
-            if delta[s, k] >= 0:
-                alone += below[k]
         least = alone // 2
-        first, unit = start[before[t]], unit_of[before[t]]
+        first = start[before[t]]
+        unit = unit_of[before[t]]
         for place in range(unit_start[unit + 1] - unit_start[unit]):
-            other, apart = states[first + place], np.int64(0)
+            other = states[first + place]
             if cell[other] < 0:
                 continue
+            apart = 0
             for k in range(num_classes):
-                if delta[s, k] != delta[other, k]:
+                if step[s, k] != step[other, k]:
                     apart += below[k]
                     if apart >= least:
                         break
             if apart < least:
-                least, reference[s] = apart, other
-    return reference
+                least = apart
+                reference[s] = other
+    return reference_array
 
 
-@kernel
 def split_by_states(
     partition: tuple[np.ndarray, ...],
     delta: np.ndarray,
@@ -328,18 +445,24 @@ def split_by_states(
     reference: np.ndarray,
 ) -> None:
     """Separate entries that lead to different targets from some state outside the runs."""
-    num_entries = partition[0].size
-    states = np.empty(max_depth + 1, np.int32)
-    others = np.empty(max_depth + 1, np.int32)
-    found = np.empty(num_entries, np.int32)
-    target = np.empty(num_entries, np.int32)
-    nothing, last = np.int64(0), np.int64(tree[0].size)
-    for s in range(delta.shape[0]):
-        if cell[s] >= 0:
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    cell_of: cython.const[cython.int][::1] = cell
+    other: cython.const[cython.int][::1] = reference
+    views: Views = Views(partition)
+    walked: Tree = Tree(tree)
+    num_nodes: cython.Py_ssize_t = walked.label.shape[0]
+    states: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    others: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    found: cython.int[::1] = np.empty(partition[0].size, np.int32)
+    target: cython.int[::1] = np.empty(partition[0].size, np.int32)
+    count: cython.Py_ssize_t
+    s: cython.int
+    for s in range(step.shape[0]):
+        if cell_of[s] >= 0:
             continue
-        if reference[s] >= 0:
+        if other[s] >= 0:
             # The reference has parted those that go elsewhere with it; what differs parts more.
-            count = walk_apart(s, reference[s], delta, tree, states, others, found, target)
+            count = walk_apart(s, other[s], step, walked, states, others, found, target)
         else:
-            count = walk(s, nothing, last, delta, tree, states, found, target, nothing)
-        refine(partition, found, target, count)
+            count = walk(s, 0, num_nodes, step, walked, states, found, target, 0)
+        refine_views(views, found, target, count)

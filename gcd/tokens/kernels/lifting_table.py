@@ -1,4 +1,4 @@
-"""This module fills in the table of a lifted automaton: the state after each class of tokens.
+"""Table of a lifted automaton: the state after each class of tokens.
 
 The tree holds one string for each class, so that entries are classes. States in counted runs take
 their rows from one walk for each place of a unit (`gcd.tokens.kernels.lifting`): a class that stays
@@ -13,80 +13,126 @@ which writes the table, confirms that they are equal, and lists the edges of the
 
 from __future__ import annotations
 
+import cython
 import numpy as np
 
-from gcd.automata.kernels.subsets import mix
-from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.growing import more_rows
 from gcd.tokens.kernels.counted_runs import PLACES, Cells
-from gcd.tokens.kernels.lifting import Ways, walk, walk_unit
+from gcd.tokens.kernels.lifting import Ways, more_rows
+
+if cython.compiled:
+    from cython.cimports.gcd.support.kernels.mixing import mix
+    from cython.cimports.gcd.tokens.kernels.lifting import Tree, walk, walk_unit
+else:
+    from gcd.support.kernels.mixing import mix
+    from gcd.tokens.kernels.lifting import Tree, walk, walk_unit
+
+_PLACES = cython.declare(cython.int, PLACES)
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
 
 
-@helper
+@cython.cclass
+class _Chains:
+    """The arrays of counted runs and of their ways out for compiled loops."""
+
+    unit_of: cython.const[cython.int][::1]
+    after: cython.const[cython.int][::1]
+    start: cython.const[cython.int][::1]
+    states: cython.const[cython.int][::1]
+    cell_at: cython.const[cython.int][::1]
+    way_at: cython.const[cython.int][::1]
+    way_after: cython.const[cython.int][::1]
+
+    def __init__(self, cells: Cells, ways: Ways) -> None:
+        self.unit_of = cells.unit_of
+        self.after = cells.after
+        self.start = cells.start
+        self.states = cells.states
+        self.cell_at = cells.cell_at
+        self.way_at = ways.at
+        self.way_after = ways.after
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
 def _look_ahead(
-    first: int,
-    furthest: int,
-    cells: Cells,
-    ways: Ways,
-    ahead: np.ndarray,
-) -> tuple[int, bool]:
+    first: cython.int,
+    furthest: cython.Py_ssize_t,
+    chains: _Chains,
+    ahead: cython.int[:, ::1],
+) -> tuple[cython.Py_ssize_t, cython.bint]:
     """The boundaries from a cell on, `furthest` passed at most: (how many, whether they loop).
 
     Rows of `ahead` are boundaries: the state, its cell (-1 at the end), its way out.
     """
-    _, _, unit_of, after, start, states, _, _, cell_at = cells
-    way_at, way_after, _, _ = ways
-    here = first
-    count = 0
+    here: cython.int = first
+    beyond: cython.int
+    following: cython.int
+    count: cython.Py_ssize_t = 0
     while True:
-        ahead[count, 0], ahead[count, 1] = states[start[here]], here
-        ahead[count, 2] = way_at[here]
+        ahead[count, 0] = chains.states[chains.start[here]]
+        ahead[count, 1] = here
+        ahead[count, 2] = chains.way_at[here]
         count += 1
-        beyond = after[here]
-        following = cell_at[beyond]
+        beyond = chains.after[here]
+        following = chains.cell_at[beyond]
         if following == here:
             return count, True
         if count > furthest:
             return count, False
-        if following < 0 or unit_of[following] != unit_of[here]:
-            ahead[count, 0], ahead[count, 1], ahead[count, 2] = beyond, -1, way_after[here]
+        if following < 0 or chains.unit_of[following] != chains.unit_of[here]:
+            ahead[count, 0] = beyond
+            ahead[count, 1] = -1
+            ahead[count, 2] = chains.way_after[here]
             return count + 1, False
         here = following
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def _row_in_run(
-    inside: tuple[np.ndarray, np.ndarray],
-    left: np.ndarray,
-    left_start: np.ndarray,
-    ahead: np.ndarray,
-    loops: bool,
-    furthest: int,
-    cells: Cells,
-    found: np.ndarray,
-    target: np.ndarray,
-) -> int:
+    stay: cython.Py_ssize_t,
+    inner: cython.const[cython.int][::1],
+    passed: cython.const[cython.int][::1],
+    places: cython.const[cython.int][::1],
+    left: cython.const[cython.int][:, ::1],
+    left_start: cython.const[cython.longlong][::1],
+    ahead: cython.const[cython.int][:, ::1],
+    length: cython.Py_ssize_t,
+    loops: cython.bint,
+    furthest: cython.Py_ssize_t,
+    chains: _Chains,
+    found: cython.int[::1],
+    target: cython.int[::1],
+) -> cython.Py_ssize_t:
     """What lives in the row of a state in a run, into `found` and `target`; how many.
 
-    `inside` are the classes that stay in the run and where they end; those in `left` leave it.
+    The first `stay` of `inner` are the classes that stay in the run; `passed` and `places` say
+    where they end. Those in `left` leave it. `ahead` has `length` boundaries.
     """
-    _, _, _, _, start, states, _, _, _ = cells
-    length = ahead.shape[0]
-    entries, goals = inside
-    count = 0
-    for i in range(entries.size):
-        far, place = goals[i] // PLACES, goals[i] % PLACES
+    count: cython.Py_ssize_t = 0
+    far: cython.Py_ssize_t
+    place: cython.int
+    way: cython.int
+    begin: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    last: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    for i in range(stay):
+        far = passed[i]
+        place = places[i]
         if far >= length:
             if not loops:
                 continue
             far = length - 1
-        if place > 0 and ahead[far, 1] < 0:
+        if place == 0:
+            target[count] = ahead[far, 0]
+        elif ahead[far, 1] >= 0:
+            target[count] = chains.states[chains.start[ahead[far, 1]] + place]
+        else:
             continue
-        found[count] = entries[i]
-        target[count] = ahead[far, 0] if place == 0 else states[start[ahead[far, 1]] + place]
+        found[count] = inner[i]
         count += 1
     # Neighbouring boundaries mostly have one way out: look through its list once for all.
-    begin = 0
     while begin < length:
         way = ahead[begin, 2]
         end = begin + 1
@@ -95,53 +141,64 @@ def _row_in_run(
         last = furthest if loops and end == length else end - 1
         for i in range(left_start[way], left_start[way + 1]):
             if begin <= left[i, 1] <= last:
-                found[count], target[count] = left[i, 0], left[i, 2]
+                found[count] = left[i, 0]
+                target[count] = left[i, 2]
                 count += 1
         begin = end
     return count
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def _weigh(
-    state: int,
-    found: np.ndarray,
-    target: np.ndarray,
-    count: int,
-    total: np.ndarray,
-    live: np.ndarray,
-) -> None:
+    state: cython.int,
+    found: cython.const[cython.int][::1],
+    target: cython.const[cython.int][::1],
+    count: cython.Py_ssize_t,
+    total: cython.ulonglong[::1],
+    live: cython.longlong[::1],
+) -> cython.void:
     """First pass: add a row to the columns' sums."""
-    weight = np.uint64(mix(state + 1))
+    weight: cython.ulonglong = mix(state + 1)
+    bits: cython.ulonglong = _64_BITS
+    i: cython.Py_ssize_t
     for i in range(count):
-        total[found[i]] += weight * np.uint64(target[i] + 1)
+        goal: cython.ulonglong = int(target[i])
+        before: cython.ulonglong = int(total[found[i]])
+        total[found[i]] = (before + weight * (goal + 1)) & bits
         live[found[i]] += 1
 
 
-@helper
+@cython.cfunc
+@cython.exceptval(check=False)
 def _write(
-    state: int,
-    found: np.ndarray,
-    target: np.ndarray,
-    count: int,
-    first: np.ndarray,
-    column: np.ndarray,
-    table: np.ndarray,
-    seen: np.ndarray,
-    edges: np.ndarray,
-    num_edges: int,
-) -> int:
+    state: cython.int,
+    found: cython.const[cython.int][::1],
+    target: cython.const[cython.int][::1],
+    count: cython.Py_ssize_t,
+    first: cython.const[cython.longlong][::1],
+    column: cython.const[cython.longlong][::1],
+    row: cython.int[::1],
+    seen: cython.int[::1],
+    edges: cython.int[:, ::1],
+    num_edges: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
     """Second pass: write a row, append its edges; the new number of edges, -1 if columns differ."""
-    row = table[state]
-    merged = False
+    merged: cython.bint = False
+    entry: cython.int
+    t: cython.int
+    i: cython.Py_ssize_t
     for i in range(count):
-        entry, t = found[i], target[i]
+        entry = found[i]
+        t = target[i]
         if first[entry] != entry:
             merged = True
             continue
         row[column[entry]] = t
         if seen[t] != state:
             seen[t] = state
-            edges[num_edges, 0], edges[num_edges, 1] = state, t
+            edges[num_edges, 0] = state
+            edges[num_edges, 1] = t
             num_edges += 1
     if merged:
         for i in range(count):
@@ -150,7 +207,6 @@ def _write(
     return num_edges
 
 
-@kernel
 def pass_over_rows(
     delta: np.ndarray,
     tree: tuple[np.ndarray, ...],
@@ -169,87 +225,129 @@ def pass_over_rows(
         edges: (state, next state), each once; second pass only.
         agree: whether columns that are made one are equal; second pass only.
     """
-    label, _, skip, _ = tree
-    units, unit_start, unit_of, _, start, states, cell, _, _ = cells
-    num_states, num_entries = delta.shape[0], total.size
-    writing = table.shape[0] > 0
-    path = np.empty(max_depth + 1, np.int32)
-    passed = np.empty(max_depth + 1, np.int32)
-    inner = np.empty(num_entries, np.int32)
-    goal = np.empty(num_entries, np.int32)
-    found = np.empty(num_entries, np.int32)
-    target = np.empty(num_entries, np.int32)
-    exits = np.empty((label.size, 2), np.int32)
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    walked: Tree = Tree(tree)
+    chains: _Chains = _Chains(cells, ways)
+    units: cython.const[cython.short][:, ::1] = cells.units
+    unit_start: cython.const[cython.int][::1] = cells.unit_start
+    cell: cython.const[cython.int][::1] = cells.cell
+    way_state: cython.const[cython.int][::1] = ways.state
+    way_unit: cython.const[cython.int][::1] = ways.unit
+    sums: cython.ulonglong[::1] = total
+    counts: cython.longlong[::1] = live
+    first_of: cython.const[cython.longlong][::1] = np.ascontiguousarray(first, np.int64)
+    column_of: cython.const[cython.longlong][::1] = np.ascontiguousarray(column, np.int64)
+    rows: cython.int[:, ::1] = table
+    num_states: cython.Py_ssize_t = step.shape[0]
+    num_entries: cython.Py_ssize_t = sums.shape[0]
+    num_cells: cython.Py_ssize_t = chains.unit_of.shape[0]
+    num_ways: cython.Py_ssize_t = way_state.shape[0]
+    num_nodes: cython.Py_ssize_t = walked.label.shape[0]
+    writing: cython.bint = rows.shape[0] > 0
+    path: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    passed: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    inner: cython.int[::1] = np.empty(num_entries, np.int32)
+    goal: cython.int[::1] = np.empty(num_entries, np.int32)
+    goal_passed: cython.int[::1] = np.empty(num_entries, np.int32)
+    goal_place: cython.int[::1] = np.empty(num_entries, np.int32)
+    found: cython.int[::1] = np.empty(num_entries, np.int32)
+    target: cython.int[::1] = np.empty(num_entries, np.int32)
+    exits: cython.int[:, ::1] = np.empty((num_nodes, 2), np.int32)
     # Entries that leave, after how many boundaries, and for which state; way by way.
-    left = np.empty((1024, 3), np.int32)
-    left_start = np.zeros(ways.state.size + 1, np.int64)
-    ahead = np.empty((max_depth + 2, 3), np.int32)
-    seen = np.full(num_states, -1, np.int32)
-    edges = np.empty((4096, 2), np.int32)
-    nothing = num_edges = np.int64(0)
-    for u in range(unit_start.size - 1):
+    left_array = np.empty((1024, 3), np.int32)
+    left: cython.int[:, ::1] = left_array
+    left_start: cython.longlong[::1] = np.zeros(num_ways + 1, np.int64)
+    ahead: cython.int[:, ::1] = np.empty((max_depth + 2, 3), np.int32)
+    seen: cython.int[::1] = np.full(num_states, -1, np.int32)
+    edge_array = np.empty((4096, 2), np.int32)
+    edges: cython.int[:, ::1] = edge_array
+    num_edges: cython.Py_ssize_t = 0
+    unit: cython.const[cython.short][:, ::1]
+    place: cython.int
+    stay: cython.Py_ssize_t
+    num_exits: cython.Py_ssize_t
+    furthest: cython.Py_ssize_t
+    far: cython.int
+    size: cython.Py_ssize_t
+    more: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    state: cython.int
+    length: cython.Py_ssize_t
+    loops: cython.bint
+    count: cython.Py_ssize_t
+    u: cython.Py_ssize_t
+    way: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    for u in range(unit_start.shape[0] - 1):
         unit = units[unit_start[u] : unit_start[u + 1]]
         for place in range(unit.shape[0]):
-            stay, num_exits = walk_unit(unit, place, tree, path, passed, inner, goal, exits)
-            furthest = np.int64(0)
+            stay, num_exits = walk_unit(unit, place, walked, path, passed, inner, goal, exits)
+            furthest = 0
             for i in range(stay):
-                furthest = max(furthest, goal[i] // PLACES)
+                goal_passed[i] = goal[i] // _PLACES
+                goal_place[i] = goal[i] % _PLACES
+                furthest = max(furthest, goal_passed[i])
             size = 0
-            for way in range(ways.state.size):
+            for way in range(num_ways):
                 left_start[way] = size
-                if ways.unit[way] != u:
+                if way_unit[way] != u:
                     continue
-                boundary = np.int64(ways.state[way])
+                state = way_state[way]
                 for i in range(num_exits):
-                    node, far = np.int64(exits[i, 0]), exits[i, 1]
-                    if delta[boundary, label[node]] < 0:
+                    node = exits[i, 0]
+                    far = exits[i, 1]
+                    if step[state, walked.label[node]] < 0:
                         continue
-                    past = np.int64(skip[node])
-                    more = walk(boundary, node, past, delta, tree, path, found, target, nothing)
-                    left = more_rows(left, size + more)
+                    more = walk(
+                        state, node, walked.skip[node], step, walked, path, found, target, 0
+                    )
+                    if size + more > left.shape[0]:
+                        left_array = more_rows(left_array, size + more)
+                        left = left_array
                     for j in range(more):
-                        left[size + j, 0], left[size + j, 1] = found[j], far
+                        left[size + j, 0] = found[j]
+                        left[size + j, 1] = far
                         left[size + j, 2] = target[j]
                     size += more
                     furthest = max(furthest, far)
-            left_start[ways.state.size] = size
-            for i in range(unit_of.size):
-                state = np.int64(states[start[i] + place]) if unit_of[i] == u else np.int64(-1)
-                if state < 0 or cell[state] != i:
+            left_start[num_ways] = size
+            for i in range(num_cells):
+                if chains.unit_of[i] != u:
                     continue
-                length, loops = _look_ahead(i, furthest, cells, ways, ahead)
+                state = chains.states[chains.start[i] + place]
+                if cell[state] != i:
+                    continue
+                length, loops = _look_ahead(i, furthest, chains, ahead)
                 count = _row_in_run(
-                    (inner[:stay], goal[:stay]),
-                    left,
-                    left_start,
-                    ahead[:length],
-                    loops,
-                    furthest,
-                    cells,
-                    found,
-                    target,
-                )
-                if writing:
-                    edges = more_rows(edges, num_edges + count)
-                    num_edges = _write(
-                        state, found, target, count, first, column, table, seen, edges, num_edges
-                    )
-                    if num_edges < 0:
-                        return edges[:0].copy(), False
-                else:
-                    _weigh(state, found, target, count, total, live)
-    last = np.int64(label.size)
+                    stay, inner, goal_passed, goal_place, left, left_start,
+                    ahead, length, loops, furthest, chains, found, target,
+                )  # fmt: skip
+                if not writing:
+                    _weigh(state, found, target, count, sums, counts)
+                    continue
+                if num_edges + count > edges.shape[0]:
+                    edge_array = more_rows(edge_array, num_edges + count)
+                    edges = edge_array
+                num_edges = _write(
+                    state, found, target, count, first_of, column_of,
+                    rows[state], seen, edges, num_edges,
+                )  # fmt: skip
+                if num_edges < 0:
+                    return edge_array[:0].copy(), False
     for state in range(num_states):
         if cell[state] >= 0:
             continue
-        count = walk(state, nothing, last, delta, tree, path, found, target, nothing)
-        if writing:
-            edges = more_rows(edges, num_edges + count)
-            num_edges = _write(
-                state, found, target, count, first, column, table, seen, edges, num_edges
-            )
-            if num_edges < 0:
-                return edges[:0].copy(), False
-        else:
-            _weigh(state, found, target, count, total, live)
-    return edges[:num_edges].copy(), True
+        count = walk(state, 0, num_nodes, step, walked, path, found, target, 0)
+        if not writing:
+            _weigh(state, found, target, count, sums, counts)
+            continue
+        if num_edges + count > edges.shape[0]:
+            edge_array = more_rows(edge_array, num_edges + count)
+            edges = edge_array
+        num_edges = _write(
+            state, found, target, count, first_of, column_of, rows[state], seen, edges, num_edges
+        )
+        if num_edges < 0:
+            return edge_array[:0].copy(), False
+    return edge_array[:num_edges].copy(), True

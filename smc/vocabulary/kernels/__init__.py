@@ -1,1 +1,5 @@
-"""This package has the loops of passes over the vocabulary: compiled for the CPU, and in Triton."""
+"""Loops of passes over the vocabulary: compiled for the CPU, and in Triton."""
+
+from gcd.support.native import check_built
+
+check_built(__name__, __path__[0])

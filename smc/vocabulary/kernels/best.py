@@ -1,45 +1,163 @@
-"""These helpers find the best of many candidates, and sum up others in log space."""
+"""The best of many candidates, and sums of the others in log space."""
 
 from __future__ import annotations
 
-import math
-
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper
+if cython.compiled:
+    from cython.cimports.libc.math import exp, log
+else:
+    from math import exp, log
+
+_MARGIN = cython.declare(cython.Py_ssize_t, 64)
+_LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 
-@helper
-def add_log(log_x: float, scale: np.ndarray, total: np.ndarray, c: int) -> None:
-    """Add a number, given by its logarithm, to total[c] exp(scale[c])."""
-    if log_x > scale[c]:
-        total[c] *= math.exp(scale[c] - log_x)
-        scale[c] = log_x
-    if log_x > -np.inf:
-        total[c] += math.exp(log_x - scale[c])
+@cython.cclass
+class LogSums:
+    """Sums of numbers that are given by their logarithms: total[c] exp(scale[c])."""
+
+    def __init__(self, size: cython.Py_ssize_t) -> None:
+        self.scale = np.full(size, -np.inf)
+        self.total = np.zeros(size)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def clear(self) -> cython.void:
+        """Set all sums to zero."""
+        c: cython.Py_ssize_t
+        for c in range(self.total.shape[0]):
+            self.scale[c] = _LOG_ZERO
+            self.total[c] = 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def add(self, c: cython.Py_ssize_t, log_x: cython.double) -> cython.void:
+        """Add a number to one of the sums."""
+        if log_x > self.scale[c]:
+            self.total[c] *= exp(self.scale[c] - log_x)
+            self.scale[c] = log_x
+        if log_x > _LOG_ZERO:
+            self.total[c] += exp(log_x - self.scale[c])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def log_of(self, c: cython.Py_ssize_t) -> cython.double:
+        """Return the logarithm of one of the sums."""
+        if self.total[c] > 0:
+            return log(self.total[c]) + self.scale[c]
+        return _LOG_ZERO
 
 
-@helper
-def best_first(value: np.ndarray, token: np.ndarray, count: int, K: int) -> None:
-    """Move the K greatest of the first `count` values to the front (Hoare's selection)."""
-    low, high = 0, count - 1
-    while low < high:
-        a, b, c = value[low], value[(low + high) // 2], value[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        i, j = low, high
-        while i <= j:
-            while value[i] > pivot:
-                i += 1
-            while value[j] < pivot:
-                j -= 1
-            if i <= j:
-                value[i], value[j] = value[j], value[i]
-                token[i], token[j] = token[j], token[i]
-                i += 1
-                j -= 1
-        if j >= K - 1:
-            high = j
-        elif i <= K - 1:
-            low = i
-        else:
-            break
+@cython.cclass
+class Candidates:
+    """A buffer of candidates, of which the best are kept.
+
+    Who fills it keeps count, and cuts it to the best when it is full.
+
+    Args:
+        kept: how many are kept.
+
+    Attributes:
+        value, token: the candidates; the size of these arrays is that of the buffer.
+    """
+
+    def __init__(self, kept: cython.Py_ssize_t) -> None:
+        self.kept = kept
+        self.value = np.empty(2 * kept + _MARGIN)
+        self.token = np.empty(2 * kept + _MARGIN, np.int64)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def cut(self, count: cython.Py_ssize_t) -> cython.void:
+        """Move the best of the first `count` candidates to the front (Hoare's selection)."""
+        low: cython.Py_ssize_t = 0
+        high: cython.Py_ssize_t = count - 1
+        i: cython.Py_ssize_t
+        j: cython.Py_ssize_t
+        a: cython.double
+        b: cython.double
+        c: cython.double
+        pivot: cython.double
+        value: cython.double
+        token: cython.longlong
+        while low < high:
+            a = self.value[low]
+            b = self.value[(low + high) // 2]
+            c = self.value[high]
+            pivot = max(min(a, b), min(max(a, b), c))
+            i = low
+            j = high
+            while i <= j:
+                while self.value[i] > pivot:
+                    i += 1
+                while self.value[j] < pivot:
+                    j -= 1
+                if i <= j:
+                    value = self.value[i]
+                    self.value[i] = self.value[j]
+                    self.value[j] = value
+                    token = self.token[i]
+                    self.token[i] = self.token[j]
+                    self.token[j] = token
+                    i += 1
+                    j -= 1
+            if j >= self.kept - 1:
+                high = j
+            elif i <= self.kept - 1:
+                low = i
+            else:
+                break
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def write(
+        self,
+        row: cython.Py_ssize_t,
+        count: cython.Py_ssize_t,
+        tokens: cython.longlong[:, ::1],
+        log_score: cython.double[:, ::1],
+    ) -> cython.void:
+        """Write the first `count` candidates in falling order, then token 0 at -inf.
+
+        Equal ones stay in their order: binary insertion.
+        """
+        k: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        low: cython.Py_ssize_t
+        high: cython.Py_ssize_t
+        middle: cython.Py_ssize_t
+        for k in range(count):
+            low = 0
+            high = k
+            if k > 0 and log_score[row, k - 1] >= self.value[k]:
+                low = k
+            while low < high:
+                middle = (low + high) // 2
+                if log_score[row, middle] >= self.value[k]:
+                    low = middle + 1
+                else:
+                    high = middle
+            for i in range(k, low, -1):
+                tokens[row, i] = tokens[row, i - 1]
+                log_score[row, i] = log_score[row, i - 1]
+            tokens[row, low] = self.token[k]
+            log_score[row, low] = self.value[k]
+        for k in range(count, tokens.shape[1]):
+            tokens[row, k] = 0
+            log_score[row, k] = _LOG_ZERO
+
+
+def exponentials(x: np.ndarray, top: np.floating, out: np.ndarray) -> None:
+    """Write exp(x - top), in vector instructions where numpy has them (float32, most CPUs).
+
+    A compiled loop with an exponential written by hand was no faster (benchmarks/lookahead.md).
+    """
+    np.subtract(x, top, out=out)
+    np.exp(out, out=out)

@@ -1,4 +1,4 @@
-"""This module sums a row of next tokens by blocks, and finds one of them; see
+"""Sums of a row of next tokens by blocks, and a search for one of them; see
 `smc.vocabulary.compiled`.
 
 Token v of class c weighs exp(x[v] + g[c] - scale), or with its own g where it has one. The oracle
@@ -7,55 +7,77 @@ is `smc.vocabulary.tensors.draws`.
 
 from __future__ import annotations
 
-import math
-
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
+from smc.vocabulary.kernels.best import exponentials
+
+if cython.compiled:
+    from cython.cimports.libc.math import exp
+    from cython.cimports.smc.vocabulary.kernels.lines import Lines
+else:
+    from math import exp
+
+    from smc.vocabulary.kernels.lines import Lines
 
 BLOCK = 512
 """Tokens of a block: a row of 128 000 has 250, and the one that is drawn from fits a cache."""
+_BLOCK = cython.declare(cython.Py_ssize_t, BLOCK)
+_LOG_ZERO = cython.declare(cython.double, -np.inf)
+
+Real = cython.fused_type(cython.float, cython.double)
 
 
-@helper
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _log_g(
-    v: int,
-    klass: np.ndarray,
-    by_class: np.ndarray,
-    tokens: np.ndarray,
-    by_token: np.ndarray,
-    marked: np.ndarray,
-) -> float:
+    v: cython.Py_ssize_t, lines: Lines, row: cython.Py_ssize_t, marked: cython.uchar[::1]
+) -> cython.double:
     """Return log g of one token."""
+    k: cython.Py_ssize_t
     if marked[v]:
-        for k in range(tokens.size):
-            if tokens[k] == v:
-                return by_token[k]
-    return by_class[klass[v]]
+        for k in range(lines.tokens.shape[1]):
+            if lines.tokens[row, k] == v:
+                return lines.by_token[row, k]
+    return lines.by_class[row, lines.klass[lines.automaton[row], v]]
 
 
-@kernel(nogil=True)
-def block_sums(
-    x: np.ndarray,
-    share: np.ndarray,
-    top: float,
-    klass: np.ndarray,
-    by_class: np.ndarray,
-    tokens: np.ndarray,
-    by_token: np.ndarray,
-    marked: np.ndarray,
-    least: float,
-    sums: np.ndarray,
-) -> float:
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark(
+    lines: Lines, row: cython.Py_ssize_t, marked: cython.uchar[::1], value: cython.uchar
+) -> cython.void:
+    """Mark the tokens that have their own g, or unmark them."""
+    k: cython.Py_ssize_t
+    for k in range(lines.tokens.shape[1]):
+        marked[lines.tokens[row, k]] = value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _block_sums(
+    x: cython.const[Real][::1],
+    share: cython.const[Real][::1],
+    top: cython.double,
+    lines: Lines,
+    row: cython.Py_ssize_t,
+    weight: cython.double[::1],
+    marked: cython.uchar[::1],
+    least: cython.double,
+    sums: cython.double[:, ::1],
+) -> cython.double:
     """Sum up one row.
 
     Args:
         x: log-probabilities, to an added constant.
         share: exp(x - top), with top the largest x.
-        klass: class of each token, unsigned.
-        by_class: log g of each class.
-        tokens, by_token: tokens with their own log g.
-        marked: scratch, False for every token, and so again afterwards.
+        lines, row: log g of each class, and of tokens with their own.
+        weight: work space, a number for each class.
+        marked: work space, False for every token, and so again afterwards.
         least: relative threshold of the sum below which exponentials are recomputed, as shares have
             lost precision.
         sums: where the sums of blocks go.
@@ -63,81 +85,207 @@ def block_sums(
     Returns:
         The scale of the sums.
     """
-    V, most = x.size, -np.inf
-    for g in by_class:
-        most = max(most, g)
-    for k in range(tokens.size):
-        marked[tokens[k]] = True
-        most = max(most, by_token[k])
+    size: cython.Py_ssize_t = x.shape[0]
+    number: cython.Py_ssize_t = lines.automaton[row]
+    most: cython.double = _LOG_ZERO
+    total: cython.double = 0
+    scale: cython.double
+    some: cython.double
+    y: cython.double
+    b: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    for c in range(weight.shape[0]):
+        most = max(most, lines.by_class[row, c])
+    for k in range(lines.tokens.shape[1]):
+        most = max(most, lines.by_token[row, k])
     scale = top + most
-    weight = np.zeros(by_class.size)
-    if most > -np.inf:
-        for c in range(weight.size):
-            weight[c] = math.exp(by_class[c] - most)
-    total = 0.0
-    for b in range(sums.size):
-        some = 0.0
-        for v in range(b * BLOCK, min(V, (b + 1) * BLOCK)):
-            if marked[v] and most > -np.inf:
-                g = _log_g(v, klass, by_class, tokens, by_token, marked)
-                some += share[v] * math.exp(g - most)
+    for c in range(weight.shape[0]):
+        weight[c] = exp(lines.by_class[row, c] - most) if most > _LOG_ZERO else 0.0
+    _mark(lines, row, marked, 1)
+    for b in range(sums.shape[1]):
+        some = 0
+        for v in range(b * _BLOCK, min(size, (b + 1) * _BLOCK)):
+            if marked[v] and most > _LOG_ZERO:
+                some += cython.cast(cython.double, share[v]) * exp(
+                    _log_g(v, lines, row, marked) - most
+                )
             else:
-                some += share[v] * weight[klass[v]]
-        sums[b] = some
+                some += share[v] * weight[lines.klass[number, v]]
+        sums[row, b] = some
         total += some
-    if total < least and most > -np.inf:
-        scale = -np.inf
-        for v in range(V):
-            scale = max(scale, x[v] + _log_g(v, klass, by_class, tokens, by_token, marked))
-        for b in range(sums.size):
-            sums[b] = 0.0
-        if scale > -np.inf:
-            for v in range(V):
-                y = x[v] + _log_g(v, klass, by_class, tokens, by_token, marked)
-                if y > -np.inf:
-                    sums[v // BLOCK] += math.exp(y - scale)
-    for k in range(tokens.size):
-        marked[tokens[k]] = False
+    if total < least and most > _LOG_ZERO:
+        scale = _LOG_ZERO
+        for v in range(size):
+            scale = max(scale, x[v] + _log_g(v, lines, row, marked))
+        for b in range(sums.shape[1]):
+            sums[row, b] = 0
+        if scale > _LOG_ZERO:
+            for v in range(size):
+                y = x[v] + _log_g(v, lines, row, marked)
+                if y > _LOG_ZERO:
+                    sums[row, v // _BLOCK] += exp(y - scale)
+    _mark(lines, row, marked, 0)
     return scale
 
 
-@kernel(nogil=True)
-def draw_token(
-    x: np.ndarray,
-    klass: np.ndarray,
-    by_class: np.ndarray,
-    tokens: np.ndarray,
-    by_token: np.ndarray,
-    marked: np.ndarray,
-    scale: float,
-    sums: np.ndarray,
-    u: float,
-) -> int:
+@cython.cfunc
+def _sum_rows(
+    kind: Real,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    least: cython.double,
+    sums: cython.double[:, ::1],
+    scale: cython.double[::1],
+) -> None:
+    """Do the work of `sum_rows` for numbers of the type of `kind`."""
+    weight: cython.double[::1] = np.empty(lines.by_class.shape[1])
+    marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
+    share_array = np.empty(log_p.shape[1], log_p.dtype)
+    share: cython.const[Real][::1] = share_array
+    x: cython.const[Real][::1]
+    top: cython.double
+    row: cython.Py_ssize_t
+    b: cython.Py_ssize_t
+    for row in range(first, last):
+        x_array = np.ascontiguousarray(log_p[row])
+        x = x_array
+        greatest = x_array.max()
+        top = float(greatest)
+        if top == _LOG_ZERO:  # nothing can follow
+            scale[row] = _LOG_ZERO
+            for b in range(sums.shape[1]):
+                sums[row, b] = 0
+            continue
+        exponentials(x_array, greatest, share_array)
+        with cython.nogil:
+            scale[row] = _block_sums(x, share, top, lines, row, weight, marked, least, sums)
+
+
+def sum_rows(
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    least: cython.double,
+    sums: cython.double[:, ::1],
+    scale: cython.double[::1],
+) -> None:
+    """Sum up some rows, block by block.
+
+    Args:
+        first, last: the rows.
+        log_p: log-probabilities of each row to an added constant, in float32 or float64.
+        lines: log g.
+        least: relative threshold of a sum below which exponentials are recomputed, as shares have
+            lost precision.
+        sums, scale: where the sums of blocks go, and the scale of each row's.
+    """
+    if log_p.itemsize == 4:
+        _sum_rows(cython.cast(cython.float, 0), first, last, log_p, lines, least, sums, scale)
+    else:
+        _sum_rows(cython.cast(cython.double, 0), first, last, log_p, lines, least, sums, scale)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _draw_token(
+    log_p: cython.const[Real][:, :],
+    lines: Lines,
+    row: cython.Py_ssize_t,
+    marked: cython.uchar[::1],
+    scale: cython.double,
+    sums: cython.const[cython.double][:, ::1],
+    u: cython.double,
+) -> cython.Py_ssize_t:
     """Find the token at u times the total in the running sum of weights; 0 if none has any.
 
     Should rounding lead past the last token of a block that has weight, it is that one.
     """
-    total, last = 0.0, np.int64(-1)
-    for b in range(sums.size):
-        total += sums[b]
-        if sums[b] > 0:
-            last = b
-    if last < 0:
-        return np.int64(0)
-    point, block = u * total, np.int64(0)
-    while block < last and (sums[block] <= point):
-        point -= sums[block]
+    total: cython.double = 0
+    running: cython.double = 0
+    point: cython.double
+    y: cython.double
+    latest: cython.Py_ssize_t = -1
+    block: cython.Py_ssize_t = 0
+    found: cython.Py_ssize_t = 0
+    b: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    for b in range(sums.shape[1]):
+        total += sums[row, b]
+        if sums[row, b] > 0:
+            latest = b
+    if latest < 0:
+        return 0
+    point = u * total
+    while block < latest and sums[row, block] <= point:
+        point -= sums[row, block]
         block += 1
-    for k in range(tokens.size):
-        marked[tokens[k]] = True
-    found, running = np.int64(0), 0.0
-    for v in range(block * BLOCK, min(x.size, (block + 1) * BLOCK)):
-        y = x[v] + _log_g(v, klass, by_class, tokens, by_token, marked)
-        if y > -np.inf:
-            running += math.exp(y - scale)
+    _mark(lines, row, marked, 1)
+    for v in range(block * _BLOCK, min(log_p.shape[1], (block + 1) * _BLOCK)):
+        y = log_p[row, v] + _log_g(v, lines, row, marked)
+        if y > _LOG_ZERO:
+            running += exp(y - scale)
             found = v
             if running > point:
                 break
-    for k in range(tokens.size):
-        marked[tokens[k]] = False
+    _mark(lines, row, marked, 0)
     return found
+
+
+@cython.cfunc
+def _draw_rows(
+    kind: Real,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    sums: cython.const[cython.double][:, ::1],
+    scale: cython.const[cython.double][::1],
+    rows: cython.const[cython.longlong][::1],
+    u: cython.const[cython.double][::1],
+    out: cython.longlong[::1],
+) -> None:
+    """Do the work of `draw_rows` for numbers of the type of `kind`."""
+    x: cython.const[Real][:, :] = log_p
+    marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for i in range(first, last):
+            out[i] = _draw_token(x, lines, rows[i], marked, scale[rows[i]], sums, u[i])
+
+
+def draw_rows(
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    sums: cython.const[cython.double][:, ::1],
+    scale: cython.const[cython.double][::1],
+    rows: np.ndarray,
+    u: np.ndarray,
+    out: cython.longlong[::1],
+) -> None:
+    """Find tokens in the running sums of rows; 0 in one that has no weight.
+
+    Args:
+        first, last: which of the draws.
+        log_p, lines: as in `sum_rows`.
+        sums, scale: what that function wrote.
+        rows, u: the row of each draw, and the share of its sum.
+        out: where the tokens go.
+    """
+    row_of: cython.const[cython.longlong][::1] = np.ascontiguousarray(rows)
+    part: cython.const[cython.double][::1] = np.ascontiguousarray(u)
+    if log_p.itemsize == 4:
+        _draw_rows(
+            cython.cast(cython.float, 0), first, last, log_p, lines, sums, scale, row_of, part, out
+        )
+    else:
+        _draw_rows(
+            cython.cast(cython.double, 0), first, last, log_p, lines, sums, scale, row_of, part, out
+        )

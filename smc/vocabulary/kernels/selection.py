@@ -1,4 +1,4 @@
-"""This module passes over the candidates of one prefix, for `smc.vocabulary.compiled`.
+"""Passes over the candidates of one prefix, for `smc.vocabulary.compiled`.
 
 The score of token v is p(v) times a factor, that of its class or, for listed tokens, its own; all
 of it is given as logarithms. The K best candidates are kept in a buffer, and what is pushed out of
@@ -12,222 +12,445 @@ beforehand, eight lanes at a time. Terms that this product cannot hold (`LOWEST_
 
 from __future__ import annotations
 
-import math
-
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
-from smc.vocabulary.kernels.best import add_log, best_first
+from smc.vocabulary.kernels.best import exponentials
 
-LANES = 8
-LOWEST_SHARE = -80.0
-"""Below it, exp in float32 loses digits."""
-LOWEST_FACTOR = -500.0
-"""exp(LOWEST_FACTOR + LOWEST_SHARE) is still a normal float64."""
-MARGIN = 64
+if cython.compiled:
+    from cython.cimports.libc.math import exp, log
+    from cython.cimports.smc.vocabulary.kernels.best import Candidates, LogSums
+    from cython.cimports.smc.vocabulary.kernels.lines import Lines
+else:
+    from math import exp, log
+
+    from smc.vocabulary.kernels.best import Candidates, LogSums
+    from smc.vocabulary.kernels.lines import Lines
+
+Real = cython.fused_type(cython.float, cython.double)
+_LOWEST_SHARE = cython.declare(cython.double, -80.0)  # below it, exp in float32 loses digits
+# exp(_LOWEST_FACTOR + _LOWEST_SHARE) is still a normal float64.
+_LOWEST_FACTOR = cython.declare(cython.double, -500.0)
+_LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 
-@helper
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_back(found: Candidates, count: cython.Py_ssize_t, rest: LogSums) -> cython.Py_ssize_t:
+    """Keep the best candidates, and sum up the others; how many are kept."""
+    i: cython.Py_ssize_t
+    if count <= found.kept:
+        return count
+    found.cut(count)
+    for i in range(found.kept, count):
+        rest.add(0, found.value[i])
+    return found.kept
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _push(
-    x: float,
-    v: int,
-    value: np.ndarray,
-    token: np.ndarray,
-    count: int,
-    K: int,
-    scale: np.ndarray,
-    total: np.ndarray,
-) -> int:
+    x: cython.double,
+    v: cython.Py_ssize_t,
+    found: Candidates,
+    count: cython.Py_ssize_t,
+    rest: LogSums,
+) -> cython.Py_ssize_t:
     """Put a candidate into the buffer; a full one is cut to the K best, the others summed up."""
-    value[count], token[count] = x, v
+    found.value[count] = x
+    found.token[count] = v
     count += 1
-    if count == value.size:
-        best_first(value, token, count, K)
-        for i in range(K, count):
-            add_log(value[i], scale, total, np.int64(0))
-        count = np.int64(K)
+    if count == found.value.shape[0]:
+        count = _put_back(found, count, rest)
     return count
 
 
-@helper
-def _finish(
-    value: np.ndarray,
-    token: np.ndarray,
-    count: int,
-    K: int,
-    scale: np.ndarray,
-    total: np.ndarray,
-    tokens: np.ndarray,
-    log_score: np.ndarray,
-) -> float:
-    """Write the K best in falling order; return the log of the sum of all others."""
-    if count > K:
-        best_first(value, token, count, K)
-        for i in range(K, count):
-            add_log(value[i], scale, total, np.int64(0))
-        count = np.int64(K)
-    tokens[:], log_score[:] = 0, -np.inf
-    for k, i in enumerate(np.argsort(-value[:count])):
-        tokens[k], log_score[k] = token[i], value[i]
-    return math.log(total[0]) + scale[0] if total[0] > 0 else -np.inf
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _push_listed(
+    p: cython.const[Real][::1],
+    lines: Lines,
+    row: cython.Py_ssize_t,
+    marked: cython.uchar[::1],
+    found: Candidates,
+    count: cython.Py_ssize_t,
+    rest: LogSums,
+) -> cython.Py_ssize_t:
+    """Put the listed tokens into the buffer, each once, and unmark them."""
+    k: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    x: cython.double
+    for k in range(lines.tokens.shape[1]):
+        v = lines.tokens[row, k]
+        if marked[v]:
+            marked[v] = 0
+            x = p[v] + lines.by_token[row, k]
+            if x > _LOG_ZERO:
+                count = _push(x, v, found, count, rest)
+    return count
 
 
-@kernel(nogil=True)
-def weigh_all(
-    p: np.ndarray,
-    share: np.ndarray,
-    top: float,
-    klass: np.ndarray,
-    by_class: np.ndarray,
-    listed: np.ndarray,
-    by_token: np.ndarray,
-    marked: np.ndarray,
-    tokens: np.ndarray,
-    log_score: np.ndarray,
-) -> float:
-    """Find the K best candidates, and return the log of the sum of the others.
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _weigh_all(
+    p: cython.const[Real][::1],
+    share: cython.const[Real][::1],
+    top: cython.double,
+    lines: Lines,
+    klass: cython.const[cython.uint][:, ::1],
+    by_class: cython.const[cython.double][:, ::1],
+    row: cython.Py_ssize_t,
+    factor: cython.double[::1],
+    marked: cython.uchar[::1],
+    found: Candidates,
+    rest: LogSums,
+) -> cython.Py_ssize_t:
+    """Put the best candidates into the buffer, and sum up others; how many are in the buffer.
 
     Args:
         p: log-probabilities.
-        share: exp(p - top), right wherever p - top is at least `LOWEST_SHARE`.
-        klass: class of each token, unsigned, which costs no check for negative indices.
-        by_class: log factor of each class; -inf where its tokens are no candidates.
-        listed, by_token: tokens that have a factor of their own, and these; a token may be listed
-            twice.
+        share: exp(p - top), right wherever p - top is at least `_LOWEST_SHARE`.
+        lines, row: the factors; a token may be listed twice.
+        klass, by_class: those of `lines`, which the loop reads.
+        factor: work space, a number for each class.
         marked: one False for each token; the same when the function returns.
-        tokens, log_score: where the K best go.
     """
-    K = np.int64(tokens.size)
-    value, token = np.empty(2 * K + MARGIN), np.empty(2 * K + MARGIN, np.int64)
-    scale, total = np.full(1, -np.inf), np.zeros(1)
-    mass = np.zeros(LANES)
-    greatest = by_class.max() if by_class.size else -np.inf
-    factor = np.zeros(by_class.size)
-    if greatest > -np.inf:
-        for c in range(by_class.size):
-            if by_class[c] >= greatest + LOWEST_FACTOR:
-                factor[c] = math.exp(by_class[c] - greatest)
-    least, count = -np.inf, np.int64(0)
-    for v in listed:
-        marked[v] = True
-    for v in range(p.size):
-        c = klass[v]
-        a = by_class[c]
-        if a == -np.inf or marked[v]:
+    number: cython.Py_ssize_t = lines.automaton[row]
+    greatest: cython.double = _LOG_ZERO
+    least: cython.double = _LOG_ZERO
+    count: cython.Py_ssize_t = 0
+    total: cython.double = 0
+    x: cython.double
+    a: cython.double
+    c: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    # Partial sums, so that an addition need not wait for the one before.
+    mass: cython.double[8]
+    if not cython.compiled:
+        mass = [0.0] * 8
+    for k in range(8):
+        mass[k] = 0
+    for c in range(factor.shape[0]):
+        greatest = max(greatest, by_class[row, c])
+    for c in range(factor.shape[0]):
+        a = by_class[row, c]
+        factor[c] = 0
+        if greatest > _LOG_ZERO and a >= greatest + _LOWEST_FACTOR:
+            factor[c] = exp(a - greatest)
+    for k in range(lines.tokens.shape[1]):
+        marked[lines.tokens[row, k]] = 1
+    for v in range(p.shape[0]):
+        c = klass[number, v]
+        a = by_class[row, c]
+        if a == _LOG_ZERO or marked[v]:
             continue
         x = p[v] + a
         if x > least:
-            count = _push(x, v, value, token, count, K, scale, total)
-            if count == K:
-                least = value[:K].min()
-        elif factor[c] > 0 and p[v] >= top + LOWEST_SHARE:
-            mass[v % LANES] += share[v] * factor[c]
+            count = _push(x, v, found, count, rest)
+            if count == found.kept:
+                least = found.value[0]
+                for k in range(1, count):
+                    least = min(least, found.value[k])
+        elif factor[c] > 0 and p[v] >= top + _LOWEST_SHARE:
+            mass[v % 8] += share[v] * factor[c]
         else:
-            add_log(x, scale, total, np.int64(0))
-    for k, v in enumerate(listed):
-        if marked[v]:
-            marked[v] = False
-            if p[v] + by_token[k] > -np.inf:
-                count = _push(p[v] + by_token[k], v, value, token, count, K, scale, total)
-    if mass.sum() > 0:
-        add_log(math.log(mass.sum()) + top + greatest, scale, total, np.int64(0))
-    return _finish(value, token, count, K, scale, total, tokens, log_score)
+            rest.add(0, x)
+    count = _push_listed(p, lines, row, marked, found, count, rest)
+    for k in range(8):
+        total += mass[k]
+    if total > 0:
+        rest.add(0, log(total) + top + greatest)
+    return count
 
 
-@kernel(nogil=True)
-def weigh_few(
-    p: np.ndarray,
-    klass: np.ndarray,
-    by_class: np.ndarray,
-    listed: np.ndarray,
-    by_token: np.ndarray,
-    by_order: np.ndarray,
-    start: np.ndarray,
-    marked: np.ndarray,
-    tokens: np.ndarray,
-    log_score: np.ndarray,
-) -> float:
-    """Do as `weigh_all` where candidates are few: look these up, and read nothing else.
-
-    `by_order` has the tokens class after class; those of class c begin at `start[c]`.
-    """
-    K = np.int64(tokens.size)
-    value, token = np.empty(2 * K + MARGIN), np.empty(2 * K + MARGIN, np.int64)
-    scale, total = np.full(1, -np.inf), np.zeros(1)
-    count = np.int64(0)
-    for v in listed:
-        marked[v] = True
-    for c in range(by_class.size):
-        if by_class[c] > -np.inf:
-            for v in by_order[start[c] : start[c + 1]]:
-                if not marked[v] and p[v] > -np.inf:
-                    x = p[v] + by_class[c]
-                    count = _push(x, np.int64(v), value, token, count, K, scale, total)
-    for k, v in enumerate(listed):
-        if marked[v]:
-            marked[v] = False
-            if p[v] + by_token[k] > -np.inf:
-                count = _push(p[v] + by_token[k], v, value, token, count, K, scale, total)
-    return _finish(value, token, count, K, scale, total, tokens, log_score)
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _weigh_few(
+    p: cython.const[Real][::1],
+    lines: Lines,
+    row: cython.Py_ssize_t,
+    marked: cython.uchar[::1],
+    found: Candidates,
+    rest: LogSums,
+) -> cython.Py_ssize_t:
+    """Do as `_weigh_all` where candidates are few: look these up, and read nothing else."""
+    number: cython.Py_ssize_t = lines.automaton[row]
+    count: cython.Py_ssize_t = 0
+    x: cython.double
+    a: cython.double
+    c: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for k in range(lines.tokens.shape[1]):
+        marked[lines.tokens[row, k]] = 1
+    for c in range(lines.by_class.shape[1]):
+        a = lines.by_class[row, c]
+        if a > _LOG_ZERO:
+            for k in range(lines.start[number, c], lines.start[number, c + 1]):
+                v = lines.by_order[number, k]
+                x = cython.cast(cython.double, p[v])
+                if not marked[v] and x > _LOG_ZERO:
+                    count = _push(x + a, v, found, count, rest)
+    return _push_listed(p, lines, row, marked, found, count, rest)
 
 
-@kernel(nogil=True)
-def locate(
-    p: np.ndarray,
-    share: np.ndarray,
-    top: float,
-    klass: np.ndarray,
-    by_class: np.ndarray,
-    listed: np.ndarray,
-    by_token: np.ndarray,
-    hidden: np.ndarray,
-    log_c: float,
-    targets: np.ndarray,
-    found: np.ndarray,
+@cython.cfunc
+def _weigh_rows(
+    kind: Real,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    few: cython.Py_ssize_t,
+    tokens: cython.longlong[:, ::1],
+    log_score: cython.double[:, ::1],
+    log_rest: cython.double[::1],
 ) -> None:
-    """Invert the cumulative inclusion probabilities at each target.
+    """Do the work of `weigh` for numbers of the type of `kind`."""
+    size: cython.Py_ssize_t = log_p.shape[1]
+    found: Candidates = Candidates(tokens.shape[1])
+    rest: LogSums = LogSums(1)
+    factor: cython.double[::1] = np.empty(lines.by_class.shape[1])
+    marked: cython.uchar[::1] = np.zeros(size, np.uint8)
+    share_array = np.empty(size, log_p.dtype)
+    share: cython.const[Real][::1] = share_array
+    p: cython.const[Real][::1]
+    top: cython.double
+    row: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    is_few: cython.bint
+    for row in range(first, last):
+        p_array = np.ascontiguousarray(log_p[row])
+        p = p_array
+        top = _LOG_ZERO
+        is_few = lines.num_candidates(row) < few
+        if not is_few:
+            greatest = p_array.max()
+            top = float(greatest)
+            if top > _LOG_ZERO:
+                exponentials(p_array, greatest, share_array)
+        with cython.nogil:
+            count = 0
+            if is_few:
+                count = _weigh_few(p, lines, row, marked, found, rest)
+            elif top > _LOG_ZERO:  # else nothing can follow
+                count = _weigh_all(
+                    p, share, top, lines, lines.klass, lines.by_class, row, factor, marked, found,
+                    rest,
+                )  # fmt: skip
+            count = _put_back(found, count, rest)
+            found.write(row, count, tokens, log_score)
+            log_rest[row] = rest.log_of(0)
+            rest.clear()
+
+
+def weigh(
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    few: cython.Py_ssize_t,
+    tokens: cython.longlong[:, ::1],
+    log_score: cython.double[:, ::1],
+    log_rest: cython.double[::1],
+) -> None:
+    """Find the K best candidates of some rows, and the log of the sum of the others.
 
     Args:
-        p, klass, by_class, listed, by_token: as in `weigh_all`.
-        share, top: also; with top = -inf, `share` is not read.
+        first, last: the rows.
+        log_p: log-probabilities of each row, in float32 or float64.
+        lines: the factors.
+        few: where there are fewer candidates, they are looked up and nothing else is read.
+        tokens, log_score: where the K best of each row go, in falling order; the list ends in token
+            0 at -inf.
+        log_rest: where the logs of sums go.
+    """
+    if log_p.itemsize == 4:
+        _weigh_rows(
+            cython.cast(cython.float, 0), first, last, log_p, lines, few, tokens, log_score,
+            log_rest,
+        )  # fmt: skip
+    else:
+        _weigh_rows(
+            cython.cast(cython.double, 0), first, last, log_p, lines, few, tokens, log_score,
+            log_rest,
+        )  # fmt: skip
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _locate(
+    p: cython.const[Real][::1],
+    share: cython.const[Real][::1],
+    top: cython.double,
+    lines: Lines,
+    row: cython.Py_ssize_t,
+    hidden: cython.uchar[::1],
+    log_c: cython.double,
+    targets: cython.const[cython.double][::1],
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    found: cython.longlong[::1],
+    factor: cython.double[::1],
+    own: cython.int[::1],
+) -> cython.void:
+    """Invert the cumulative inclusion probabilities at the targets begin .. end - 1 of one row.
+
+    Args:
+        p: log-probabilities.
+        share, top: as in `_weigh_all`; with top = -inf, `share` is not read.
+        lines, row: the factors.
         hidden: tokens that take no part.
         log_c: log of the score for which pi is one.
         targets: in rising order.
         found: where the tokens go; -1 where rounding leaves none.
+        factor: work space, a number for each class.
+        own: the place in the list of each listed token, -1 for others.
     """
-    factor = np.zeros(by_class.size)
-    if top > -np.inf:
-        for c in range(by_class.size):
-            log_factor = by_class[c] + top - log_c
-            if LOWEST_FACTOR < log_factor < -LOWEST_FACTOR:
-                factor[c] = math.exp(log_factor)
-    # Listed tokens are rare: where one is, its own factor is searched for.
-    own = np.full(hidden.size, np.int32(-1)) if listed.size else np.full(0, np.int32(-1))
-    for k in range(listed.size):
-        own[listed[k]] = k
-    running, t = 0.0, 0
-    last = np.int64(-1)
-    for v in range(p.size):
-        c = klass[v]
-        a = by_class[c]
-        k = own[v] if listed.size else -1
-        if k >= 0:
-            a = by_token[k]
-        if a == -np.inf or hidden[v] or p[v] == -np.inf:
+    number: cython.Py_ssize_t = lines.automaton[row]
+    any_listed: cython.bint = lines.tokens.shape[1] > 0
+    running: cython.double = 0
+    t: cython.Py_ssize_t = begin
+    latest: cython.Py_ssize_t = -1
+    a: cython.double
+    pi: cython.double
+    c: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    k: cython.int
+    for c in range(factor.shape[0]):
+        factor[c] = 0
+        if top > _LOG_ZERO:
+            a = lines.by_class[row, c] + top - log_c
+            if _LOWEST_FACTOR < a < -_LOWEST_FACTOR:
+                factor[c] = exp(a)
+    for v in range(p.shape[0]):
+        c = lines.klass[number, v]
+        a = lines.by_class[row, c]
+        k = -1
+        if any_listed:
+            k = own[v]
+            if k >= 0:
+                a = lines.by_token[row, k]
+        if a == _LOG_ZERO or hidden[v] or p[v] == _LOG_ZERO:
             continue
-        if k < 0 and factor[c] > 0 and p[v] >= top + LOWEST_SHARE:
+        if k < 0 and factor[c] > 0 and p[v] >= top + _LOWEST_SHARE:
             pi = share[v] * factor[c]
         else:
-            pi = math.exp(min(p[v] + a - log_c, 0.0))
+            pi = exp(min(p[v] + a - log_c, 0.0))
         if pi > 0:
             running += pi
-            last = v
+            latest = v
             if running > targets[t]:
                 found[t] = v
                 t += 1
-                if t == targets.size:
+                if t == end:
                     return
-    for rest in range(t, targets.size):
-        found[rest] = -1
-    if last >= 0 and (t == 0 or found[t - 1] != last):
-        found[t] = last
+    for c in range(t, end):
+        found[c] = -1
+    if latest >= 0 and (t == begin or found[t - 1] != latest):
+        found[t] = latest
+
+
+@cython.cfunc
+def _locate_rows(
+    kind: Real,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    few: cython.Py_ssize_t,
+    known: cython.const[cython.longlong][:, ::1],
+    kept: cython.const[cython.longlong][::1],
+    log_c: cython.const[cython.double][::1],
+    rows: cython.const[cython.longlong][::1],
+    ends: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.double][::1],
+    found: cython.longlong[::1],
+) -> None:
+    """Do the work of `locate` for numbers of the type of `kind`."""
+    size: cython.Py_ssize_t = log_p.shape[1]
+    factor: cython.double[::1] = np.empty(lines.by_class.shape[1])
+    hidden: cython.uchar[::1] = np.zeros(size, np.uint8)
+    # Listed tokens are rare: where one is, its own factor is found by this.
+    own: cython.int[::1] = np.full(size if lines.tokens.shape[1] else 0, -1, np.int32)
+    share_array = np.empty(size, log_p.dtype)
+    share: cython.const[Real][::1] = share_array
+    p: cython.const[Real][::1]
+    top: cython.double
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    for i in range(first, last):
+        row = rows[i]
+        p_array = np.ascontiguousarray(log_p[row])
+        p = p_array
+        top = _LOG_ZERO
+        if lines.num_candidates(row) >= few:
+            greatest = p_array.max()
+            top = float(greatest)
+            if top > _LOG_ZERO:
+                exponentials(p_array, greatest, share_array)
+        with cython.nogil:
+            for k in range(kept[row]):
+                hidden[known[row, k]] = 1
+            for k in range(lines.tokens.shape[1]):
+                own[lines.tokens[row, k]] = k
+            _locate(
+                p, share, top, lines, row, hidden, log_c[row], targets, ends[i], ends[i + 1],
+                found, factor, own,
+            )  # fmt: skip
+            for k in range(lines.tokens.shape[1]):
+                own[lines.tokens[row, k]] = -1
+            for k in range(kept[row]):
+                hidden[known[row, k]] = 0
+
+
+def locate(
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    few: cython.Py_ssize_t,
+    known: np.ndarray,
+    kept: np.ndarray,
+    log_c: np.ndarray,
+    rows: cython.const[cython.longlong][::1],
+    ends: cython.const[cython.longlong][::1],
+    targets: np.ndarray,
+    found: cython.longlong[::1],
+) -> None:
+    """Invert the cumulative inclusion probabilities of some rows at some targets.
+
+    Args:
+        first, last: which of `rows`.
+        log_p: log-probabilities of each row, in float32 or float64.
+        lines: the factors.
+        few: rows with fewer candidates are summed in float64.
+        known, kept: tokens of each row, and how many of them, from the first, take no part.
+        log_c: log of the score of each row for which pi is one.
+        rows, ends: rows; the targets of the i-th are `targets[ends[i] : ends[i + 1]]`.
+        targets: of each row in rising order.
+        found: where the tokens go; -1 where rounding leaves none.
+    """
+    sure: cython.const[cython.longlong][:, ::1] = np.ascontiguousarray(known)
+    num_sure: cython.const[cython.longlong][::1] = np.ascontiguousarray(kept)
+    log_scale: cython.const[cython.double][::1] = np.ascontiguousarray(log_c)
+    points: cython.const[cython.double][::1] = np.ascontiguousarray(targets)
+    if log_p.itemsize == 4:
+        _locate_rows(
+            cython.cast(cython.float, 0), first, last, log_p, lines, few, sure, num_sure,
+            log_scale, rows, ends, points, found,
+        )  # fmt: skip
+    else:
+        _locate_rows(
+            cython.cast(cython.double, 0), first, last, log_p, lines, few, sure, num_sure,
+            log_scale, rows, ends, points, found,
+        )  # fmt: skip

@@ -1,165 +1,329 @@
-"""This module passes over the log-probabilities of one prefix, for `smc.vocabulary.class_mass`.
+"""Passes over the log-probabilities of one prefix, for `smc.vocabulary.class_mass`.
 
 Every allowed token either is one of the K most probable, or adds its probability to its class. The
 candidates for the K are kept in a buffer; those that are pushed out of it are added to their class
 then, so that no class has mass that must be taken off it again.
 
 Probabilities come as exp(log p - top), with top the largest log p, and are summed in float64. What
-is too small for that (`lowest`) is summed on its own scale, class by class: a lookahead may leave
+is too small for that (`LOWEST`) is summed on its own scale, class by class: a lookahead may leave
 nothing else to go on with. The oracle is `plain` in tests/smc/test_tying.py.
+
+Log-probabilities of tokens are float32 or float64, other logarithms float64; numbers of classes are
+uint32, the tokens of classes int32, other numbers int64.
 """
 
 from __future__ import annotations
 
-import math
-
+import cython
 import numpy as np
 
-from gcd.support.compiled import helper, kernel
-from smc.vocabulary.kernels.best import add_log, best_first
+from smc.vocabulary.kernels.best import exponentials
 
-LANES = 8
-"""Partial sums of each class, so that an addition need not wait for the one before."""
+if cython.compiled:
+    from cython.cimports.libc.math import log
+    from cython.cimports.smc.vocabulary.kernels.best import Candidates, LogSums
+else:
+    from math import log
+
+    from smc.vocabulary.kernels.best import Candidates, LogSums
+
+Real = cython.fused_type(cython.float, cython.double)
+LOWEST = {4: -87.0, 8: -700.0}
+"""The least logarithms, by bytes of the type, whose exponentials are held in full precision."""
+_LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 
-@helper
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _put_back(
-    value: np.ndarray,
-    token: np.ndarray,
-    count: int,
-    K: int,
-    klass: np.ndarray,
-    scale: np.ndarray,
-    total: np.ndarray,
-) -> None:
-    """Move the K best candidates to the front; add the others to their classes."""
-    best_first(value, token, count, K)
-    for i in range(K, count):
-        add_log(value[i], scale, total, klass[token[i]])
+    found: Candidates,
+    count: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    klass: cython.const[cython.uint][:, ::1],
+    rest: LogSums,
+) -> cython.void:
+    """Move the best candidates to the front; add the others to their classes."""
+    i: cython.Py_ssize_t
+    found.cut(count)
+    for i in range(found.kept, count):
+        rest.add(klass[row, found.token[i]], found.value[i])
 
 
-@helper
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _weigh_all(
+    p: cython.const[Real][::1],
+    share: cython.const[Real][::1],
+    top: cython.double,
+    lowest: cython.double,
+    number: cython.Py_ssize_t,
+    klass: cython.const[cython.uint][:, ::1],
+    row: cython.Py_ssize_t,
+    alive: cython.const[cython.uchar][:, ::1],
+    found: Candidates,
+    mass: cython.double[:, ::1],
+    rest: LogSums,
+) -> cython.Py_ssize_t:
+    """Add the mass of the tokens of each class to `mass`, in eight parts, and `rest`.
+
+    Tokens that may be among the best are left to `found`. Returned is how many.
+    """
+    count: cython.Py_ssize_t = 0
+    least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
+    x: cython.double
+    c: cython.uint
+    v: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    for v in range(p.shape[0]):
+        x = cython.cast(cython.double, p[v])
+        c = klass[number, v]
+        if x > least and alive[row, c]:
+            found.value[count] = x
+            found.token[count] = v
+            count += 1
+            if count == found.value.shape[0]:
+                _put_back(found, count, number, klass, rest)
+                count = found.kept
+                least = found.value[0]
+                for i in range(1, count):
+                    least = min(least, found.value[i])
+        elif x >= top + lowest:
+            mass[v % 8, c] += share[v]
+        elif alive[row, c]:
+            rest.add(c, x)
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _weigh_few(
+    p: cython.const[Real][::1],
+    number: cython.Py_ssize_t,
+    klass: cython.const[cython.uint][:, ::1],
+    row: cython.Py_ssize_t,
+    alive: cython.const[cython.uchar][:, ::1],
+    listed: cython.const[cython.int][:, ::1],
+    start: cython.const[cython.longlong][:, ::1],
+    found: Candidates,
+    rest: LogSums,
+) -> cython.Py_ssize_t:
+    """Do as `_weigh_all` where few tokens are allowed: look these up, and read nothing else."""
+    count: cython.Py_ssize_t = 0
+    least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
+    x: cython.double
+    c: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for c in range(alive.shape[1]):
+        if not alive[row, c]:
+            continue
+        for k in range(start[number, c], start[number, c + 1]):
+            x = cython.cast(cython.double, p[listed[number, k]])
+            if x > least:
+                found.value[count] = x
+                found.token[count] = listed[number, k]
+                count += 1
+                if count == found.value.shape[0]:
+                    _put_back(found, count, number, klass, rest)
+                    count = found.kept
+                    least = found.value[0]
+                    for i in range(1, count):
+                        least = min(least, found.value[i])
+            else:
+                rest.add(c, x)
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _write(
-    value: np.ndarray,
-    token: np.ndarray,
-    count: int,
-    klass: np.ndarray,
-    scale: np.ndarray,
-    total: np.ndarray,
-    tokens: np.ndarray,
-    best: np.ndarray,
+    row: cython.Py_ssize_t,
+    alive: cython.const[cython.uchar][:, ::1],
+    top: cython.double,
+    mass: cython.double[:, ::1],
+    rest: LogSums,
+    log_mass: cython.double[:, ::1],
+) -> cython.void:
+    """Write the log of the sum of each class that is alive, and set the sums to zero."""
+    c: cython.Py_ssize_t
+    lane: cython.Py_ssize_t
+    if top > _LOG_ZERO:
+        for lane in range(1, 8):
+            for c in range(mass.shape[1]):
+                mass[0, c] += mass[lane, c]
+                mass[lane, c] = 0
+        for c in range(mass.shape[1]):
+            if alive[row, c] and mass[0, c] > 0:
+                rest.add(c, log(mass[0, c]) + top)
+            mass[0, c] = 0
+    for c in range(alive.shape[1]):
+        log_mass[row, c] = rest.log_of(c) if alive[row, c] else _LOG_ZERO
+    rest.clear()
+
+
+@cython.cfunc
+def _weigh_rows(
+    kind: Real,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    klass: cython.const[cython.uint][:, ::1],
+    listed: cython.const[cython.int][:, ::1],
+    start: cython.const[cython.longlong][:, ::1],
+    automaton: cython.const[cython.longlong][::1],
+    alive: cython.const[cython.uchar][:, ::1],
+    few: cython.Py_ssize_t,
+    tokens: cython.longlong[:, ::1],
+    best: cython.double[:, ::1],
+    log_mass: cython.double[:, ::1],
 ) -> None:
-    """Write the best candidates in falling order; the list ends in token 0 at -inf."""
-    K = tokens.size
-    if count > K:
-        _put_back(value, token, count, K, klass, scale, total)
-        count = K
-    tokens[:], best[:] = 0, -np.inf
-    for k, i in enumerate(np.argsort(-value[:count])):
-        tokens[k], best[k] = token[i], value[i]
+    """Do the work of `weigh` for numbers of the type of `kind`."""
+    num_classes: cython.Py_ssize_t = alive.shape[1]
+    found: Candidates = Candidates(tokens.shape[1])
+    rest: LogSums = LogSums(num_classes)
+    # Partial sums of each class, so that an addition need not wait for the one before.
+    mass: cython.double[:, ::1] = np.zeros((8, num_classes))
+    lowest: cython.double = LOWEST[log_p.itemsize]
+    share_array = np.empty(log_p.shape[1], log_p.dtype)
+    share: cython.const[Real][::1] = share_array
+    p: cython.const[Real][::1]
+    top: cython.double
+    row: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    for row in range(first, last):
+        p_array = np.ascontiguousarray(log_p[row])
+        p = p_array
+        number = automaton[row]
+        count = 0
+        for c in range(num_classes):
+            if alive[row, c]:
+                count += start[number, c + 1] - start[number, c]
+        top = _LOG_ZERO
+        if count >= few:
+            greatest = p_array.max()
+            top = float(greatest)
+            if top > _LOG_ZERO:
+                exponentials(p_array, greatest, share_array)
+            else:
+                share_array.fill(0)
+        with cython.nogil:
+            if count < few:
+                count = _weigh_few(p, number, klass, row, alive, listed, start, found, rest)
+            else:
+                count = _weigh_all(
+                    p, share, top, lowest, number, klass, row, alive, found, mass, rest
+                )
+            if count > found.kept:
+                _put_back(found, count, number, klass, rest)
+                count = found.kept
+            found.write(row, count, tokens, best)
+            _write(row, alive, top, mass, rest, log_mass)
 
 
-@kernel(nogil=True)
-def weigh_all(
-    p: np.ndarray,
-    share: np.ndarray,
-    top: float,
-    lowest: float,
-    klass: np.ndarray,
+def weigh(
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    class_of: np.ndarray,
+    listed: np.ndarray,
+    start: np.ndarray,
+    automaton: np.ndarray,
     alive: np.ndarray,
-    tokens: np.ndarray,
-    best: np.ndarray,
-    log_mass: np.ndarray,
+    few: cython.Py_ssize_t,
+    tokens: cython.longlong[:, ::1],
+    best: cython.double[:, ::1],
+    log_mass: cython.double[:, ::1],
 ) -> None:
     """Find the K best tokens of the classes alive, and the mass of each class without them.
 
     Args:
-        p: log-probabilities.
-        share: exp(p - top), right wherever p - top is at least `lowest`.
-        klass: class of each token, unsigned, which costs no check for negative indices.
-        tokens, best, log_mass: where the results go.
+        first, last: the rows.
+        log_p: log-probabilities of each row.
+        class_of: class of each token, of each automaton.
+        listed, start: the tokens of each automaton class after class, and where each begins.
+        automaton: of each row.
+        alive: the classes of each row that are allowed.
+        few: where fewer tokens are allowed, they are looked up and nothing else is read.
+        tokens, best: where the K best of each row go, in falling order; the list ends in token 0
+            at -inf.
+        log_mass: where the masses go.
     """
-    K, C = tokens.size, alive.size
-    value, token = np.empty(2 * K + 64), np.empty(2 * K + 64, np.int64)
-    scale, total = np.full(C, -np.inf), np.zeros(C)
-    mass = np.zeros((LANES, C))
-    least, count = -np.inf if K > 0 else np.inf, np.int64(0)
-    for v in range(p.size):
-        x, c = p[v], klass[v]
-        if x > least and alive[c]:
-            value[count], token[count] = x, v
-            count += 1
-            if count == value.size:
-                _put_back(value, token, count, K, klass, scale, total)
-                count, least = K, value[:K].min()
-        elif x >= top + lowest:
-            mass[v % LANES, c] += share[v]
-        elif alive[c]:
-            add_log(x, scale, total, c)
-    _write(value, token, count, klass, scale, total, tokens, best)
-    for lane in range(1, LANES):
-        mass[0] += mass[lane]
-    for c in range(C):
-        log_mass[c] = -np.inf
-        if alive[c]:
-            if mass[0, c] > 0:
-                add_log(math.log(mass[0, c]) + top, scale, total, c)
-            if total[c] > 0:
-                log_mass[c] = math.log(total[c]) + scale[c]
+    klass: cython.const[cython.uint][:, ::1] = np.ascontiguousarray(class_of)
+    by_order: cython.const[cython.int][:, ::1] = np.ascontiguousarray(listed)
+    begin: cython.const[cython.longlong][:, ::1] = np.ascontiguousarray(start)
+    number: cython.const[cython.longlong][::1] = np.ascontiguousarray(automaton)
+    may: cython.const[cython.uchar][:, ::1] = np.ascontiguousarray(alive)
+    if log_p.itemsize == 4:
+        _weigh_rows(
+            cython.cast(cython.float, 0), first, last, log_p, klass, by_order, begin, number,
+            may, few, tokens, best, log_mass,
+        )  # fmt: skip
+    else:
+        _weigh_rows(
+            cython.cast(cython.double, 0), first, last, log_p, klass, by_order, begin, number,
+            may, few, tokens, best, log_mass,
+        )  # fmt: skip
 
 
-@kernel(nogil=True)
-def weigh_few(
-    p: np.ndarray,
-    klass: np.ndarray,
-    alive: np.ndarray,
-    listed: np.ndarray,
-    start: np.ndarray,
-    tokens: np.ndarray,
-    best: np.ndarray,
-    log_mass: np.ndarray,
+@cython.cfunc
+def _tilt_rows(
+    kind: Real,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    klass: cython.const[cython.uint][:, ::1],
+    automaton: cython.const[cython.longlong][::1],
+    by_class: cython.const[cython.double][:, ::1],
+    tokens: cython.const[cython.longlong][:, ::1],
+    by_token: cython.const[cython.double][:, ::1],
+    out: cython.double[:, ::1],
 ) -> None:
-    """Do as `weigh_all` where few tokens are allowed: look these up, and read nothing else.
-
-    `listed` has the tokens class after class; those of class c begin at `start[c]`.
-    """
-    K, C = tokens.size, alive.size
-    value, token = np.empty(2 * K + 64), np.empty(2 * K + 64, np.int64)
-    scale, total = np.full(C, -np.inf), np.zeros(C)
-    least, count = -np.inf if K > 0 else np.inf, np.int64(0)
-    for c in range(C):
-        if not alive[c]:
-            continue
-        for v in listed[start[c] : start[c + 1]]:
-            if p[v] > least:
-                value[count], token[count] = p[v], v
-                count += 1
-                if count == value.size:
-                    _put_back(value, token, count, K, klass, scale, total)
-                    count, least = K, value[:K].min()
-            else:
-                add_log(p[v], scale, total, c)
-    _write(value, token, count, klass, scale, total, tokens, best)
-    for c in range(C):
-        log_mass[c] = math.log(total[c]) + scale[c] if total[c] > 0 else -np.inf
+    """Do the work of `tilt` for numbers of the type of `kind`."""
+    p: cython.const[Real][::1]
+    row: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    for row in range(first, last):
+        p = np.ascontiguousarray(log_p[row])
+        number = automaton[row]
+        with cython.nogil:
+            for v in range(p.shape[0]):
+                out[row, v] = p[v] + by_class[row, klass[number, v]]
+            for k in range(tokens.shape[1]):
+                v = tokens[row, k]
+                out[row, v] = p[v] + by_token[row, k]
 
 
-@kernel(nogil=True)
 def tilt(
-    first: int,
-    last: int,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
     log_p: np.ndarray,
     class_of: np.ndarray,
     automaton: np.ndarray,
     by_class: np.ndarray,
     tokens: np.ndarray,
     by_token: np.ndarray,
-    out: np.ndarray,
+    out: cython.double[:, ::1],
 ) -> None:
     """Add log g to log p: that of the token's class, or its own for those that are listed."""
-    for row in range(first, last):
-        klass, g = class_of[automaton[row]], by_class[row]
-        for v in range(log_p.shape[1]):
-            out[row, v] = log_p[row, v] + g[klass[v]]
-        for k in range(tokens.shape[1]):
-            out[row, tokens[row, k]] = log_p[row, tokens[row, k]] + by_token[row, k]
+    klass: cython.const[cython.uint][:, ::1] = np.ascontiguousarray(class_of)
+    number: cython.const[cython.longlong][::1] = np.ascontiguousarray(automaton)
+    g: cython.const[cython.double][:, ::1] = np.ascontiguousarray(by_class, np.float64)
+    own: cython.const[cython.longlong][:, ::1] = np.ascontiguousarray(tokens, np.int64)
+    own_g: cython.const[cython.double][:, ::1] = np.ascontiguousarray(by_token, np.float64)
+    if log_p.itemsize == 4:
+        _tilt_rows(
+            cython.cast(cython.float, 0), first, last, log_p, klass, number, g, own, own_g, out,
+        )  # fmt: skip
+    else:
+        _tilt_rows(
+            cython.cast(cython.double, 0), first, last, log_p, klass, number, g, own, own_g, out,
+        )  # fmt: skip

@@ -152,6 +152,14 @@ def test_repetition_is_iterated_concatenation(a, minimum, extra):
     assert_canonical(repeated)
 
 
+@pytest.mark.parametrize("state", [-1, 3])
+def test_shortest_string_from_no_state_is_an_error(state):
+    automaton = Automaton.literal("ab")
+    assert [automaton.shortest(s) for s in range(3)] == [b"ab", b"b", b""]
+    with pytest.raises(IndexError, match=f"expected a state below 3, got {state}"):
+        automaton.shortest(state)
+
+
 @settings(max_examples=50)
 @given(nondeterministic())
 def test_shortest_count_and_enumerate(nfa):

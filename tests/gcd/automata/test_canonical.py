@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gcd import Automaton
 from gcd.automata.byte_classes import joint_classes, merge_equal_columns
-from gcd.automata.kernels import graph, residuals
 from gcd.automata.kernels.minimize import minimize_blocks
+from gcd.automata.kernels.residuals import equivalent_states
 
 
 def moore(delta: np.ndarray, accepting: np.ndarray) -> list[int]:
@@ -38,12 +38,7 @@ def trimmed(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def blocks(delta: np.ndarray, accepting: np.ndarray) -> list[int]:
     """What the kernel under test says."""
-    forward = graph.distinct_edges(delta)
-    backward = graph.reversed_edges(*forward)
-    level = graph.levels(*backward, accepting)
-    block, count, is_final = residuals.by_fingerprints(delta, accepting, forward, backward, level)
-    if not is_final:
-        block, count = residuals.refined(delta, block, count)
+    block, count = equivalent_states(delta, accepting)
     assert count == block.max(initial=-1) + 1
     return block.tolist()
 

@@ -12,7 +12,7 @@ import pytest
 import gcd
 from gcd.requests import ConstraintRequest
 from gcd.serving.constraint_cache import ConstraintCache, num_bytes, usable_budget
-from gcd.warm_up import vocabulary
+from tests.small_vocabulary import vocabulary
 
 DATABASE = {
     "table_names_original": ["singer"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -16,8 +15,9 @@ from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd.languages.text.regex import regex
 from gcd.serving.batch import MatcherBatch
-from gcd.serving.kernels.table import TableArrays, table_at
+from gcd.serving.kernels.table import Table
 from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.table import make_table
 from gcd.tokens.bitmask import num_words
 from gcd.tokens.budget import BudgetMask, check_budget
 from gcd.tokens.lifting import lift
@@ -402,7 +402,7 @@ def test_a_copy_of_a_matcher_goes_its_own_way() -> None:
         assert other.state == matcher.automaton.initial
 
 
-def test_what_lies_at_an_address_is_not_pickled() -> None:
+def test_served_constraints_are_not_pickled() -> None:
     automaton = lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
     matcher = Matcher(automaton)
     for thing in (matcher, matcher.automaton, MatcherBatch([matcher])):
@@ -420,19 +420,20 @@ def test_states_that_are_none_are_refused(state: int) -> None:
         served.row(state)
 
 
-def test_every_field_of_a_table_is_found_at_its_address() -> None:
-    """Compiled code lists the fields by number: each is the array of its name."""
-    table = ServedAutomaton(
-        lift(Automaton.literal("ab").repeat(0, 9), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
-    )._table
-    found = numba.njit(lambda address: table_at(address))(table.address)
-    assert len(found) == len(table.arrays)
-    for name, array, seen in zip(TableArrays._fields, table.arrays, found, strict=True):
-        assert (seen.ctypes.data, seen.shape, seen.dtype) == (
-            array.ctypes.data,
-            array.shape,
-            array.dtype,
-        ), name
+def test_a_table_refuses_arrays_that_compiled_code_would_misread(wide: TokenAutomaton) -> None:
+    served = ServedAutomaton(wide)
+    arrays = served._table.arrays
+    for name, array in arrays._asdict().items():
+        strided = np.repeat(array, 2, axis=-1)[..., ::2]
+        others = [array.astype(np.float32), array[None, None], strided]
+        for other in others[: 2 if strided.flags.c_contiguous else 3]:  # as a single number is
+            with pytest.raises(ValueError, match=r"[Bb]uffer|contiguous"):
+                Table(arrays._replace(**{name: other}))
+    for name in ("class_of", "targets", "pattern_of", "pattern_class", "pair_word", "dense_of"):
+        wrong = getattr(arrays, name).copy()
+        wrong[0] = wide.vocabulary.size
+        with pytest.raises(AssertionError):
+            make_table(arrays._replace(**{name: wrong}), served.num_words)
 
 
 ABC = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])

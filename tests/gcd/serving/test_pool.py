@@ -9,7 +9,7 @@ import torch
 
 import gcd
 from gcd.serving.pool import DEAD, END, NOWHERE, AutomatonPool
-from gcd.warm_up import vocabulary
+from tests.small_vocabulary import vocabulary
 
 TOKENS = vocabulary()
 AUTOMATA = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gcd
-from gcd.warm_up import vocabulary
+from tests.small_vocabulary import vocabulary
 
 PROMPT = [5, 6, 7]
 

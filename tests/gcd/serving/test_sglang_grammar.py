@@ -18,7 +18,7 @@ import torch
 
 import gcd
 from gcd.requests import ConstraintRequest
-from gcd.warm_up import vocabulary
+from tests.small_vocabulary import vocabulary
 
 TOKENS = vocabulary()
 

@@ -1,0 +1,249 @@
+"""Steps of token sequences, each with its constraint, its state and its history."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import cython
+import numpy as np
+
+from gcd.serving.kernels.table import refuse_to_pickle
+from gcd.tokens.distances import UNREACHABLE
+
+if cython.compiled:
+    from cython.cimports.gcd.serving.kernels.masks import write_row
+    from cython.cimports.gcd.serving.kernels.table import Table
+else:
+    from gcd.serving.kernels.masks import write_row
+    from gcd.serving.kernels.table import Table
+
+NO_BUDGET = UNREACHABLE
+_NO_BUDGET = cython.declare(cython.longlong, NO_BUDGET)
+
+
+@cython.final
+@cython.cclass
+class TokenSequence:
+    """One sequence of tokens under a constraint and a budget.
+
+    Args:
+        table: the constraint.
+        budget: tokens of a whole text, or `NO_BUDGET`.
+        initial: the state where a text starts.
+
+    Attributes:
+        state: the state of the automaton.
+        count: tokens so far.
+        end: the number of tokens up to the end of the text, -1 before it.
+    """
+
+    table: Table
+    budget: cython.longlong
+    history: cython.int[::1]  # the state before each token
+    state = cython.declare(cython.int, visibility="readonly")
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    end = cython.declare(cython.Py_ssize_t, visibility="readonly")
+
+    def __init__(self, table: Table, budget: cython.longlong, initial: cython.int) -> None:
+        self.table = table
+        self.budget = budget
+        self.history = np.empty(64, np.int32)
+        self.reset(initial)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle()
+
+    def reset(self, initial: cython.int) -> None:
+        """Go back to the beginning of a text."""
+        self.state = initial
+        self.count = 0
+        self.end = 0 if initial == self.table.final else -1
+
+    def copy(self) -> TokenSequence:
+        """Return a sequence in the same state that goes on by itself."""
+        other: TokenSequence = TokenSequence.__new__(TokenSequence)
+        other.table = self.table
+        other.budget = self.budget
+        other.state = self.state
+        other.count = self.count
+        other.end = self.end
+        other.history = self.history.copy()
+        return other
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def left(self) -> cython.longlong:
+        """Tokens left of the budget; after the end any number, as what follows is padding."""
+        if self.budget == _NO_BUDGET or self.end >= 0:
+            return _NO_BUDGET
+        return self.budget - self.count
+
+    @cython.cfunc
+    def take(self, token: cython.longlong) -> cython.bint:
+        """Do `advance` for what is an id."""
+        longer: cython.int[::1]
+        after: cython.int = self.table.next_state(self.state, self.left(), token)
+        if after < 0:
+            return False
+        if self.count == self.history.shape[0]:
+            longer = np.empty(2 * self.count, np.int32)
+            longer[: self.count] = self.history
+            self.history = longer
+        self.history[self.count] = self.state
+        self.count += 1
+        self.state = after
+        if self.end < 0 and after == self.table.final:
+            self.end = self.count
+        return True
+
+    def advance(self, token: cython.longlong) -> bool:
+        """Append a token; return False, and change nothing, where the mask refuses it.
+
+        Raises:
+            ValueError: it isn't an id.
+        """
+        if not 0 <= token < self.table.vocabulary_size:
+            raise ValueError(f"token {token} is not one of the {self.table.vocabulary_size} ids")
+        return self.take(token)
+
+    def rollback(self, num_tokens: cython.Py_ssize_t) -> None:
+        """Take back the last tokens, from 0 to `count` of them; the caller checks that."""
+        if num_tokens == 0:
+            return
+        self.count -= num_tokens
+        self.state = cython.cast(cython.int, self.history[self.count])
+        if self.count < self.end:
+            self.end = -1
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def write(self, out: cython.p_int) -> cython.void:
+        """Write the mask."""
+        write_row(self.table, self.state, self.left(), out)
+
+    def fill_mask(self, out: np.ndarray) -> None:
+        """Write the mask of next tokens: W words."""
+        words: cython.int[::1] = out
+        if cython.compiled:
+            self.write(cython.address(words[0]))
+        else:
+            self.write(words)
+
+    def follow(self, draft: np.ndarray, out: np.ndarray) -> int:
+        """Write the masks along a draft and return how many of its tokens are allowed; take none.
+
+        There are rows for all prefixes of the draft, or none at all. Oracle: `advance`,
+        `fill_mask`.
+
+        Raises:
+            ValueError: a token isn't an id; nothing is written then.
+        """
+        tokens: cython.const[cython.longlong][::1] = draft
+        rows: cython.int[:, ::1] = out
+        table: Table = self.table
+        state: cython.int = self.state
+        left: cython.longlong = self.left()
+        accepted: cython.Py_ssize_t = 0
+        i: cython.Py_ssize_t
+        for i in range(tokens.shape[0]):
+            if not 0 <= tokens[i] < table.vocabulary_size:
+                raise ValueError(f"token {tokens[i]} is not one of the {table.vocabulary_size} ids")
+        for i in range(tokens.shape[0] + 1):
+            if i < rows.shape[0]:
+                if cython.compiled:
+                    write_row(table, state, left, cython.address(rows[i, 0]))
+                else:
+                    write_row(table, state, left, rows[i])
+            if i == tokens.shape[0] or state < 0:
+                continue
+            state = table.next_state(state, left, tokens[i])
+            if state < 0:
+                continue
+            accepted += 1
+            if state == table.final:
+                left = _NO_BUDGET
+            elif left != _NO_BUDGET:
+                left -= 1
+        return accepted
+
+    def num_allowed(self) -> int:
+        """Count the tokens of the mask."""
+        table: Table = self.table
+        pattern: cython.Py_ssize_t = table.pattern_of[self.state]
+        own: cython.Py_ssize_t = table.target_start[self.state]
+        left: cython.longlong = self.left()
+        count: cython.longlong = 0
+        i: cython.Py_ssize_t
+        for i in range(table.pattern_start[pattern], table.pattern_start[pattern + 1]):
+            if table.steps[table.targets[own + table.pattern_target[i]]] < left:
+                count += table.class_size[table.pattern_class[i]]
+        return int(count)
+
+    def forced(self, limit: cython.Py_ssize_t) -> list[int]:
+        """Return the tokens from here on while only one is allowed, at most `limit` of them."""
+        table: Table = self.table
+        found: list = []
+        state: cython.int = self.state
+        target: cython.int
+        after: cython.int
+        token: cython.longlong
+        allowed: cython.longlong
+        left: cython.longlong = self.left()
+        pattern: cython.Py_ssize_t
+        own: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        while state != table.final and len(found) < limit:
+            pattern = table.pattern_of[state]
+            own = table.target_start[state]
+            allowed = 0
+            after = -1
+            token = -1
+            for i in range(table.pattern_start[pattern], table.pattern_start[pattern + 1]):
+                target = table.targets[own + table.pattern_target[i]]
+                if table.steps[target] < left:
+                    allowed += table.class_size[table.pattern_class[i]]
+                    after = target
+                    token = table.class_token[table.pattern_class[i]]
+                    if allowed > 1:
+                        break
+            if allowed != 1:
+                break
+            found.append(int(token))
+            state = after
+            left -= 1
+        return found
+
+
+def advance_all(sequences: list, tokens: np.ndarray, taken: np.ndarray) -> int:
+    """Advance every sequence; or none, and return the first whose token is no id, else -1.
+
+    Args:
+        sequences: N of class `TokenSequence`.
+        tokens: the token of each; N, int64.
+        taken: becomes whether each took its token; N, bool.
+    """
+    token: cython.const[cython.longlong][::1] = tokens
+    result: cython.uchar[::1] = taken
+    sequence: TokenSequence
+    i: cython.Py_ssize_t
+    for i in range(len(sequences)):
+        sequence = sequences[i]
+        if not 0 <= token[i] < sequence.table.vocabulary_size:
+            return i
+    for i in range(len(sequences)):
+        sequence = sequences[i]
+        result[i] = sequence.take(token[i])
+    return -1
+
+
+def fill_all(sequences: list, out: np.ndarray) -> None:
+    """Write the mask of every sequence, each in its row."""
+    rows: cython.int[:, ::1] = out
+    sequence: TokenSequence
+    i: cython.Py_ssize_t
+    for i in range(len(sequences)):
+        sequence = sequences[i]
+        if cython.compiled:
+            sequence.write(cython.address(rows[i, 0]))
+        else:
+            sequence.write(rows[i])

@@ -1,0 +1,1 @@
+cdef long long mix(long long value) noexcept nogil
