@@ -41,10 +41,12 @@ class BlockSampler(FactorSampler):
     Attributes:
         sums: of p g over the tokens of each block, divided by exp(scale).
         scale: of each row.
+        lines: the factors, as compiled loops read them.
     """
 
     sums: Float64[Tensor, "R blocks"]
     scale: Float64[Tensor, "R"]
+    lines: Lines
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
         """Return the token at u of the distribution of each of these rows."""
@@ -54,7 +56,7 @@ class BlockSampler(FactorSampler):
             blocks.draw_rows,
             len(rows),
             self.log_p.numpy(),
-            _lines(self.factors),
+            self.lines,
             self.sums.numpy(),
             self.scale.numpy(),
             rows.numpy(),
@@ -75,14 +77,13 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
         torch.empty(R, count, dtype=torch.float64, device="cpu"),
         torch.empty(R, dtype=torch.float64, device="cpu"),
     )
-    shared_out(
-        blocks.sum_rows, R, log_p.numpy(), _lines(factors), _LEAST, sums.numpy(), scale.numpy()
-    )
+    lines = _lines(factors)
+    shared_out(blocks.sum_rows, R, log_p.numpy(), lines, _LEAST, sums.numpy(), scale.numpy())
     if isinstance(guide, MaskGuide):  # whose log Z would be another reading
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
     else:
         log_z = guide.log_z.double()
-    return BlockSampler(log_p, factors, log_z, sums, scale)
+    return BlockSampler(log_p, factors, log_z, sums, scale, lines)
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:

@@ -158,7 +158,7 @@ def _weigh_all(
                 for k in range(1, count):
                     least = min(least, found.value[k])
         elif factor[c] > 0 and p[v] >= top + _LOWEST_SHARE:
-            mass[v % 8] += share[v] * factor[c]
+            mass[v & 7] += share[v] * factor[c]
         else:
             rest.add(0, x)
     count = _push_listed(p, lines, row, marked, found, count, rest)

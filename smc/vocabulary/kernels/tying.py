@@ -64,15 +64,16 @@ def _weigh_all(
     row: cython.Py_ssize_t,
     alive: cython.const[cython.uchar][:, ::1],
     found: Candidates,
-    mass: cython.double[:, ::1],
+    mass: cython.double[::1],
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Add the mass of the tokens of each class to `mass`, in eight parts, and `rest`.
+    """Add the mass of the tokens of each class to `mass`, in eight parts, and to `rest`.
 
     Tokens that may be among the best are left to `found`. Returned is how many.
     """
     count: cython.Py_ssize_t = 0
     least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
+    floor: cython.double = top + lowest
     x: cython.double
     c: cython.uint
     v: cython.Py_ssize_t
@@ -90,8 +91,8 @@ def _weigh_all(
                 least = found.value[0]
                 for i in range(1, count):
                     least = min(least, found.value[i])
-        elif x >= top + lowest:
-            mass[v % 8, c] += share[v]
+        elif x >= floor:
+            mass[8 * cython.cast(cython.Py_ssize_t, c) + (v & 7)] += share[v]
         elif alive[row, c]:
             rest.add(c, x)
     return count
@@ -145,22 +146,22 @@ def _write(
     row: cython.Py_ssize_t,
     alive: cython.const[cython.uchar][:, ::1],
     top: cython.double,
-    mass: cython.double[:, ::1],
+    mass: cython.double[::1],
     rest: LogSums,
     log_mass: cython.double[:, ::1],
 ) -> cython.void:
     """Write the log of the sum of each class that is alive, and set the sums to zero."""
     c: cython.Py_ssize_t
     lane: cython.Py_ssize_t
+    total: cython.double
     if top > _LOG_ZERO:
-        for lane in range(1, 8):
-            for c in range(mass.shape[1]):
-                mass[0, c] += mass[lane, c]
-                mass[lane, c] = 0
-        for c in range(mass.shape[1]):
-            if alive[row, c] and mass[0, c] > 0:
-                rest.add(c, log(mass[0, c]) + top)
-            mass[0, c] = 0
+        for c in range(alive.shape[1]):
+            total = 0
+            for lane in range(8):
+                total += mass[8 * c + lane]
+                mass[8 * c + lane] = 0
+            if alive[row, c] and total > 0:
+                rest.add(c, log(total) + top)
     for c in range(alive.shape[1]):
         log_mass[row, c] = rest.log_of(c) if alive[row, c] else _LOG_ZERO
     rest.clear()
@@ -187,7 +188,7 @@ def _weigh_rows(
     found: Candidates = Candidates(tokens.shape[1])
     rest: LogSums = LogSums(num_classes)
     # Partial sums of each class, so that an addition need not wait for the one before.
-    mass: cython.double[:, ::1] = np.zeros((8, num_classes))
+    mass: cython.double[::1] = np.zeros(8 * num_classes)
     lowest: cython.double = LOWEST[log_p.itemsize]
     share_array = np.empty(log_p.shape[1], log_p.dtype)
     share: cython.const[Real][::1] = share_array
