@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from smc.bounds import Bounds
 from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
 from smc.interface import sample
@@ -73,6 +74,7 @@ __all__ = [
     "Answer",
     "AutomatonPosition",
     "Batch",
+    "Bounds",
     "BudgetBatchProcessor",
     "BudgetLogitsProcessor",
     "CounterDraw",

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from smc.algorithms import Discrete
 from smc.answers import Answers, AnswerTables, Ending, Pool, effective
+from smc.bounds import Frontier
 from smc.competition import CandidateGuide, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
@@ -48,6 +49,7 @@ class Carry(NamedTuple):
         failed: whether the proposal or the model has given what is not a number.
         answers: those that are complete.
         whole: for each example, whether every candidate has been kept for certain.
+        frontier: what has been found and left open; None where it is not known.
     """
 
     particles: Particles
@@ -56,6 +58,7 @@ class Carry(NamedTuple):
     failed: Bool[Tensor, ""]
     answers: Answers
     whole: Bool[Tensor, "B"]
+    frontier: Frontier | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,8 @@ class DiscreteFilter(Generic[State]):
         step = torch.zeros_like(self.examples)
         answers, particles = self._ended(answers, particles, step)
         whole = torch.ones_like(self.examples, dtype=torch.bool)
-        carry = Carry(particles, prefixes, step, extension.failed, answers, whole)
+        frontier = Frontier.start(self.reader, prefixes, extension, N, has_twins=False)
+        carry = Carry(particles, prefixes, step, extension.failed, answers, whole, frontier)
         return carry, StepRecord.of_start(extension, 1)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
@@ -123,6 +127,9 @@ class DiscreteFilter(Generic[State]):
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
             together=self.watch is not None,
         )  # fmt: skip
+        frontier = carry.frontier
+        if frontier is not None:
+            frontier = frontier.advanced(prefixes, before, kept.row, kept.token, kept.kept, turn)
         dropped = kept.dropped
         if turn.ready is not None:
             # Selection needed this step's answers of all examples; only those that step now may
@@ -148,12 +155,13 @@ class DiscreteFilter(Generic[State]):
             **turn.extension.counts._asdict(),
         )
         failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
-        return Carry(after, turn.prefixes, step, failed, answers, whole), record
+        return Carry(after, turn.prefixes, step, failed, answers, whole, frontier), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, example by example; their sum is the evidence."""
         whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
-        return carry.answers.outcome(whole, history)
+        log_mass = None if carry.frontier is None else carry.frontier.log_mass
+        return carry.answers.outcome(whole, history)._replace(log_mass=log_mass)
 
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]

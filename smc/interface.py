@@ -258,6 +258,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     )
     bounds = ends.tolist()
     history, enumerated = outcome.history, outcome.enumerated.tolist()
+    log_mass = [None] * len(tasks) if outcome.log_mass is None else outcome.log_mass.tolist()
 
     results = []
     for b, task in enumerate(tasks):
@@ -294,6 +295,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 exact=settings.top_p == 1,
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
+                log_mass=log_mass[b],
             )
         )
     return results

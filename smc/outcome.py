@@ -67,6 +67,8 @@ class Outcome(NamedTuple):
         history: the records of all steps, [steps, B] each, on the host.
         start_seconds: what it took until the first step: prompts were read, tables made, and a
             graph captured.
+        log_mass: log of the probability of what was found or left open (`smc.bounds.Frontier`), of
+            each example; None where it is not known.
     """
 
     example: Int64[Tensor, "M"]
@@ -80,3 +82,4 @@ class Outcome(NamedTuple):
     enumerated: Bool[Tensor, "B"]
     history: StepRecord
     start_seconds: float = 0.0
+    log_mass: Float64[Tensor, "B"] | None = None

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from gcd.tokens.token_automaton import TokenAutomaton
+from smc.bounds import Bounds, bounds_of
 from smc.draw import Keys, Purpose, categorical, uniform
 
 
@@ -117,6 +118,8 @@ class Posterior:
             for every prefix, and left none out.
         particles: all N particles, dead ones included; or the whole pool.
         diagnostics: how it went.
+        bounds: of the evidence, which hold whatever was drawn (`smc.Bounds`); None with top_p < 1,
+            or where the proposal doesn't say where its prefixes are in the automaton.
     """
 
     answers: tuple[bytes, ...]
@@ -129,6 +132,7 @@ class Posterior:
     enumerated: bool
     particles: tuple[Sample, ...]
     diagnostics: Diagnostics
+    bounds: Bounds | None = None
 
     @property
     def dead(self) -> bool:
@@ -153,15 +157,28 @@ class Posterior:
         `majority` is one draw of many; p_lm of an answer is known exactly. Of a text it is the sum
         over its tokenisations that were found.
         """
-        found = {s.ids: s for s in self.particles if s.log_weight > -math.inf}.values()
+        found = _log_p_found(self.particles)
         if not found:  # texts that were completed outside of the weights
             return self.majority
-        top = max(sample.log_p for sample in found)
-        mass: dict[bytes, float] = defaultdict(float)
-        for sample in found:
-            mass[sample.answer] += math.exp(sample.log_p - top)
-        # Of equal ones the earlier, which is the one of more weight.
-        return self.texts[max(range(len(self.answers)), key=lambda i: mass[self.answers[i]])]
+        values = [found.get(answer, -math.inf) for answer in self.answers]
+        return self.texts[values.index(max(values))]  # of equal ones that of more weight
+
+    @property
+    def certified(self) -> float | None:
+        """The share of the posterior that was certainly found, from 0 to 1; None without bounds."""
+        return None if self.bounds is None else self.bounds.certified
+
+    @cached_property
+    def intervals(self) -> tuple[tuple[float, float], ...] | None:
+        """An interval for each text's posterior probability, which holds; None without bounds.
+
+        It is the target's probability, of which `probabilities` has an estimate that may lie
+        outside. A text that isn't among `texts` has at most the probability 1 - `certified`.
+        """
+        if self.bounds is None:
+            return None
+        found = _log_p_found(self.particles)
+        return tuple(self.bounds.of_text(found.get(each, -math.inf)) for each in self.answers)
 
     def expectation(self, score: Callable[[str], float | int]) -> float:
         """Return the posterior-weighted score, the sum of probability · score; zero when dead."""
@@ -191,8 +208,14 @@ def posterior(
     exact: bool,
     enumerated: bool,
     diagnostics: Diagnostics,
+    log_mass: float | None = None,
 ) -> Posterior:
-    """Make the posterior of these sequences; `exact` is whether p_lm was left as it is."""
+    """Make the posterior of these sequences.
+
+    Args:
+        exact: whether p_lm was left as it is.
+        log_mass: log of the probability of what was found or left open; None if it is not known.
+    """
     top = max((sample.log_weight for sample in samples), default=-math.inf)
     alive = [sample for sample in samples if sample.log_weight > -torch.inf]
     mass: dict[bytes, float] = defaultdict(float)
@@ -202,6 +225,9 @@ def posterior(
     # Equal probabilities are told apart by their bytes, so that the order repeats.
     ranked = sorted(mass.items(), key=lambda item: (-item[1], item[0]))
     eos = set(automaton.vocabulary.eos_ids)
+    bounds = None
+    if log_mass is not None:
+        bounds = bounds_of(_log_sum(_log_p_found(samples).values()), log_mass)
     return Posterior(
         answers=tuple(answer for answer, _ in ranked),
         probabilities=tuple(share / total for _, share in ranked),
@@ -213,9 +239,30 @@ def posterior(
         enumerated=enumerated,
         particles=tuple(samples),
         diagnostics=diagnostics,
+        bounds=bounds,
     )
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:
     """Return the tokens without the EOS that may end them."""
     return list(ids[:-1] if ids and ids[-1] in eos_ids else ids)
+
+
+def _log_p_found(samples: Sequence[Sample]) -> dict[bytes, float]:
+    """Return log p_lm of each answer, summed over those of its tokenizations that were found.
+
+    A token sequence counts once, however many particles have it.
+    """
+    found = {s.ids: s for s in samples if s.finished and s.log_weight > -math.inf}
+    by_answer: dict[bytes, list[float]] = defaultdict(list)
+    for sample in found.values():
+        by_answer[sample.answer].append(sample.log_p)
+    return {answer: _log_sum(log_p) for answer, log_p in by_answer.items()}
+
+
+def _log_sum(values: Collection[float]) -> float:
+    """Return the log of the sum of exponentials; -inf for none."""
+    top = max(values, default=-math.inf)
+    if top == -math.inf:
+        return top
+    return top + math.log(math.fsum(math.exp(value - top) for value in values))

@@ -38,6 +38,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc.algorithms import SMC
+from smc.bounds import Frontier
 from smc.draw import Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
@@ -60,12 +61,14 @@ class Carry(NamedTuple):
         prefixes: where they are.
         step: number of each example's next step.
         failed: whether the proposal or the model has given what is not a number.
+        frontier: what has been found and left open; None where it is not known.
     """
 
     particles: Particles
     prefixes: Prefixes[Any]
     step: Int64[Tensor, "B"]
     failed: Bool[Tensor, ""]
+    frontier: Frontier | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +109,11 @@ class ParticleFilter(Generic[State]):
             log_p=torch.zeros_like(increment),
             log_potential=log_potential,
         )
-        carry = Carry(particles, prefixes, torch.zeros_like(self.examples), extension.failed)
+        frontier = Frontier.start(
+            self.reader, prefixes, extension, N, has_twins=self.reader.is_static
+        )
+        step = torch.zeros_like(self.examples)
+        carry = Carry(particles, prefixes, step, extension.failed, frontier)
         return carry, StepRecord.of_start(extension, N)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
@@ -123,6 +130,9 @@ class ParticleFilter(Generic[State]):
             self.reader, prefixes, before, chosen.row, token, chosen.running,
             together=self.watch is not None,
         )  # fmt: skip
+        frontier = carry.frontier
+        if frontier is not None:
+            frontier = frontier.advanced(prefixes, before, chosen.row, token, chosen.running, turn)
         after = self._advance(chosen, token, next_tokens, prefixes, turn.extension)
         after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
@@ -136,7 +146,8 @@ class ParticleFilter(Generic[State]):
             fallbacks=fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
             **turn.extension.counts._asdict(),
         )
-        return Carry(after, turn.prefixes, step, failed | turn.extension.failed), record
+        failed = failed | turn.extension.failed
+        return Carry(after, turn.prefixes, step, failed, frontier), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the particles, example by example; their mean weight is the evidence."""
@@ -153,6 +164,7 @@ class ParticleFilter(Generic[State]):
             ess=final.ess,
             enumerated=torch.zeros_like(self.examples, dtype=torch.bool),
             history=history,
+            log_mass=None if carry.frontier is None else carry.frontier.log_mass,
         )
 
     @property

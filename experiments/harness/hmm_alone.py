@@ -83,4 +83,5 @@ def _unread(posterior: smc.Posterior) -> smc.Posterior:
         log_evidence=None,
         exact=False,
         diagnostics=replace(posterior.diagnostics, lm_calls=0, tokens=0),
+        bounds=None,
     )

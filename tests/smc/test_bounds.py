@@ -1,0 +1,428 @@
+"""Bounds on the evidence hold in every outcome, and are what their definition says."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+import smc.answers
+import smc.posterior
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.bounds import Bounds, Frontier
+from smc.observation import Observation, Watch
+from smc.particles import Particles
+from smc.prefixes import Prefixes
+from smc.proposals import AutomatonPosition
+from smc.testing import ToyLM, walk
+from smc.turn import Turn
+from tests.smc import rules
+from tests.smc.test_read_ahead import Anything, examples
+from tests.smc.test_walk import PROPOSALS, SometimesImpossible
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+
+TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
+PROMPT = (0, 1)
+Ids = tuple[int, ...]
+
+
+@cache
+def shares(lm: Any, ids: Ids, temperature: float) -> list[float]:
+    """p of every next token; at temperature one as given, as rounded ones need not sum to one."""
+    log_p = lm.log_p(ids).double() / temperature
+    return (log_p if temperature == 1 else log_p.log_softmax(dim=0)).exp().tolist()
+
+
+def masses(
+    lm: Any,
+    prompt: Sequence[int],
+    automaton: TokenAutomaton,
+    budget: int,
+    *,
+    temperature: float = 1.0,
+    read: set[Ids] | None = None,
+) -> dict[Ids, float]:
+    """p of every answer, and of every open branch in its place; without `read` nothing is open."""
+    found: dict[Ids, float] = {}
+
+    def visit(state: int, ids: Ids, p: float) -> None:
+        if state == automaton.final or (read is not None and ids not in read):
+            found[ids] = p
+            return
+        for token, share in enumerate(shares(lm, (*prompt, *ids), temperature)):
+            after = automaton.step(state, token)
+            allowed = after >= 0 and automaton.steps_to_accept[after] < budget - len(ids)
+            if allowed and share > 0:
+                visit(after, (*ids, token), p * share)
+
+    visit(automaton.initial, (), 1.0)
+    return found
+
+
+def by_text(target: dict[Ids, float], vocabulary: Vocabulary) -> dict[bytes, float]:
+    total: dict[bytes, float] = defaultdict(float)
+    for ids, p in target.items():
+        total[vocabulary.decode([i for i in ids if i not in vocabulary.eos_ids])] += p
+    return dict(total)
+
+
+def holds(found: smc.Posterior, target: dict[Ids, float], vocabulary: Vocabulary) -> bool:
+    """Whether bounds and intervals contain the truth."""
+    bounds, evidence = found.bounds, math.fsum(target.values())
+    assert bounds is not None
+    assert found.intervals is not None
+    assert len(found.intervals) == len(found.texts)
+    if not math.exp(bounds.log_lower) <= evidence <= math.exp(bounds.log_upper):
+        return False
+    if evidence == 0:
+        return True
+    truth = by_text(target, vocabulary)
+    pairs = [
+        (interval, truth[answer])
+        for answer, interval in zip(found.answers, found.intervals, strict=True)
+    ]
+    done = {each for each in found.particles if each.finished}
+    pairs += [(bounds.of_sequence(each.log_p), target[each.ids]) for each in done]
+    unseen = max((p for answer, p in truth.items() if answer not in found.answers), default=0.0)
+    share = sum(target[ids] for ids in {each.ids for each in done}) / evidence
+    return (
+        all(low <= p / evidence <= high for (low, high), p in pairs)
+        and unseen / evidence <= 1 - bounds.certified
+        and bounds.certified <= share
+    )
+
+
+def outcomes(
+    lm: ToyLM, automaton: TokenAutomaton, budget: int, **options: Any
+) -> list[tuple[float, smc.Posterior]]:
+    """Every walk of the random choices: its probability, and what it ended in."""
+
+    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
+        prompts = [PROMPT] * len(ids)
+        return smc.sample(
+            lm, prompts, automaton, budget=budget, example_ids=ids, max_rows=1 << 20,
+            draw=draw, **options,
+        )  # fmt: skip
+
+    return list(walk(run))
+
+
+def all_hold(lm: ToyLM, automaton: TokenAutomaton, budget: int, **options: Any) -> bool:
+    """Whether the bounds hold in every outcome."""
+    target = masses(lm, PROMPT, automaton, budget)
+    found = outcomes(lm, automaton, budget, **options)
+    assert sum(probability for probability, _ in found) == pytest.approx(1)
+    return all(holds(posterior, target, automaton.vocabulary) for _, posterior in found)
+
+
+EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
+
+
+@pytest.mark.parametrize(
+    ("name", "proposal", "budget", "options"),
+    [
+        ("few_words", "gcd", 3, {"particles": 2, **EVERY_STEP}),
+        ("few_words", "gcd", 2, {"particles": 2, **EVERY_STEP, "execution": "static"}),
+        ("few_words", "tilted", 2, {"particles": 2, **EVERY_STEP}),
+        ("few_words", "lcd", 2, {"particles": 3, **EVERY_STEP}),
+        ("few_words", "lm", 2, {"particles": 2}),
+        ("a_star_b", "tilted_no_potential", 3, {"particles": 2}),
+        ("a_star_b", "greedy_close", 4, {"particles": 1}),
+        ("a_star_b", "gcd", 3, {"particles": 2, "execution": "static"}),
+        ("forced", "gcd", 4, {"particles": 1, "forced_runs": False}),
+        *(
+            (name, proposal, 4, {"particles": N, "algorithm": "discrete"})
+            for name in ("few_words", "a_star_b")
+            for proposal in ("gcd", "lcd", "lm", "tilted")
+            for N in (1, 2)
+        ),
+    ],
+)
+def test_bounds_hold_in_every_outcome(
+    name: str, proposal: str, budget: int, options: dict[str, Any]
+) -> None:
+    chosen = PROPOSALS[proposal]()
+    assert all_hold(TOY, CONSTRAINTS[name](), budget, proposal=chosen, **options)
+
+
+@pytest.mark.parametrize("proposal", ["lm", "lcd", "gcd"])
+def test_bounds_hold_where_particles_die(proposal: str) -> None:
+    lm = SometimesImpossible(VOCABULARY, seed=2)
+    options = {"proposal": PROPOSALS[proposal](), "particles": 2, **EVERY_STEP}
+    assert all_hold(lm, CONSTRAINTS["few_words"](), 2, **options)
+
+
+# -- against the definition ----------------------------------------------------------------------
+
+
+def observed(count: int) -> tuple[list[set[Ids]], Callable[[Sequence[int]], Watch]]:
+    """The prefixes that are read of each of so many examples, and the observer that notes them."""
+    read: list[set[Ids]] = [{()} for _ in range(count)]
+
+    def watch(names: Sequence[int], seen: Observation) -> None:
+        for step in (seen.after, seen):
+            running = seen.row >= 0 if step is seen else seen.after.running
+            for b, ids, runs in zip(
+                step.example.tolist(), step.tokens.tolist(), running.tolist(), strict=True
+            ):
+                whole = tuple(i for i in ids if i >= 0)
+                # What was forced has been read with what was chosen before it.
+                last = len(whole) if runs else len(whole) - 1
+                read[names[b]] |= {whole[:t] for t in range(last + 1)}
+
+    return read, lambda names: partial(watch, names)
+
+
+def close_to_definition(lm: ToyLM, rule: str, seed: int, options: dict[str, Any]) -> bool:
+    """Whether the bounds of several examples are those of the definition; they hold anyway."""
+    read, observe = observed(len(rules.PROMPTS))
+    posteriors = smc.sample(
+        lm, rules.PROMPTS, rules.automata(), budget=rules.BUDGETS, seed=seed,
+        proposal=rules.RULES[rule].proposal, observe=observe, **options,
+    )  # fmt: skip
+    close = True
+    for b, found in enumerate(posteriors):
+        assert found.bounds is not None
+        place = lm, rules.PROMPTS[b], rules.automata()[b], rules.BUDGETS[b]
+        target = masses(*place, temperature=options.get("temperature", 1.0))
+        assert holds(found, target, rules.VOCABULARY)
+        done = {each.ids for each in found.particles if each.finished}
+        read[b] |= {ids[:t] for ids in done for t in range(len(ids))}
+        each = masses(*place, temperature=options.get("temperature", 1.0), read=read[b])
+        lower, upper = (math.exp(found.bounds.log_lower), math.exp(found.bounds.log_upper))
+        close &= lower == pytest.approx(math.fsum(each[ids] for ids in done), rel=1e-7, abs=0)
+        close &= upper == pytest.approx(math.fsum(each.values()), rel=1e-7, abs=0)
+    return close
+
+
+USUAL = ToyLM(rules.VOCABULARY, seed=9, spread=2.0)
+
+
+@pytest.mark.parametrize("rule", list(rules.RULES))
+def test_bounds_are_their_definition(rule: str) -> None:
+    """Counted anew from the prefixes that an observer has seen; in other executions, too."""
+    static = {"execution": "static"} if rule in ("lm", "lcd", "gcd") else {}
+    discrete = {"algorithm": "discrete"}
+    for seed, options in enumerate(
+        [
+            {"particles": 6},
+            {"particles": 6, **static},
+            {"particles": 20, "temperature": 0.6},
+            {"particles": 4, "forced_runs": False},
+            {"particles": 3, **discrete, **static},
+            {"particles": 12, "temperature": 1.7, **discrete},
+        ]
+    ):
+        assert close_to_definition(USUAL, rule, seed, options)
+        # Prefixes that are found impossible when they are read have no place in a discrete filter.
+        is_close = close_to_definition(rules.TOY, rule, seed, options)
+        assert is_close or "algorithm" in options
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_bounds_are_the_truth_once_everything_was_read(algorithm: str) -> None:
+    for name in CONSTRAINTS:
+        automaton = CONSTRAINTS[name]()
+        (found,) = smc.sample(
+            TOY, [PROMPT], automaton, budget=4, particles=4000, proposal=smc.GCD(),
+            algorithm=algorithm, temperature=2.5, max_rows=4000,
+        )  # fmt: skip
+        truth = math.log(sum(masses(TOY, PROMPT, automaton, 4, temperature=2.5).values()))
+        assert found.bounds is not None
+        assert found.bounds.log_lower == pytest.approx(truth, abs=1e-8)
+        assert found.bounds.log_upper == pytest.approx(truth, abs=1e-8)
+        assert found.bounds.certified == pytest.approx(1, abs=1e-8)
+        assert found.enumerated or algorithm == "smc"
+
+
+def test_examples_that_wait_are_counted_once() -> None:
+    """With drafts some examples repeat a step; what they leave open is the same."""
+    for algorithm in ("smc", "discrete"):
+        options = {**examples(), "particles": 3, "proposal": smc.GCD(), "algorithm": algorithm}
+        expected = smc.sample(TOY, **options, read_ahead=0)
+        for seed in range(3):
+            found = smc.sample(TOY, **options, read_ahead=3, drafter=Anything(seed))
+            for one, other in zip(found, expected, strict=True):
+                for field in ("log_lower", "log_upper"):
+                    expected_value = getattr(other.bounds, field)
+                    assert getattr(one.bounds, field) == pytest.approx(expected_value, abs=1e-12)
+
+
+def test_a_pool_that_was_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that were left out are neither lost nor certain."""
+    monkeypatch.setattr(smc.answers, "MOST_ANSWERS", 2)
+    automaton = CONSTRAINTS["few_words"]()
+    target = masses(TOY, PROMPT, automaton, 4)
+    for seed in range(10):
+        (found,) = smc.sample(
+            TOY, [PROMPT], automaton, budget=4, particles=9, proposal=smc.GCD(),
+            algorithm="discrete", seed=seed,
+        )  # fmt: skip
+        assert len(found.particles) == 2
+        assert holds(found, target, VOCABULARY)
+
+
+@pytest.mark.parametrize("texts", [("",), ("ab", "b")])
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_a_language_that_ends_by_itself(texts: tuple[str, ...], algorithm: str) -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
+    automaton, lm = lift(choice(*texts), vocabulary, eos="accept"), ToyLM(vocabulary, seed=2)
+    for proposal in (smc.GCD(), smc.LM()):
+        assert all_hold(lm, automaton, 2, proposal=proposal, particles=2, algorithm=algorithm)
+
+
+def test_bounds_hold_in_single_precision() -> None:
+    """Against exact sums of the probabilities that the model gives, great and small ones."""
+    for seed in range(4):
+        lm = ToyLM(rules.VOCABULARY, seed=seed, spread=12.0, dtype=torch.float32)
+        for N in (1, 30):
+            for algorithm in ("smc", "discrete"):
+                options = {"particles": N, "algorithm": algorithm}
+                close_to_definition(lm, "gcd", seed, options)  # which asserts that they hold
+
+
+def test_bounds_of_a_real_model_in_single_precision() -> None:
+    """Log-probabilities in float32 are rounded, and so are the bounds, outwards."""
+    model = smc.TransformersLM(tiny_model(), None, VOCABULARY)
+    wide = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
+
+    class Wide:
+        """Reads one text at a time, in double precision."""
+
+        def log_p(self, tokens: Ids) -> torch.Tensor:
+            return wide.prefill([tokens])[1][0]
+
+    automaton = CONSTRAINTS["a_star_b"]()
+    evidence = math.fsum(masses(Wide(), PROMPT, automaton, 6).values())
+    for N in (1, 64):
+        (found,) = smc.sample(
+            model, [PROMPT], automaton, budget=6, particles=N, proposal=smc.GCD(),
+            algorithm="discrete",
+        )  # fmt: skip
+        assert found.bounds is not None
+        assert found.bounds.log_lower <= math.log(evidence) + 1e-6
+        assert math.log(evidence) <= found.bounds.log_upper + 1e-6
+        assert found.bounds.log_lower <= found.bounds.log_upper
+    assert found.enumerated
+    assert found.bounds.certified == pytest.approx(1, abs=2e-5)
+
+
+def test_there_are_no_bounds_with_a_nucleus_or_without_an_automaton() -> None:
+    class Elsewhere(smc.GCD):
+        """Its state has a position that is not an automaton's."""
+
+        def start(self, batch: smc.Batch) -> Any:
+            return _Position(super().start(batch))
+
+        def guide(self, state: Any, log_p: torch.Tensor) -> Any:
+            return super().guide(state.inner, log_p)
+
+        def forced(self, state: Any) -> torch.Tensor:
+            return super().forced(state.inner)
+
+        def advance(self, state: Any, tokens: torch.Tensor) -> Any:
+            return _Position(state.inner.advance(tokens))
+
+        def take(self, state: Any, ancestors: torch.Tensor) -> Any:
+            return _Position(state.inner.take(ancestors))
+
+    for options in ({"proposal": smc.GCD(), "top_p": 0.9}, {"proposal": Elsewhere()}):
+        for algorithm in ("smc", "discrete"):
+            if algorithm == "discrete" and "top_p" not in options:
+                continue  # which asks GCD for scores
+            (found,) = smc.sample(
+                TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=4,
+                algorithm=algorithm, **options,
+            )  # fmt: skip
+            assert (found.bounds, found.certified, found.intervals) == (None, None, None)
+
+
+class _Position:
+    def __init__(self, inner: AutomatonPosition) -> None:
+        self.inner = inner
+        self.states, self.successors = inner.states, inner.successors
+        self.finished, self.running = inner.finished, inner.running
+
+    @property
+    def walk(self) -> _Position:
+        return self
+
+
+def test_intervals() -> None:
+    bounds = Bounds(math.log(0.25), math.log(0.5))
+    assert bounds.certified == 0.5
+    assert bounds.of_sequence(math.log(0.125)) == pytest.approx((0.25, 0.5))
+    assert bounds.of_text(math.log(0.125)) == pytest.approx((0.25, 0.75))
+    nothing = Bounds(-math.inf, math.log(0.5))
+    assert nothing.certified == 0
+    assert nothing.of_sequence(math.log(0.25)) == pytest.approx((0.5, 1.0))
+    assert Bounds(-math.inf, -math.inf).certified == 1
+
+
+# -- negative controls ---------------------------------------------------------------------------
+
+
+def forgets_dead_prefixes(
+    self: Frontier, prefixes: Prefixes[Any], before: Particles, row: torch.Tensor,
+    token: torch.Tensor, runs: torch.Tensor, turn: Turn,
+) -> Frontier:  # fmt: skip
+    """Wrong: counts those prefixes alone from which some particle goes on."""
+    goes_on = torch.isin(before.row, row[runs & (turn.extension.running | turn.extension.finished)])
+    before = before._replace(running=before.running & goes_on)
+    return advanced(self, prefixes, before, row, token, runs, turn)
+
+
+def forgets_answers(
+    self: Frontier, prefixes: Prefixes[Any], before: Particles, row: torch.Tensor,
+    token: torch.Tensor, runs: torch.Tensor, turn: Turn,
+) -> Frontier:  # fmt: skip
+    """Wrong: takes every child that was drawn for one that was read."""
+    read = turn.extension._replace(running=runs)
+    return advanced(self, prefixes, before, row, token, runs, turn._replace(extension=read))
+
+
+advanced = Frontier.advanced
+
+
+@pytest.mark.parametrize("wrong", [forgets_dead_prefixes, forgets_answers])
+def test_negative_control_of_what_is_open(
+    wrong: Callable[..., Frontier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Frontier, "advanced", wrong)
+    options = {"proposal": smc.GCD(), "particles": 2, **EVERY_STEP}
+    assert not all_hold(TOY, CONSTRAINTS["few_words"](), 2, **options)
+
+
+def test_negative_control_of_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token sequence that two particles have counts once."""
+
+    def twice(samples: Sequence[smc.Sample]) -> dict[bytes, float]:
+        mass: dict[bytes, float] = defaultdict(float)
+        for each in samples:
+            mass[each.answer] += math.exp(each.log_p)
+        return {answer: math.log(p) for answer, p in mass.items()}
+
+    monkeypatch.setattr(smc.posterior, "_log_p_found", twice)
+    options = {"proposal": smc.GCD(), "particles": 2}
+    assert not all_hold(TOY, CONSTRAINTS["few_words"](), 3, **options)
+
+
+def test_negative_control_of_equal_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In static shapes a prefix has a row for each particle, and is counted once."""
+    options = {"particles": 6, "execution": "static"}
+    assert close_to_definition(USUAL, "gcd", 2, options)
+    start = Frontier.start
+    monkeypatch.setattr(Frontier, "start", lambda *given, **also: _alone(start(*given, **also)))
+    assert not close_to_definition(USUAL, "gcd", 2, options)
+
+
+def _alone(frontier: Frontier | None) -> Frontier | None:
+    return None if frontier is None else frontier._replace(first=None)
