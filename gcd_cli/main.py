@@ -7,6 +7,7 @@ the subcommand that needs them, so that `gcd --help` is quick.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -361,8 +362,9 @@ def sample(
 ) -> None:
     """Sample answers of a language model under a constraint, within a budget.
 
-    Prints every distinct answer with its posterior probability. Exit code 1 if there is none, 2 if
-    no text that satisfies the constraint is as short as the budget.
+    Prints every distinct answer with its estimated posterior probability, and an interval in which
+    the true one certainly lies. Exit code 1 if there is none, 2 if no text that satisfies the
+    constraint is as short as the budget.
 
     \b
     Examples:
@@ -381,14 +383,23 @@ def sample(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
         proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
     )  # fmt: skip
-    lines = [(f"{answer['probability']:.3f}", answer["text"]) for answer in found["answers"]] or [
-        ("none", "every particle is dead: no answer was finished within the budget")
-    ]
+    lines = [
+        (f"{a['probability']:.3f} ({_interval(a['interval'])})", a["text"])
+        for a in found["answers"]
+    ] or [("none", "every particle is dead: no answer was finished within the budget")]
     evidence = found["log_evidence"]
     shown = "zero" if evidence is None else f"e^{evidence:.3f}"
     lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
+    certified = math.floor(1000 * found["certified"]) / 1000
+    lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
     _print(found, as_json, lines)
     _answer(bool(found["answers"]))
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    """The ends with three digits, rounded outwards."""
+    low, high = interval
+    return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
 
 
 def _sources(

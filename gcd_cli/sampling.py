@@ -70,9 +70,12 @@ def draw(
     )
     return {
         "answers": [
-            {"text": text, "probability": probability}
-            for text, probability in zip(posterior.texts, posterior.probabilities, strict=True)
+            {"text": text, "probability": probability, "interval": interval}
+            for text, probability, interval in zip(
+                posterior.texts, posterior.probabilities, posterior.intervals or (), strict=True
+            )
         ],
+        "certified": posterior.certified,
         "log_evidence": None if posterior.dead else posterior.log_evidence,
         "ess": posterior.ess,
         "valid": posterior.valid,

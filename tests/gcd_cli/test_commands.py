@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -350,6 +351,15 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert [answer["text"] for answer in found["answers"]] == list(posterior.texts)
     assert [a["probability"] for a in found["answers"]] == pytest.approx(posterior.probabilities)
     assert found["log_evidence"] == pytest.approx(posterior.log_evidence)
+    assert found["certified"] == pytest.approx(posterior.certified)
+    assert [tuple(a["interval"]) for a in found["answers"]] == [
+        pytest.approx(interval) for interval in posterior.intervals
+    ]
+    shown = run(*arguments, *options, "--proposal", proposal).output
+    low, high = posterior.intervals[0]
+    assert re.search(r"\d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", shown)
+    assert f"at least {math.floor(1000 * posterior.certified) / 1000:.3f} of the posterior" in shown
+    assert 0 <= low <= high <= 1
 
 
 def test_sampling_with_an_hmm(tmp_path: Path) -> None:
