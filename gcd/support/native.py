@@ -22,7 +22,7 @@ FOLDERS = (
     "smc/vocabulary/kernels",
 )
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-"""How the name of an extension module ends: one for each version of Python and platform."""
+"""File name suffix of extension modules, specific to the Python version and the platform."""
 RECORD = f"built{SUFFIX.rpartition('.')[0]}.json"
 UNCOMPILED = "GCD_UNCOMPILED"
 """Set in the environment to run the kernels in Python, for a debugger; a thousand times slower."""

@@ -134,7 +134,7 @@ def _inner(core: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _is_transparent(code: Any) -> bool:
-    """Whether a function of pydantic's returns a value with the size and order it was given."""
+    """Whether one of pydantic's functions preserves the size and order of a value."""
     while isinstance(code, partial):
         if bounds_of(code) is not None:
             return True
@@ -184,7 +184,7 @@ def _lengths(core: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _has_numbers(core: Mapping[str, Any]) -> bool | None:
-    """Whether a type has numbers, in JSON's order; None if Python may compare something else."""
+    """Whether a type has numbers in JSON's order; None if Python may compare other values."""
     inner = _inner(core)
     if inner is not None:
         return _has_numbers(inner)

@@ -263,7 +263,7 @@ def _generator() -> type:
             return indistinct(schema, "items_schema") or super().frozenset_schema(schema)
 
         def chain_schema(self, schema: Any) -> Any:
-            """A chain of schemas, each of which reads what the one before it returns."""
+            """Intersect the steps of a chain; each validates the value that the one before returns."""
             first, *others = schema["steps"]
             found = self.generate_inner(first)
             for step in others:
@@ -273,8 +273,8 @@ def _generator() -> type:
                 elif _is_kept(first):
                     found = {"allOf": [found, self.generate_inner(step)]}
                 else:
-                    return refusal("a chain of types", "of which the first changes the value "
-                                   "aren't supported")  # fmt: skip
+                    return refusal("a chain of types", "whose first type changes the value "
+                                   "are not supported")  # fmt: skip
             return found
 
         def decimal_schema(self, schema: Any) -> Any:
