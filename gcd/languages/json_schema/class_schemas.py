@@ -263,7 +263,7 @@ def _generator() -> type:
             return indistinct(schema, "items_schema") or super().frozenset_schema(schema)
 
         def chain_schema(self, schema: Any) -> Any:
-            """Intersect the steps of a chain; each validates the value that the one before returns."""
+            """Intersect the steps of a chain; each validates what the one before returns."""
             first, *others = schema["steps"]
             found = self.generate_inner(first)
             for step in others:
