@@ -32,9 +32,9 @@ from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.models.static_cache import NotStaticError
 from smc.observation import Population
 from smc.outcome import Outcome, StepRecord
-from smc.particles import Particles
+from smc.particles import NOT_CHOSEN, Particles
 from smc.prefixes import count_of
-from smc.selection import FinishedScores, select_without_replacement
+from smc.selection import FinishedScores, Selection, select_without_replacement
 
 MOST_ANSWERS = 1 << 16
 """Most answers of one example: some 60 MB where they are of 100 tokens."""
@@ -66,6 +66,7 @@ class Pool(NamedTuple):
     Attributes:
         example: index in the batch of the example that each belongs to.
         tokens: of each; -1 beyond its length.
+        log_pi: of each token, as in `Particles`.
         log_weight, log_p: of each.
         pruned: examples of which some were left out.
         examples: identity of each example, which names its random numbers.
@@ -74,6 +75,7 @@ class Pool(NamedTuple):
 
     example: Int64[Tensor, "M"]
     tokens: Int64[Tensor, "M T"]
+    log_pi: Float64[Tensor, "M T"]
     log_weight: Float64[Tensor, "M"]
     log_p: Float64[Tensor, "M"]
     pruned: Bool[Tensor, "B"]
@@ -89,7 +91,8 @@ class Pool(NamedTuple):
         none = examples.new_zeros(0)
         pruned = torch.zeros_like(examples, dtype=torch.bool)
         weights = none.double()
-        return cls(none, none.new_zeros(0, most), weights, weights, pruned, examples, draw)
+        tokens = none.new_zeros(0, most)
+        return cls(none, tokens, tokens.double(), weights, weights, pruned, examples, draw)
 
     def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
         """Add the candidates that complete a text."""
@@ -115,7 +118,9 @@ class Pool(NamedTuple):
 
         N = len(particles.row) // len(self.examples)
         example, log_p = place // N, particles.log_p[place] + log_p
-        added = self._add(example, weight, log_p, tokens_of, ending.step, first=0)
+        added = self._add(
+            example, weight, log_p, tokens_of, particles.log_pi[place, :-1], ending.step, first=0
+        )
 
         def seen() -> Population:
             every = torch.arange(len(row), device=row.device)
@@ -137,10 +142,11 @@ class Pool(NamedTuple):
         def tokens_of(kept: Int64[Tensor, "K"]) -> Int64[Tensor, "K T"]:
             return particles.tokens[done[kept], :-1]
 
-        return self._add(done // N, log_weight, log_p, tokens_of, step, first=2)
+        log_pi = particles.log_pi[done, :-1]
+        return self._add(done // N, log_weight, log_p, tokens_of, log_pi, step, first=2)
 
     def went_on(
-        self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
+        self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> Pool:
         """No-op: the pool stores full texts."""
         return self
@@ -159,7 +165,13 @@ class Pool(NamedTuple):
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
         """Return all answers; an example whose pool was pruned has not all."""
         return _outcome(
-            self.example, self.tokens, self.log_weight, self.log_p, whole & ~self.pruned, history
+            self.example,
+            self.tokens,
+            self.log_pi,
+            self.log_weight,
+            self.log_p,
+            whole & ~self.pruned,
+            history,
         )
 
     def _add(
@@ -168,6 +180,7 @@ class Pool(NamedTuple):
         log_weight: Float64[Tensor, "M"],
         log_p: Float64[Tensor, "M"],
         tokens_of: Callable[[Int64[Tensor, "K"]], Int64[Tensor, "K T"]],
+        log_pi: Float64[Tensor, "M T"],
         step: Int64[Tensor, "B"],
         first: int,
     ) -> Pool:
@@ -182,14 +195,17 @@ class Pool(NamedTuple):
         stays, log_weight, pruned = self._pruned(example, log_weight, partial(uniform, first))
         example = torch.cat([self.example, example[stays]])
         tokens = torch.cat([self.tokens, tokens_of(stays)])
+        log_pi = torch.cat([self.log_pi, log_pi[stays]])
         log_p = torch.cat([self.log_p, log_p[stays]])
         log_weight = torch.cat([self.log_weight, log_weight])
         stays, log_weight, again = self._pruned(example, log_weight, partial(uniform, first + 1))
         if len(stays) < len(example):
             example, tokens, log_p = example[stays], tokens[stays], log_p[stays]
+            log_pi = log_pi[stays]
         return self._replace(
             example=example,
             tokens=tokens,
+            log_pi=log_pi,
             log_weight=log_weight,
             log_p=log_p,
             pruned=self.pruned | pruned | again,
@@ -227,6 +243,7 @@ class AnswerTables(NamedTuple):
             and ending token; -inf where none did.
         parents: the place that each place continued, in each step.
         tokens: by which token.
+        log_pi: log-probability with which it was selected.
         top: the N greatest log weights of each example's answers; -inf where there are fewer.
         rest: log of the sum of the others.
         last: tokens that end a text of each place's automaton in some state; -1 for none.
@@ -237,6 +254,7 @@ class AnswerTables(NamedTuple):
     log_p: Float64[Tensor, "T P E"]
     parents: Int64[Tensor, "T P"]
     tokens: Int64[Tensor, "T P"]
+    log_pi: Float64[Tensor, "T P"]
     top: Float64[Tensor, "B N"]
     rest: Float64[Tensor, "B"]
     last: Int64[Tensor, "P E"]
@@ -262,7 +280,8 @@ class AnswerTables(NamedTuple):
         top = torch.full((len(examples), N), -torch.inf, dtype=torch.float64, device=last.device)
         top[:, 0] = torch.where(empty, 0.0, -torch.inf)
         rest = torch.full_like(top[:, 0], -torch.inf)
-        return cls(nothing, nothing.clone(), steps, steps.clone(), top, rest, last, empty)
+        log_pi = steps.double()
+        return cls(nothing, nothing.clone(), steps, steps.clone(), log_pi, top, rest, last, empty)
 
     def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
         """Write down the weight of every place with each of the tokens that may end its text."""
@@ -299,13 +318,14 @@ class AnswerTables(NamedTuple):
         return self
 
     def went_on(
-        self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
+        self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> AnswerTables:
         """Write down which place each place continues, and by which token."""
         now = step[:1]
         return self._replace(
             parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),
-            tokens=self.tokens.index_copy(0, now, token.unsqueeze(0)),
+            tokens=self.tokens.index_copy(0, now, kept.token.unsqueeze(0)),
+            log_pi=self.log_pi.index_copy(0, now, kept.log_pi.unsqueeze(0)),
         )
 
     def greatest(self, most: int) -> FinishedScores:
@@ -316,20 +336,24 @@ class AnswerTables(NamedTuple):
         """Read the answers off backwards, on the host."""
         weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
         parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
+        log_pi = self.log_pi.cpu()
         time, place, number = (~weights.isneginf()).nonzero(as_tuple=True)
         texts = torch.full((len(time), len(weights)), -1, device="cpu")
         texts[torch.arange(len(time), device="cpu"), time] = last[place, number]
+        kept = weights.new_full(texts.shape, NOT_CHOSEN)
         weight, log_p = weights[time, place, number], log_p[time, place, number]
         example = place // self.top.shape[1]
         for column in reversed(range(len(weights) - 1)):
             before = time > column
             texts[before, column] = tokens[column, place[before]]
+            kept[before, column] = log_pi[column, place[before]]
             place[before] = parents[column, place[before]]
         none = self.empty.cpu().nonzero().squeeze(1)
         zero = weight.new_zeros(len(none))
         return _outcome(
             torch.cat([none, example]).to(device),
             torch.cat([texts.new_full((len(none), texts.shape[1]), -1), texts]).to(device),
+            torch.cat([kept.new_full((len(none), texts.shape[1]), NOT_CHOSEN), kept]).to(device),
             torch.cat([zero, weight]).to(device),
             torch.cat([zero, log_p]).to(device),
             whole,
@@ -372,6 +396,7 @@ def ending_tokens(automata: AutomatonBatch) -> Int64[Tensor, "B E"]:
 def _outcome(
     example: Int64[Tensor, "M"],
     tokens: Int64[Tensor, "M T"],
+    log_pi: Float64[Tensor, "M T"],
     log_weight: Float64[Tensor, "M"],
     log_p: Float64[Tensor, "M"],
     whole: Bool[Tensor, "B"],
@@ -390,6 +415,7 @@ def _outcome(
         ess=effective(log_weight, example, B),
         enumerated=whole,
         history=history,
+        log_pi=log_pi[order],
     )
 
 

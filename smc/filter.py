@@ -31,7 +31,7 @@ from smc.bounds import Frontier
 from smc.competition import CandidateGuide, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
-from smc.outcome import Outcome, StepRecord
+from smc.outcome import Outcome, Selections, StepRecord
 from smc.particles import Particles, start_particles
 from smc.prefixes import Extension, Prefixes, Reader
 from smc.proposals import State
@@ -50,6 +50,7 @@ class Carry(NamedTuple):
         answers: those that are complete.
         whole: for each example, whether every candidate has been kept for certain.
         frontier: what has been found and left open; None where it is not known.
+        selections: the candidates of each step that were kept with less than certainty.
     """
 
     particles: Particles
@@ -59,6 +60,7 @@ class Carry(NamedTuple):
     answers: Answers
     whole: Bool[Tensor, "B"]
     frontier: Frontier | None
+    selections: Selections
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +98,7 @@ class DiscreteFilter(Generic[State]):
             finished=extension.finished & first,
             tokens=torch.where(first.unsqueeze(1), extension.tokens, -1),
         )
-        particles = start_particles(B, N, most, device)
+        particles = start_particles(B, N, most, device, selects=True)
         possible = extension.finished | extension.running
         particles = particles.extended(
             extension,
@@ -109,7 +111,10 @@ class DiscreteFilter(Generic[State]):
         answers, particles = self._ended(answers, particles, step)
         whole = torch.ones_like(self.examples, dtype=torch.bool)
         frontier = Frontier.start(self.reader, prefixes, extension, N, has_twins=False)
-        carry = Carry(particles, prefixes, step, extension.failed, answers, whole, frontier)
+        selections = Selections.start(B, most, device)
+        carry = Carry(
+            particles, prefixes, step, extension.failed, answers, whole, frontier, selections
+        )
         return carry, StepRecord.of_start(extension, 1)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
@@ -138,7 +143,8 @@ class DiscreteFilter(Generic[State]):
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
             dropped = dropped & turn.ready
         parent = place[kept.row].clamp(max=len(before.row) - 1)
-        answers = answers.went_on(parent, kept.token, carry.step)
+        answers = answers.went_on(parent, kept, carry.step)
+        selections = carry.selections.noted(kept.log_pi, carry.step, turn.ready)
         after = self._advance(before.take(parent), kept, prefixes, turn.extension)
         after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
@@ -155,13 +161,15 @@ class DiscreteFilter(Generic[State]):
             **turn.extension.counts._asdict(),
         )
         failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
-        return Carry(after, turn.prefixes, step, failed, answers, whole, frontier), record
+        after_step = Carry(after, turn.prefixes, step, failed, answers, whole, frontier, selections)
+        return after_step, record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, example by example; their sum is the evidence."""
         whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
         log_mass = None if carry.frontier is None else carry.frontier.log_mass
-        return carry.answers.outcome(whole, history)._replace(log_mass=log_mass)
+        found = carry.answers.outcome(whole, history)
+        return found._replace(log_mass=log_mass, selections=carry.selections)
 
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
@@ -219,7 +227,10 @@ class DiscreteFilter(Generic[State]):
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
         return parents._replace(running=kept.kept).extended(
-            extension, log_weight=parents.log_weight + gained, log_p=log_p
+            extension,
+            log_weight=parents.log_weight + gained,
+            log_p=log_p,
+            log_pi=kept.log_pi,
         )
 
     def _observation(

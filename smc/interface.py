@@ -33,6 +33,7 @@ from smc.observation import Observe, Timed
 from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc.proposals import Batch, Proposal
+from smc.reliability import Stratum, strata_of_founders, strata_of_selections
 from smc.settings import Settings, settings_of, whole
 
 MOST_AUTOMATA = 2 << 30
@@ -259,6 +260,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     bounds = ends.tolist()
     history, enumerated = outcome.history, outcome.enumerated.tolist()
     log_mass = [None] * len(tasks) if outcome.log_mass is None else outcome.log_mass.tolist()
+    N = settings.particles
 
     results = []
     for b, task in enumerate(tasks):
@@ -296,6 +298,25 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
                 log_mass=log_mass[b],
+                strata=_strata_of(outcome, b, slice(bounds[b], bounds[b + 1]), N),
+                num_particles=N,
             )
         )
     return results
+
+
+def _strata_of(outcome: Outcome, b: int, rows: slice, num_particles: int) -> list[Stratum]:
+    """Return what the spread of an example's weights is measured by.
+
+    Args:
+        b: the example.
+        rows: its sequences.
+        num_particles: N.
+    """
+    if outcome.founder is not None:
+        return strata_of_founders(outcome.founder[rows].cpu().numpy(), num_particles)
+    assert outcome.log_pi is not None
+    assert outcome.selections is not None
+    tokens, log_pi = outcome.tokens[rows].cpu().numpy(), outcome.log_pi[rows].cpu().numpy()
+    uncertain, slack = (field[b].cpu().numpy() for field in outcome.selections)
+    return strata_of_selections(tokens, log_pi, uncertain, slack)

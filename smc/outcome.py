@@ -51,6 +51,48 @@ class StepRecord(NamedTuple):
         return cls(started.double(), none.bool(), started, started, none, *extension.counts)
 
 
+class Selections(NamedTuple):
+    """How many candidates the steps of the discrete filter kept with less than certainty.
+
+    Attributes:
+        uncertain: candidates of each example and step that were kept with pi < 1.
+        slack: the sum of 1 - pi over these candidates.
+    """
+
+    uncertain: Int64[Tensor, "B T"]
+    slack: Float64[Tensor, "B T"]
+
+    @classmethod
+    def start(cls, num_examples: int, most: int, device: torch.device) -> Selections:
+        """Make the tables of at most so many steps."""
+        count = torch.zeros(num_examples, most, dtype=torch.int64, device=device)
+        return cls(count, count.double())
+
+    def noted(
+        self,
+        log_pi: Float64[Tensor, "P"],
+        step: Int64[Tensor, "B"],
+        ready: Bool[Tensor, "B"] | None,
+    ) -> Selections:
+        """Add a step's selection.
+
+        Args:
+            log_pi: of the N places of each example; zero for a place that is empty or certain.
+            step: number of each example's step.
+            ready: examples that take the step; None for all.
+        """
+        B = len(step)
+        slack = -torch.expm1(log_pi.view(B, -1))
+        count, slack = (slack > 0).sum(dim=1), slack.sum(dim=1)
+        if ready is not None:
+            count, slack = count * ready, slack * ready
+        column = step.unsqueeze(1).clamp(max=self.slack.shape[1] - 1)
+        return Selections(
+            self.uncertain.scatter_add(1, column, count.unsqueeze(1)),
+            self.slack.scatter_add(1, column, slack.unsqueeze(1)),
+        )
+
+
 class Outcome(NamedTuple):
     """The result of one batch of examples.
 
@@ -69,6 +111,11 @@ class Outcome(NamedTuple):
             graph captured.
         log_mass: log of the probability of what was found or left open (`smc.bounds.Frontier`), of
             each example; None where it is not known.
+        founder: the particle of the first step that each sequence descends from; None where the
+            sequences were selected.
+        log_pi: log-probability with which each token was selected (`Particles.log_pi`); None where
+            tokens were drawn.
+        selections: of the steps of each example; None where tokens were drawn.
     """
 
     example: Int64[Tensor, "M"]
@@ -83,3 +130,6 @@ class Outcome(NamedTuple):
     history: StepRecord
     start_seconds: float = 0.0
     log_mass: Float64[Tensor, "B"] | None = None
+    founder: Int64[Tensor, "M"] | None = None
+    log_pi: Float64[Tensor, "M S"] | None = None
+    selections: Selections | None = None

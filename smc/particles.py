@@ -15,6 +15,9 @@ from torch import Tensor
 
 from smc.prefixes import Extension
 
+NOT_CHOSEN = 1.0
+"""Marks a token of `Particles.log_pi` that no selection has chosen."""
+
 
 class Particles(NamedTuple):
     """The P particles of a batch.
@@ -29,6 +32,10 @@ class Particles(NamedTuple):
         finished: True once its answer is complete.
         running: True where another token is due.
         row: its prefix while it is running; any row otherwise.
+        founder: the particle of the first step that it descends from (`smc.reliability`).
+        log_pi: log of the probability with which the discrete filter kept the prefix that ends in
+            each token; `NOT_CHOSEN` for tokens that weren't chosen. No columns for particles that
+            draw their tokens.
     """
 
     tokens: Int64[Tensor, "P T"]
@@ -39,6 +46,8 @@ class Particles(NamedTuple):
     finished: Bool[Tensor, "P"]
     running: Bool[Tensor, "P"]
     row: Int64[Tensor, "P"]
+    founder: Int64[Tensor, "P"]
+    log_pi: Float64[Tensor, "P S"]
 
     def take(self, ancestors: Int64[Tensor, "P"]) -> Particles:
         """Copy these particles, weights and all."""
@@ -46,9 +55,11 @@ class Particles(NamedTuple):
 
     def where(self, mask: Bool[Tensor, "P"], other: Particles) -> Particles:
         """Return these particles where the mask is true, and others elsewhere."""
-        tokens = torch.where(mask.unsqueeze(1), self.tokens, other.tokens)
-        rest = (torch.where(mask, *pair) for pair in zip(self[1:], other[1:], strict=True))
-        return Particles(tokens, *rest)
+
+        def chosen(mine: Tensor, its: Tensor) -> Tensor:
+            return torch.where(mask.view(-1, *[1] * (mine.dim() - 1)), mine, its)
+
+        return Particles(*map(chosen, self, other))
 
     def extended(
         self,
@@ -57,6 +68,7 @@ class Particles(NamedTuple):
         log_weight: Float64[Tensor, "P"],
         log_p: Float64[Tensor, "P"],
         log_potential: Float64[Tensor, "P"] | None = None,
+        log_pi: Float64[Tensor, "P"] | None = None,
     ) -> Particles:
         """Return the particles after those that ran have taken some tokens each.
 
@@ -65,6 +77,7 @@ class Particles(NamedTuple):
             log_weight: of particles that were extended, from now on.
             log_p: log-probability of the tokens that were chosen; forced ones have their own.
             log_potential: as log_weight; None to leave it, as the discrete filter has none.
+            log_pi: of the tokens that were chosen; None where nothing was selected.
         """
         ran, many = self.running, (by.tokens >= 0).sum(dim=1)
         log_potential = self.log_potential if log_potential is None else log_potential
@@ -72,6 +85,11 @@ class Particles(NamedTuple):
         spare = self.tokens.shape[1] - 1
         column = self.length.unsqueeze(1) + torch.arange(by.tokens.shape[1], device=many.device)
         column = torch.where(by.tokens >= 0, column, spare)
+        if log_pi is None:
+            kept = self.log_pi
+        else:
+            first = torch.where(ran & (many > 0), self.length, spare).unsqueeze(1)
+            kept = self.log_pi.scatter(1, first, log_pi.unsqueeze(1))
         return Particles(
             tokens=self.tokens.scatter(1, column, by.tokens),
             length=self.length + many,
@@ -81,13 +99,24 @@ class Particles(NamedTuple):
             finished=self.finished | by.finished,
             running=by.running,
             row=by.row,
+            founder=self.founder,
+            log_pi=kept,
         )
 
 
 def start_particles(
-    num_examples: int, num_particles: int, budget: int, device: torch.device
+    num_examples: int,
+    num_particles: int,
+    budget: int,
+    device: torch.device,
+    *,
+    selects: bool = False,
 ) -> Particles:
-    """Make N particles of weight one for each example, before anything is read."""
+    """Make N particles of weight one for each example, before anything is read.
+
+    Args:
+        selects: whether prefixes are selected, and not drawn.
+    """
     P = num_examples * num_particles
     zero = torch.zeros(P, dtype=torch.float64, device=device)
     number = torch.zeros(P, dtype=torch.int64, device=device)
@@ -100,4 +129,6 @@ def start_particles(
         finished=torch.zeros(P, dtype=torch.bool, device=device),
         running=torch.ones(P, dtype=torch.bool, device=device),
         row=number,
+        founder=torch.arange(P, device=device) % num_particles,
+        log_pi=zero.new_full((P, budget + 1 if selects else 0), NOT_CHOSEN),
     )

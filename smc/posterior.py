@@ -24,11 +24,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.bounds import Bounds, bounds_of
 from smc.draw import Keys, Purpose, categorical, uniform
+from smc.reliability import Reliability, Stratum, reliability_of, strata_of_founders
+
+SHOWN = 60
+"""Characters of a text in `repr`."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Diagnostics:
     start_seconds: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Posterior:
     """The answers to one prompt, and their probabilities under p_lm(· | in C, within the budget).
 
@@ -118,6 +123,7 @@ class Posterior:
             for every prefix, and left none out.
         particles: all N particles, dead ones included; or the whole pool.
         diagnostics: how it went.
+        reliability: standard errors of it all, and a label.
         bounds: of the evidence, which hold whatever was drawn (`smc.Bounds`); None with top_p < 1,
             or where the proposal doesn't say where its prefixes are in the automaton.
     """
@@ -132,6 +138,7 @@ class Posterior:
     enumerated: bool
     particles: tuple[Sample, ...]
     diagnostics: Diagnostics
+    reliability: Reliability
     bounds: Bounds | None = None
 
     @property
@@ -180,6 +187,53 @@ class Posterior:
         found = _log_p_found(self.particles)
         return tuple(self.bounds.of_text(found.get(each, -math.inf)) for each in self.answers)
 
+    @cached_property
+    def confidence_intervals(self) -> tuple[tuple[float, float], ...]:
+        """A 90 % interval for each text's posterior probability, inside its guaranteed interval.
+
+        Its coverage is measured where `reliability.label` is "estimated" (docs/reliability.md).
+        """
+        q = self.reliability.quantile
+        guaranteed = self.intervals or ((0.0, 1.0),) * len(self.texts)
+        errors = self.reliability.probability_errors
+        return tuple(
+            (min(high, max(low, p - q * error)), max(low, min(high, p + q * error)))
+            for p, error, (low, high) in zip(self.probabilities, errors, guaranteed, strict=True)
+        )
+
+    @property
+    def log_evidence_interval(self) -> tuple[float, float] | None:
+        """A 90 % interval for the log evidence, inside the bounds; None where `log_evidence` is."""
+        if self.log_evidence is None:
+            return None
+        reach = self.reliability.quantile * self.reliability.log_evidence_error
+        low, high = self.log_evidence - reach, self.log_evidence + reach
+        if self.bounds is not None:
+            least, most = self.bounds.log_lower, self.bounds.log_upper
+            low, high = min(most, max(least, low)), max(least, min(most, high))
+        return low, high
+
+    def __repr__(self) -> str:
+        """Return at most three lines: the label and its figures, and the most probable texts."""
+        found = self.reliability
+        lines = [f"Posterior ({found.label}): {self._evidence}, ESS {found.ess:.1f}"]
+        if found.certified is not None:
+            lines[0] += f", certified {found.certified:.2f}"
+        for text, p, (low, high) in zip(
+            self.texts[:2], self.probabilities, self.confidence_intervals, strict=False
+        ):
+            shown = repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
+            lines.append(f"  {p:.3f} [{low:.3f}, {high:.3f}] {shown}")
+        if len(self.texts) > 2:
+            lines[-1] += f" and {len(self.texts) - 2} more"
+        return "\n".join(lines)
+
+    @property
+    def _evidence(self) -> str:
+        if self.log_evidence is None:
+            return "no log evidence"
+        return f"log evidence {self.log_evidence:.3f} +- {self.reliability.log_evidence_error:.2g}"
+
     def expectation(self, score: Callable[[str], float | int]) -> float:
         """Return the posterior-weighted score, the sum of probability · score; zero when dead."""
         pairs = zip(self.texts, self.probabilities, strict=True)
@@ -209,12 +263,16 @@ def posterior(
     enumerated: bool,
     diagnostics: Diagnostics,
     log_mass: float | None = None,
+    strata: Sequence[Stratum] | None = None,
+    num_particles: int | None = None,
 ) -> Posterior:
     """Make the posterior of these sequences.
 
     Args:
         exact: whether p_lm was left as it is.
         log_mass: log of the probability of what was found or left open; None if it is not known.
+        strata: the units that the sequences descend from; None if they are independent.
+        num_particles: N; None if each sequence is one.
     """
     top = max((sample.log_weight for sample in samples), default=-math.inf)
     alive = [sample for sample in samples if sample.log_weight > -torch.inf]
@@ -228,9 +286,24 @@ def posterior(
     bounds = None
     if log_mass is not None:
         bounds = bounds_of(_log_sum(_log_p_found(samples).values()), log_mass)
+    probabilities = tuple(share / total for _, share in ranked)
+    number = {answer: i for i, (answer, _) in enumerate(ranked)}
+    if strata is None:
+        strata = strata_of_founders(np.arange(len(samples)), len(samples))
+    log_weights = np.array([sample.log_weight for sample in samples], dtype=float)
+    reliability = reliability_of(
+        np.exp(log_weights - top) / total if alive else np.zeros(len(samples)),
+        np.array([number.get(sample.answer, 0) for sample in samples], dtype=np.int64),
+        probabilities,
+        strata,
+        num_particles=num_particles or max(1, len(samples)),
+        log_evidence=log_evidence,
+        bounds=bounds,
+        enumerated=enumerated,
+    )
     return Posterior(
         answers=tuple(answer for answer, _ in ranked),
-        probabilities=tuple(share / total for _, share in ranked),
+        probabilities=probabilities,
         log_evidence=log_evidence if exact else None,
         ess=ess,
         complete=bool(alive) and all(sample.finished for sample in alive),
@@ -239,6 +312,7 @@ def posterior(
         enumerated=enumerated,
         particles=tuple(samples),
         diagnostics=diagnostics,
+        reliability=reliability,
         bounds=bounds,
     )
 

@@ -165,6 +165,7 @@ class ParticleFilter(Generic[State]):
             enumerated=torch.zeros_like(self.examples, dtype=torch.bool),
             history=history,
             log_mass=None if carry.frontier is None else carry.frontier.log_mass,
+            founder=particles.founder,
         )
 
     @property

@@ -1,0 +1,211 @@
+"""Compare stated errors with true ones, on problems whose posterior is known.
+
+Problems: random models and random patterns over a byte vocabulary, and SmolLM2 on tool names,
+dates and numbers, with the tools told in the prompt or left out. The true posterior of each is
+enumerated, or certified to 0.99 by bounds. Rows are appended to a file, and problems that are in
+it are skipped, so that the run can be interrupted:
+
+    python -m benchmarks.reliability build/reliability.jsonl --problems 240 --real 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+import gcd
+import smc
+
+CERTIFIED = 0.99
+SETTINGS = [("smc", 16), ("smc", 64), ("discrete", 16), ("discrete", 64)]
+SCALES = (0.15, 0.3, 1.0, 3.0)
+
+
+class Problem(NamedTuple):
+    """A model, a prompt, and a constraint within a budget."""
+
+    name: str
+    lm: smc.LanguageModel
+    prompt: str
+    constraint: gcd.TokenAutomaton
+    budget: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--problems", type=int, default=300, help="problems with random models")
+    parser.add_argument("--real", type=int, default=60, help="problems with SmolLM2")
+    args = parser.parse_args()
+    args.rows.parent.mkdir(parents=True, exist_ok=True)
+    lines = args.rows.read_text().splitlines() if args.rows.exists() else []
+    done = {json.loads(line)["problem"] for line in lines}
+    with args.rows.open("a") as file:
+        for make in (random_problems, real_problems):
+            count = args.problems if make is random_problems else args.real
+            for problem in make(count, done):
+                for row in rows_of(problem):
+                    file.write(json.dumps(row) + "\n")
+                file.flush()
+
+
+def random_problems(count: int, done: set[str]) -> Iterator[Problem]:
+    """Yield problems with random models over bytes."""
+    tokenizer = byte_tokenizer()
+    for k in range(count):
+        name = f"random {k}"
+        if name in done:
+            continue
+        torch.manual_seed(k)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+            intermediate_size=32, max_position_embeddings=128, eos_token_id=0, pad_token_id=1,
+            bos_token_id=None, initializer_range=0.5,
+        )  # fmt: skip
+        model = LlamaForCausalLM(config).eval()
+        model.lm_head.weight.data.mul_(SCALES[k % len(SCALES)])
+        lm = smc.TransformersLM(model, tokenizer)
+        constraint = gcd.lift(gcd.regex(random_pattern(random.Random(k))), lm.vocabulary)
+        longest = 12 + k % 20
+        if constraint.fewest_tokens > longest:
+            continue
+        yield Problem(name, lm, "hello", constraint, longest)
+
+
+def random_pattern(rng: random.Random, depth: int = 3) -> str:
+    """Return a random regular expression with a finite language."""
+    kind = rng.choice("lcr" if depth == 0 else "aasssso" if depth == 3 else "lcrasao")
+    if kind == "l":
+        return "".join(rng.choices("abcdefgh", k=rng.randint(1, 4)))
+    if kind == "c":
+        return "[" + "".join(sorted(rng.sample("abcdefgh0123", rng.randint(2, 6)))) + "]"
+    if kind == "r":
+        low = rng.randint(0, 2)
+        return f"[{''.join(sorted(rng.sample('abcd0123', rng.randint(2, 4))))}]{{{low},{low + 2}}}"
+    parts = [random_pattern(rng, depth - 1) for _ in range(rng.randint(2, 4))]
+    if kind == "a":
+        return "(" + "|".join(parts) + ")"
+    if kind == "o":
+        return f"({''.join(parts)})?"
+    return "".join(parts)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer with a token for each byte."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = {"<eos>": 0, "<pad>": 1, **{letter: i + 2 for i, letter in enumerate(letters)}}
+    fast = Tokenizer(models.BPE(names, []))
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<eos>", pad_token="<pad>")
+
+
+def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
+    """Yield problems with SmolLM2: tool names, dates and numbers."""
+    from experiments.tool_calling.prompts import signature
+    from experiments.tool_calling.records import read_toolcalls
+
+    names = [f"real {k}" for k in range(count)]
+    if set(names) <= done:
+        return
+    lm = load_smollm2()
+    records = read_toolcalls(Path("experiments/convergence/toolcalls.jsonl")).records
+    rng = random.Random(0)
+    for k, name in enumerate(names):
+        record, others = records[k % len(records)], rng.sample(records, 12)
+        tools = [tool for each in (record, *others[: rng.randint(2, 12)]) for tool in each.tools]
+        labels = sorted({str(tool["name"]) for tool in tools})
+        told = "\n".join(signature(tool) for tool in tools) if k % 2 else ""
+        language, cue = [
+            (gcd.choice(labels), "Tool to call:"),
+            (gcd.regex("[1-9][0-9]{0,3}"), "The number in the request is"),
+            (gcd.regex("(19|20)[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]"), "Today's date is"),
+            (
+                gcd.json_schema(
+                    {
+                        "type": "object",
+                        "properties": {
+                            "tool": {"enum": labels},
+                            "urgent": {"type": "boolean"},
+                            "score": {"type": "integer", "minimum": 0, "maximum": 9},
+                        },
+                        "required": ["tool", "urgent", "score"],
+                        "additionalProperties": False,
+                    }
+                ),
+                "Answer in JSON:",
+            ),
+        ][k // 2 % 4]
+        if name in done:
+            continue
+        prompt = f"{told}\nRequest: {record.query}\n{cue} ".lstrip()
+        yield Problem(name, lm, prompt, gcd.lift(language, lm.vocabulary), 40)
+
+
+def load_smollm2() -> smc.TransformersLM:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from experiments.harness.smollm2 import checkpoint
+
+    path = checkpoint()
+    return smc.TransformersLM(
+        AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    )
+
+
+def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
+    """Yield a row for each setting; one without figures where the truth isn't known."""
+    name, lm, prompt, constraint, budget = problem
+    truth = None
+    for particles in (256, 4096) if name.startswith("random") else (128, 512):
+        (truth,) = smc.sample(
+            lm, [prompt], constraint, budget=budget, particles=particles, proposal=smc.GCD(),
+            algorithm="discrete", floor=0, count_finished=False, max_rows=4096,
+        )  # fmt: skip
+        if truth.enumerated or truth.certified >= CERTIFIED:
+            break
+    else:
+        yield {"problem": name, "known": False, "certified": truth.certified}
+        return
+    exact = dict(zip(truth.answers, truth.probabilities, strict=True))
+    for algorithm, particles in SETTINGS:
+        (found,) = smc.sample(
+            lm, [prompt], constraint, budget=budget, particles=particles, proposal=smc.GCD(),
+            algorithm=algorithm, seed=1,
+        )  # fmt: skip
+        pairs = [
+            (p, exact.get(answer, 0.0), error, *interval)
+            for answer, p, error, interval in zip(
+                found.answers, found.probabilities, found.reliability.probability_errors,
+                found.intervals, strict=True,
+            )
+        ][:5]  # fmt: skip
+        apart = sum(
+            abs(exact.get(a, 0.0) - p)
+            for a, p in zip(found.answers, found.probabilities, strict=True)
+        )
+        apart += 1 - sum(exact.get(answer, 0.0) for answer in found.answers)
+        yield {
+            "problem": name, "known": True, "algorithm": algorithm, "particles": particles,
+            "answers": len(exact), "log_truth": truth.log_evidence,
+            "log_evidence": found.log_evidence, "tv": apart / 2,
+            "log_upper": found.bounds.log_upper, "log_lower": found.bounds.log_lower,
+            "old_ess": found.ess, "tokens": found.diagnostics.tokens, "texts": pairs,
+            "error": found.reliability.log_evidence_error, "ess": found.reliability.ess,
+            "largest": found.reliability.largest, "certified": found.certified,
+            "looked_at": found.reliability.looked_at, "pareto_k": found.reliability.pareto_k, "enumerated": found.enumerated,
+        }  # fmt: skip
+
+
+if __name__ == "__main__":
+    logging.set_verbosity_error()
+    main()

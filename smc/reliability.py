@@ -1,0 +1,293 @@
+"""Statistical error of a posterior, from one run: variances by ancestry, and a label.
+
+Let S be the sum of the final weights, and S_i the part of it that descends from unit i. Descendants
+of different units are (nearly) independent, so their spread tells the variance of S. With a_i = 1
+minus the probability with which unit i was kept, and x_i = S_i / S,
+
+    relative variance of S = sum over strata of  m / (m - 1) * sum_i a_i (x_i - x)^2,
+    x = sum_i a_i x_i / sum_i a_i,    m = number of the stratum's units.
+
+    SMC                one stratum: the N particles of the first step, a_i = 1 (Chan and Lai 2013;
+                       Lee and Whiteley 2018, "Variance estimation in the particle filter")
+    discrete filter    a stratum for each step: the candidates that were kept with probability
+                       pi_i < 1, a_i = 1 - pi_i (Hajek 1964, for unequal probabilities without
+                       replacement). Later variance is part of the spread of S_i, so that it counts
+                       at every step: the estimate is conservative
+
+A stratum of one unit has no spread of its own; its mean is taken to be zero. The variance of a
+probability P(y) = S(y) / S is that of the sum with x_i = (S_i(y) - P(y) S_i) / S (linearization).
+
+None of this sees what *all* units missed. `smc.Bounds` does, and the label takes both into account.
+
+Cost: O(M T) on the host for M sequences of T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.stats import t as student_t
+
+from smc.bounds import Bounds
+
+CONFIDENCE = 0.9
+"""Coverage that stated intervals aim at."""
+CERTIFIED = 0.9
+"""Share of the posterior from which on it is called certified."""
+FEWEST_INDEPENDENT = 5.0
+"""Effective sample size below which an estimate has collapsed."""
+LOOKED_AT_DRAWN = 0.25
+"""Least estimated evidence, as a share of its upper bound, for particles that draw tokens."""
+LOOKED_AT_SELECTED = 0.01
+"""The same for the discrete filter. docs/reliability.md says how both were chosen."""
+FEWEST_IN_TAIL = 5
+"""Shares to which a Pareto distribution is fitted at least."""
+
+
+class Stratum(NamedTuple):
+    """Units whose descendants are compared with each other.
+
+    Attributes:
+        unit: index of the unit that each sequence descends from; -1 for none.
+        factor: a_i of each unit that has descendants.
+        units: how many there are, those without descendants included.
+        total: the sum of a_i over all units.
+        is_of_founders: whether the units are the particles of the first step.
+    """
+
+    unit: Int64[np.ndarray, "M"]
+    factor: Float64[np.ndarray, "U"]
+    units: int
+    total: float
+    is_of_founders: bool = False
+
+
+def strata_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> list[Stratum]:
+    """Return the stratum of the N particles of the first step.
+
+    Args:
+        founder: the particle of the first step that each sequence descends from.
+        num_particles: N.
+    """
+    every = np.ones(num_particles)
+    return [Stratum(founder, every, num_particles, float(num_particles), is_of_founders=True)]
+
+
+def strata_of_selections(
+    tokens: Int64[np.ndarray, "M T"],
+    log_pi: Float64[np.ndarray, "M T"],
+    uncertain: Int64[np.ndarray, "S"],
+    slack: Float64[np.ndarray, "S"],
+) -> list[Stratum]:
+    """Return a stratum for each step in which candidates were kept with less than certainty.
+
+    Args:
+        tokens: of each sequence.
+        log_pi: log-probability with which each token was selected; above zero for the others.
+        uncertain: candidates of each step that were kept with pi < 1.
+        slack: the sum of 1 - pi over them.
+    """
+    chosen = log_pi <= 0
+    step = chosen.cumsum(axis=1) - 1
+    last = chosen.sum(axis=1).max(initial=0)
+    strata = []
+    for s in np.flatnonzero(uncertain[:last]).tolist():
+        at = chosen & (step == s)
+        column = at.argmax(axis=1)
+        here = np.where(at.any(axis=1), log_pi[np.arange(len(at)), column], 0.0)
+        some = np.flatnonzero(here < 0)
+        unit = np.full(len(tokens), -1)
+        factor = np.zeros(0)
+        if len(some):
+            # A candidate is its tokens up to the one that was selected.
+            upto = np.arange(tokens.shape[1]) <= column[some, None]
+            _, first, unit[some] = np.unique(
+                np.where(upto, tokens[some], -1), axis=0, return_index=True, return_inverse=True
+            )
+            factor = -np.expm1(here[some][first])
+        strata.append(Stratum(unit, factor, int(uncertain[s]), float(slack[s])))
+    return strata
+
+
+class Spread(NamedTuple):
+    """Variances by ancestry.
+
+    Attributes:
+        evidence: relative variance of the evidence.
+        probabilities: variance of the probability of each text.
+        largest: the largest a_i x_i, the share of the evidence that rests on one unit.
+    """
+
+    evidence: float
+    probabilities: Float64[np.ndarray, "K"]
+    largest: float
+
+
+def spread(
+    share: Float64[np.ndarray, "M"],
+    text: Int64[np.ndarray, "M"],
+    probabilities: Float64[np.ndarray, "K"],
+    strata: Sequence[Stratum],
+) -> Spread:
+    """Compute the variances of the evidence and of each text's probability.
+
+    Args:
+        share: weight of each sequence, divided by the sum of all.
+        text: index of each sequence's text.
+        probabilities: of the texts, the sum of the shares of each.
+        strata: what is compared.
+    """
+    K, P = len(probabilities), probabilities
+    evidence, variance, largest = 0.0, np.zeros(K), 0.0
+    for stratum in strata if K else ():
+        some = stratum.unit >= 0
+        a = stratum.factor
+        x = np.bincount(stratum.unit[some], share[some], minlength=len(a))
+        largest = max(largest, float((a * x).max(initial=0)))
+        alone = stratum.units < 2
+        scale = 1.0 if alone else stratum.units / (stratum.units - 1)
+        centre = 0.0 if alone else 1 / stratum.total
+        squares = float(a @ x**2)
+        evidence += scale * max(0.0, squares - centre * float(a @ x) ** 2)
+        # x_i(y) = S_i(y) - P(y) S_i, expanded, as most pairs of unit and text are zero.
+        pair, where = np.unique(stratum.unit[some] * K + text[some], return_inverse=True)
+        both = np.bincount(where, share[some], minlength=len(pair))
+        unit, of = pair // K, pair % K
+        product = np.bincount(of, a[unit] * both * x[unit], minlength=K)
+        mean = np.bincount(of, a[unit] * both, minlength=K) - P * float(a @ x)
+        own = np.bincount(of, a[unit] * both**2, minlength=K)
+        square = own - 2 * P * product + P**2 * squares
+        variance += scale * np.maximum(0.0, square - centre * mean**2)
+    return Spread(evidence, variance, largest)
+
+
+def pareto_k(shares: Float64[np.ndarray, "N"]) -> float | None:
+    """Return the shape k of a generalized Pareto distribution fitted to the largest shares.
+
+    The k-th moment and higher ones of such a tail are infinite from 1 / k on; over 0.7, averages
+    are unreliable at any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling").
+    The fit is that of Zhang and Stephens (2009), shrunk to 0.5 as in PSIS.
+
+    Returns:
+        k; None where fewer than `FEWEST_IN_TAIL` shares are in the tail, or they are all equal.
+    """
+    many = math.ceil(min(0.2 * len(shares), 3 * math.sqrt(len(shares))))
+    if many < FEWEST_IN_TAIL or len(shares) <= many:
+        return None
+    ordered = np.sort(shares)
+    x = ordered[-many:] - ordered[-many - 1]
+    if not (x[0] > 0 and x[-1] > x[0]):
+        return None
+    n, m = many, 30 + int(math.sqrt(many))
+    theta = (1 - np.sqrt(m / (np.arange(1, m + 1) - 0.5))) / (3 * x[int(n / 4 + 0.5) - 1])
+    theta = theta + 1 / x[-1]
+    shape = np.log1p(-theta[:, None] * x).mean(axis=1)
+    profile = n * (np.log(-theta / shape) - shape - 1)
+    weight = 1 / np.exp(profile - profile[:, None]).sum(axis=1)
+    fitted = float(np.log1p(-float(theta @ weight) * x).mean())
+    return (n * fitted + 10 * 0.5) / (n + 10)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How far a posterior can be trusted.
+
+    Attributes:
+        label: "certified", "estimated", "collapsed" or "unknown"; `advice` explains it.
+        certified: share of the posterior that was certainly found; None without bounds.
+        log_evidence_error: standard error of the log evidence, in nats; inf when dead.
+        probability_errors: standard error of the probability of each text.
+        ess: effective sample size: independent particles of equal weight with the same relative
+            variance of the evidence, at most N. `Posterior.ess` doesn't see that resampled
+            particles share their beginnings; this one does.
+        largest: share of the evidence that rests on one particle of the first step; with the
+            discrete filter, on one candidate, times the probability that it might have been left
+            out.
+        looked_at: estimated evidence divided by its upper bound; None without bounds. Where it is
+            small, the branches that were never looked at could hold far more than was found.
+        pareto_k: tail index of the shares of the first step's particles; over 0.7 is unreliable.
+            None for the discrete filter, whose sequences aren't drawn, or with few particles.
+    """
+
+    label: str
+    certified: float | None
+    log_evidence_error: float
+    probability_errors: tuple[float, ...]
+    ess: float
+    largest: float
+    looked_at: float | None
+    pareto_k: float | None
+
+    @property
+    def advice(self) -> str:
+        """One sentence on what the label means, and what to do about it."""
+        return ADVICE[self.label]
+
+    @property
+    def quantile(self) -> float:
+        """Standard errors on either side of an estimate in a 90 % interval (Student's t)."""
+        return float(student_t.ppf((1 + CONFIDENCE) / 2, max(1.0, self.ess - 1)))
+
+
+ADVICE = {
+    "certified": f"At least {CERTIFIED:.0%} of the posterior was found, whatever was drawn.",
+    "estimated": "The stated errors can be trusted: on problems with a known posterior, their "
+    "90 % intervals cover the truth at least 85 % of the time.",
+    "collapsed": "The estimate rests on a few particles: give more particles, or "
+    "algorithm='discrete'.",
+    "unknown": "Branches that were never looked at could hold far more than was found: give more "
+    "particles, algorithm='discrete', or a prompt that makes valid answers more probable.",
+}
+
+
+def reliability_of(
+    share: Float64[np.ndarray, "M"],
+    text: Int64[np.ndarray, "M"],
+    probabilities: Sequence[float],
+    strata: Sequence[Stratum],
+    *,
+    num_particles: int,
+    log_evidence: float,
+    bounds: Bounds | None,
+    enumerated: bool,
+) -> Reliability:
+    """Compute the errors of a posterior, and its label.
+
+    Args:
+        share, text, probabilities, strata: as in `spread`.
+        num_particles: N.
+        log_evidence: its estimate.
+        bounds: of the evidence.
+        enumerated: whether nothing was left out.
+    """
+    found = spread(share, text, np.array(probabilities, dtype=float), strata)
+    dead = not len(probabilities)
+    ess = 0.0 if dead else max(1.0, 1 / (found.evidence + 1 / num_particles))
+    drawn = any(stratum.is_of_founders for stratum in strata)
+    looked_at = None
+    if bounds is not None and bounds.log_upper > -math.inf:
+        looked_at = math.exp(min(0.0, log_evidence - bounds.log_upper))
+    certified = None if bounds is None else bounds.certified
+    if enumerated or (certified is not None and certified >= CERTIFIED):
+        label = "certified"
+    elif ess < FEWEST_INDEPENDENT:
+        label = "collapsed"
+    elif looked_at is None or looked_at < (LOOKED_AT_DRAWN if drawn else LOOKED_AT_SELECTED):
+        label = "unknown"
+    else:
+        label = "estimated"
+    return Reliability(
+        label=label,
+        certified=certified,
+        log_evidence_error=math.inf if dead else math.sqrt(found.evidence),
+        probability_errors=tuple(np.sqrt(found.probabilities).tolist()),
+        ess=ess,
+        largest=found.largest,
+        looked_at=looked_at,
+        pareto_k=pareto_k(np.bincount(strata[0].unit, share, num_particles)) if drawn else None,
+    )

@@ -1,0 +1,194 @@
+"""Stated errors are the variances over all random choices, and labels follow from them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import genpareto
+
+import smc
+from smc import reliability
+from smc.reliability import (
+    pareto_k,
+    spread,
+    strata_of_founders,
+    strata_of_selections,
+)
+from smc.testing import ToyLM
+from tests.smc.test_bounds import PROMPT, TOY, masses, outcomes
+from tests.smc.test_walk import PROPOSALS, SometimesImpossible
+from tests.smc.toys import CONSTRAINTS, VOCABULARY
+
+# -- over all random choices -------------------------------------------------------------------
+
+
+def variances(
+    name: str, proposal: str, budget: int, lm: ToyLM = TOY, **options: Any
+) -> tuple[float, float]:
+    """The variance of the evidence over all walks, and the mean of the variances stated."""
+    automaton = CONSTRAINTS[name]()
+    found = outcomes(lm, automaton, budget, proposal=PROPOSALS[proposal](), **options)
+    evidence = math.fsum(masses(lm, PROMPT, automaton, budget).values())
+    true, stated = 0.0, 0.0
+    for probability, posterior in found:
+        assert posterior.log_evidence is not None
+        estimate = math.exp(posterior.log_evidence)
+        true += probability * (estimate - evidence) ** 2
+        if not posterior.dead:
+            error = estimate * posterior.reliability.log_evidence_error
+            stated += probability * error**2
+    return true, stated
+
+
+@pytest.mark.parametrize("proposal", ["gcd", "lcd", "lm", "tilted"])
+@pytest.mark.parametrize("particles", [2, 3])
+def test_without_resampling_the_variance_is_unbiased(proposal: str, particles: int) -> None:
+    true, stated = variances("few_words", proposal, 2, particles=particles, ess_threshold=0.0)
+    assert true > 1e-6
+    assert stated == pytest.approx(true)
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "options"),
+    [
+        ("few_words", 3, {"particles": 2, "ess_threshold": 1.0, "strata": "none"}),
+        ("a_star_b", 4, {"particles": 2, "ess_threshold": 1.0, "strata": "none"}),
+        ("few_words", 3, {"particles": 1, "algorithm": "discrete"}),
+        ("few_words", 3, {"particles": 2, "algorithm": "discrete"}),
+        ("a_star_b", 4, {"particles": 1, "algorithm": "discrete"}),
+        ("a_star_b", 4, {"particles": 2, "algorithm": "discrete"}),
+        ("a_star_b", 4, {"particles": 3, "algorithm": "discrete", "execution": "static"}),
+    ],
+)
+@pytest.mark.parametrize("proposal", ["gcd", "lcd"])
+def test_dependent_choices_leave_the_variance_conservative(
+    name: str, proposal: str, budget: int, options: dict[str, Any]
+) -> None:
+    true, stated = variances(name, proposal, budget, **options)
+    assert true > 1e-9
+    assert true * (1 - 1e-9) <= stated <= 2 * true
+
+
+def test_dead_prefixes_count_as_units() -> None:
+    lm = SometimesImpossible(VOCABULARY, seed=2)
+    for proposal in ("lm", "lcd"):
+        true, stated = variances("few_words", proposal, 2, lm=lm, particles=2, ess_threshold=0.0)
+        assert stated == pytest.approx(true)
+        true, stated = variances("few_words", proposal, 2, lm=lm, particles=2, algorithm="discrete")
+        assert true * (1 - 1e-9) <= stated
+
+
+# -- against the definition ----------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(0, 1)), min_size=1),
+    st.integers(4, 6),
+)
+def test_spread_is_its_formula(rows: list[tuple[int, int, float]], particles: int) -> None:
+    founder, text, weight = (np.array(column) for column in zip(*rows, strict=True))
+    if weight.sum() < 1e-3:
+        return
+    share = weight / weight.sum()
+    probabilities = np.bincount(text, share, minlength=3)
+    found = spread(share, text, probabilities, strata_of_founders(founder, particles))
+    units = np.zeros((particles, 4))
+    for i, y, part in zip(founder, text, share, strict=True):
+        units[i, 0] += part
+        units[i, 1 + y] += part
+    units[:, 1:] -= probabilities * units[:, :1]
+    expected = units.var(axis=0, ddof=1) * particles
+    assert found.evidence == pytest.approx(expected[0], abs=1e-9)
+    assert found.probabilities == pytest.approx(expected[1:], abs=1e-9)
+    assert found.largest == pytest.approx(np.bincount(founder, share).max())
+
+
+def test_candidates_are_told_apart_by_what_was_selected() -> None:
+    # Two steps; the second sequence was forced through a token between its selections.
+    tokens = np.array([[1, 2, 0, -1], [1, 5, 3, 0], [4, 0, -1, -1]])
+    no = 1.0
+    log_pi = np.array(
+        [[0.0, -0.5, no, no], [0.0, no, -0.5, no], [-0.25, no, no, no]], dtype=float
+    )
+    first, second = strata_of_selections(tokens, log_pi, np.array([2, 3]), np.array([0.5, 1.2]))
+    assert first.unit.tolist() == [-1, -1, 0]
+    assert (first.units, first.total) == (2, 0.5)
+    assert first.factor == pytest.approx([-math.expm1(-0.25)])
+    assert sorted(second.unit.tolist()) == [-1, 0, 1]
+    assert second.unit[2] == -1
+    assert second.factor == pytest.approx([-math.expm1(-0.5)] * 2)
+
+
+@pytest.mark.parametrize("shape", [0.1, 0.5, 1.0])
+def test_pareto_k_finds_the_shape_of_a_tail(shape: float) -> None:
+    draws = genpareto.rvs(shape, size=20_000, random_state=np.random.default_rng(0))
+    assert pareto_k(draws) == pytest.approx(shape, abs=0.12)
+
+
+def test_pareto_k_needs_a_tail() -> None:
+    assert pareto_k(np.ones(1000)) is None
+    assert pareto_k(np.arange(20.0)) is None
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+def sample(**options: Any) -> smc.Posterior:
+    automaton = CONSTRAINTS["few_words"]()
+    (found,) = smc.sample(TOY, [PROMPT], automaton, budget=3, **options)
+    return found
+
+
+def test_an_enumerated_posterior_is_certified_and_has_no_error() -> None:
+    options = {"algorithm": "discrete", "particles": 64, "count_finished": False, "floor": 0}
+    found = sample(proposal=smc.GCD(), **options)
+    assert found.enumerated
+    assert found.reliability.label == "certified"
+    assert found.reliability.log_evidence_error == 0
+    assert set(found.reliability.probability_errors) == {0.0}
+    assert found.reliability.ess == 64
+    for p, (low, high) in zip(found.probabilities, found.confidence_intervals, strict=True):
+        assert low <= p <= high <= low + 1e-4
+
+
+def test_one_particle_has_collapsed() -> None:
+    found = sample(proposal=smc.GCD(), particles=1)
+    assert found.reliability.label == "collapsed"
+    assert "collapsed" in repr(found)
+
+
+def test_without_bounds_nothing_is_known() -> None:
+    found = sample(proposal=smc.GCD(), particles=64, top_p=0.9)
+    assert found.reliability.label == "unknown"
+    assert found.reliability.certified is None
+    assert found.log_evidence_interval is None
+    assert "no log evidence" in repr(found)
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_intervals_lie_in_those_that_hold(algorithm: str) -> None:
+    found = sample(proposal=smc.GCD(), particles=3, algorithm=algorithm)
+    assert found.bounds is not None
+    assert found.intervals is not None
+    assert found.log_evidence_interval is not None
+    low, high = found.log_evidence_interval
+    assert found.bounds.log_lower <= low <= high <= found.bounds.log_upper
+    for inner, outer in zip(found.confidence_intervals, found.intervals, strict=True):
+        assert outer[0] <= inner[0] <= inner[1] <= outer[1]
+
+
+def test_repr_has_three_lines_at_most() -> None:
+    lines = repr(sample(proposal=smc.GCD(), particles=64)).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("Posterior (")
+    assert "+-" in lines[0]
+
+
+def test_every_label_says_what_to_do() -> None:
+    assert set(reliability.ADVICE) == {"certified", "estimated", "collapsed", "unknown"}
+    assert all(text.endswith(".") for text in reliability.ADVICE.values())
