@@ -112,13 +112,13 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
     """Yield problems with SmolLM2: tool names, dates and numbers."""
     from experiments.tool_calling.prompts import signature
-    from experiments.tool_calling.records import read_toolcalls
+    from experiments.tool_calling.records import read_xlam
 
     names = [f"real {k}" for k in range(count)]
     if set(names) <= done:
         return
     lm = load_smollm2()
-    records = read_toolcalls(Path("experiments/convergence/toolcalls.jsonl")).records
+    records = read_xlam("data/xlam/records_500_599.jsonl").records
     rng = random.Random(0)
     for k, name in enumerate(names):
         record, others = records[k % len(records)], rng.sample(records, 12)
@@ -166,7 +166,7 @@ def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
     """Yield a row for each setting; one without figures where the truth isn't known."""
     name, lm, prompt, constraint, budget = problem
     truth = None
-    for particles in (256, 4096) if name.startswith("random") else (128, 512):
+    for particles in (256, 4096) if name.startswith("random") else (128,):
         (truth,) = smc.sample(
             lm, [prompt], constraint, budget=budget, particles=particles, proposal=smc.GCD(),
             algorithm="discrete", floor=0, count_finished=False, max_rows=4096,

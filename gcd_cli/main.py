@@ -362,8 +362,8 @@ def sample(
 ) -> None:
     """Sample answers of a language model under a constraint, within a budget.
 
-    Prints every distinct answer with its estimated posterior probability, and an interval in which
-    the true one certainly lies. Exit code 1 if there is none, 2 if no text that satisfies the
+    Prints every distinct answer with its estimated posterior probability, the standard error, and
+    an interval in which the true one certainly lies; and how far to trust the estimates. Exit code 1 if there is none, 2 if no text that satisfies the
     constraint is as short as the budget.
 
     \b
@@ -384,14 +384,16 @@ def sample(
         proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
     )  # fmt: skip
     lines = [
-        (f"{a['probability']:.3f} ({_interval(a['interval'])})", a["text"])
+        (f"{a['probability']:.3f} +- {a['error']:.3f} ({_interval(a['interval'])})", a["text"])
         for a in found["answers"]
     ] or [("none", "every particle is dead: no answer was finished within the budget")]
     evidence = found["log_evidence"]
-    shown = "zero" if evidence is None else f"e^{evidence:.3f}"
+    error = found["log_evidence_error"]
+    shown = "zero" if evidence is None else f"e^({evidence:.3f} +- {error:.2g})"
     lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
     certified = math.floor(1000 * found["certified"]) / 1000
     lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
+    lines.append(("", f"{found['reliability']}: {found['advice']}"))
     _print(found, as_json, lines)
     _answer(bool(found["answers"]))
 

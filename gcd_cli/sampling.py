@@ -68,16 +68,24 @@ def draw(
         algorithm=algorithm,
         seed=seed,
     )
+    found = posterior.reliability
     return {
         "answers": [
-            {"text": text, "probability": probability, "interval": interval}
-            for text, probability, interval in zip(
-                posterior.texts, posterior.probabilities, posterior.intervals or (), strict=True
+            {"text": text, "probability": probability, "error": error, "interval": interval}
+            for text, probability, error, interval in zip(
+                posterior.texts,
+                posterior.probabilities,
+                found.probability_errors,
+                posterior.intervals or (),
+                strict=True,
             )
         ],
         "certified": posterior.certified,
         "log_evidence": None if posterior.dead else posterior.log_evidence,
-        "ess": posterior.ess,
+        "log_evidence_error": None if posterior.dead else found.log_evidence_error,
+        "reliability": found.label,
+        "advice": found.advice,
+        "ess": found.ess,
         "valid": posterior.valid,
         "complete": posterior.complete,
         "lm_calls": posterior.diagnostics.lm_calls,

@@ -352,7 +352,11 @@ def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Post
         "best": posterior.best,
         "best_correct": bool(correct) and correct[posterior.texts.index(posterior.best)],
         "log_evidence": None if posterior.dead else posterior.log_evidence,
+        "log_evidence_error": None if posterior.dead else posterior.reliability.log_evidence_error,
+        "certified": posterior.certified,
+        "reliability": posterior.reliability.label,
         "ess": posterior.ess,
+        "independent": posterior.reliability.ess,
         "lm_calls": posterior.diagnostics.lm_calls,
         "tokens": posterior.diagnostics.tokens,
         # A method that leaves the language model alone does not even read the prompt.

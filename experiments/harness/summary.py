@@ -220,6 +220,7 @@ def _record(
         **with_interval_of("valid", itemgetter("valid")),
         **{key: _mean(r[key] for r in group) for key in _OF_SOME if key in group[0]},
         "dead": sum(r["dead"] for r in group),
+        **_reliability(group),
         # The answers of a pool were not drawn: its ESS is no share of N.
         "ess_fraction": None
         if is_discrete(arm.algorithm)
@@ -236,6 +237,17 @@ def _record(
     for name, value in measures.items():
         record |= with_interval_of(name, value)
     return record
+
+
+def _reliability(group: Sequence[Row]) -> dict[str, float | None]:
+    """Average how far posteriors can be trusted; rows of earlier versions don't say."""
+    told = [row for row in group if "reliability" in row]
+    if not told:
+        return {}
+    return {
+        "certified": _mean(row["certified"] for row in told if row["certified"] is not None),
+        "reliable": _mean(row["reliability"] in ("certified", "estimated") for row in told),
+    }
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> Table:
@@ -256,6 +268,14 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
             "complete %": number(100 * s["complete"], 1),
             "particles finished %": number(100 * s["share_finished"], 1),
             "enumerated %": number(100 * s["enumerated"], 1),
+            **(
+                {
+                    "certified %": number(s["certified"] and 100 * s["certified"], 1),
+                    "reliable %": number(100 * s["reliable"], 1),
+                }
+                if "reliable" in s
+                else {}
+            ),
             "dead rows": s["dead"],
             "ESS/N": number(s["ess_fraction"], 2),
             "evidence found %": share_of_evidence(s),

@@ -81,7 +81,8 @@ function showAnswers() {
     ...own.map((row) => el("div", { class: "answer" },
       el("span", {}, `${armTitle(armOf(row))}, N=${row.particles}${row.repeat ? `, repeat ${row.repeat}` : ""}`),
       el("span", { class: outcomeOf(row) }, outcomeOf(row),
-        row.answers?.[0] ? ` ${number(row.answers[0].probability, 2)}` : ""),
+        row.answers?.[0] ? ` ${number(row.answers[0].probability, 2)}` : "",
+        row.reliability ? `, ${row.reliability}` : ""),
       el("span", { class: `text${row.dead ? " over" : ""}` }, textOf(row)))))));
   byId("more").hidden = found.length <= answers.shown;
 }
