@@ -363,8 +363,8 @@ def sample(
     """Sample answers of a language model under a constraint, within a budget.
 
     Prints every distinct answer with its estimated posterior probability, and an interval in which
-    the true one certainly lies. Exit code 1 if there is none, 2 if no text that satisfies the
-    constraint is as short as the budget.
+    the true one certainly lies; of JSON answers, the same for the values of each field. Exit code 1
+    if there is none, 2 if no text that satisfies the constraint is as short as the budget.
 
     \b
     Examples:
@@ -377,16 +377,16 @@ def sample(
 
     language, automaton = _sources(given, kind, options, model, budget)
     gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
-    from gcd_cli.sampling import draw
+    from gcd_cli.sampling import draw, field_lines, rounded
 
     found = draw(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
         proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
     )  # fmt: skip
     lines = [
-        (f"{a['probability']:.3f} ({_interval(a['interval'])})", a["text"])
-        for a in found["answers"]
+        (f"{a['probability']:.3f} ({rounded(a['interval'])})", a["text"]) for a in found["answers"]
     ] or [("none", "every particle is dead: no answer was finished within the budget")]
+    lines += field_lines(found["fields"])
     evidence = found["log_evidence"]
     shown = "zero" if evidence is None else f"e^{evidence:.3f}"
     lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
@@ -394,12 +394,6 @@ def sample(
     lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
     _print(found, as_json, lines)
     _answer(bool(found["answers"]))
-
-
-def _interval(interval: tuple[float, float]) -> str:
-    """The ends with three digits, rounded outwards."""
-    low, high = interval
-    return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
 
 
 def _sources(

@@ -29,6 +29,7 @@ from warnings import warn
 from smc.bounds import Bounds
 from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
+from smc.fields import Field, FieldValue
 from smc.interface import sample
 from smc.models.protocol import (
     LanguageModel,
@@ -83,6 +84,8 @@ __all__ = [
     "Drafter",
     "Draw",
     "Expectation",
+    "Field",
+    "FieldValue",
     "GreedyClose",
     "Guide",
     "HMMLookahead",

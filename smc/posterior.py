@@ -29,6 +29,7 @@ import torch
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.bounds import Bounds, bounds_of
 from smc.draw import Keys, Purpose, categorical, uniform
+from smc.fields import Field, fields_of
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,19 @@ class Posterior:
             return None
         found = _log_p_found(self.particles)
         return tuple(self.bounds.of_text(found.get(each, -math.inf)) for each in self.answers)
+
+    def fields(self) -> dict[str, Field]:
+        """Return the distribution of the value at every JSON pointer that some answer has.
+
+        The keys are JSON pointers (RFC 6901) in document order, `""` for the whole answer; there
+        are none when dead. See `smc.Field`.
+
+        Raises:
+            ValueError: an answer is not JSON.
+        """
+        found = _log_p_found(self.particles)
+        log_found = [found.get(answer, -math.inf) for answer in self.answers]
+        return fields_of(self.texts, self.probabilities, log_found, self.bounds)
 
     def expectation(self, score: Callable[[str], float | int]) -> float:
         """Return the posterior-weighted score, the sum of probability · score; zero when dead."""
