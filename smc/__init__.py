@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from smc.bounds import Bounds
+from smc.distributions import distribution
 from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
 from smc.fields import Field, FieldValue
@@ -104,6 +105,7 @@ __all__ = [
     "Twisted",
     "Weights",
     "check_prompts",
+    "distribution",
     "generate",
     "sample",
     "search",
