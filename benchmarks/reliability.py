@@ -202,7 +202,8 @@ def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
             "old_ess": found.ess, "tokens": found.diagnostics.tokens, "texts": pairs,
             "error": found.reliability.log_evidence_error, "ess": found.reliability.ess,
             "largest": found.reliability.largest, "certified": found.certified,
-            "looked_at": found.reliability.looked_at, "pareto_k": found.reliability.pareto_k, "enumerated": found.enumerated,
+            "looked_at": found.reliability.looked_at, "pareto_k": found.reliability.pareto_k,
+            "enumerated": found.enumerated,
         }  # fmt: skip
 
 

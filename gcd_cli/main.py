@@ -363,8 +363,9 @@ def sample(
     """Sample answers of a language model under a constraint, within a budget.
 
     Prints every distinct answer with its estimated posterior probability, the standard error, and
-    an interval in which the true one certainly lies; and how far to trust the estimates. Exit code 1 if there is none, 2 if no text that satisfies the
-    constraint is as short as the budget.
+    an interval in which the true one certainly lies; of JSON answers, the same for the values of
+    each field; and how far to trust the estimates. Exit code 1 if there is none, 2 if no text that
+    satisfies the constraint is as short as the budget.
 
     \b
     Examples:
@@ -377,16 +378,16 @@ def sample(
 
     language, automaton = _sources(given, kind, options, model, budget)
     gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
-    from gcd_cli.sampling import draw
+    from gcd_cli.sampling import draw, estimated, field_lines, rounded
 
     found = draw(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
         proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
     )  # fmt: skip
     lines = [
-        (f"{a['probability']:.3f} +- {a['error']:.3f} ({_interval(a['interval'])})", a["text"])
-        for a in found["answers"]
+        (f"{estimated(a)} ({rounded(a['interval'])})", a["text"]) for a in found["answers"]
     ] or [("none", "every particle is dead: no answer was finished within the budget")]
+    lines += field_lines(found["fields"])
     evidence = found["log_evidence"]
     error = found["log_evidence_error"]
     shown = "zero" if evidence is None else f"e^({evidence:.3f} +- {error:.2g})"
@@ -396,12 +397,6 @@ def sample(
     lines.append(("", f"{found['reliability']}: {found['advice']}"))
     _print(found, as_json, lines)
     _answer(bool(found["answers"]))
-
-
-def _interval(interval: tuple[float, float]) -> str:
-    """The ends with three digits, rounded outwards."""
-    low, high = interval
-    return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
 
 
 def _sources(

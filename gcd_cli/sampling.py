@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from safetensors import SafetensorError
@@ -80,6 +82,7 @@ def draw(
                 strict=True,
             )
         ],
+        "fields": _fields(posterior),
         "certified": posterior.certified,
         "log_evidence": None if posterior.dead else posterior.log_evidence,
         "log_evidence_error": None if posterior.dead else found.log_evidence_error,
@@ -91,6 +94,46 @@ def draw(
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
     }
+
+
+def _fields(posterior: smc.Posterior) -> dict[str, Any]:
+    """Return what `Posterior.fields` says, by JSON pointer; nothing unless answers are JSON."""
+    try:
+        return {pointer: asdict(field) for pointer, field in posterior.fields().items()}
+    except ValueError:
+        return {}
+
+
+def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    """Make the lines of a table of fields: for each field with a scalar value, its values."""
+    lines = []
+    for pointer, field in fields.items():
+        values = [(each["value"], each) for each in field["values"] if each["value"][0] not in "[{"]
+        if not pointer or not values:
+            continue
+        if field["absent"] > 0:
+            absent = {
+                "probability": field["absent"],
+                "error": field["absent_error"],
+                "interval": field["absent_interval"],
+            }
+            values.append(("(absent)", absent))
+        lines += [
+            (f"{estimated(each)} ({rounded(each['interval'])})", f"{pointer} {value}")
+            for value, each in values
+        ]
+    return lines
+
+
+def estimated(found: dict[str, Any]) -> str:
+    """Write a probability and its standard error."""
+    return f"{found['probability']:.3f} +- {found['error']:.3f}"
+
+
+def rounded(interval: tuple[float, float]) -> str:
+    """Write the ends with three digits, rounded outwards."""
+    low, high = interval
+    return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
 
 
 def _pgcd(directory: str, vocabulary: gcd.Vocabulary) -> smc.Proposal[Any]:

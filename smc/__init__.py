@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from smc.bounds import Bounds
+from smc.distributions import distribution
 from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
+from smc.fields import Field, FieldValue
 from smc.interface import sample
 from smc.models.protocol import (
     LanguageModel,
@@ -83,6 +85,8 @@ __all__ = [
     "Drafter",
     "Draw",
     "Expectation",
+    "Field",
+    "FieldValue",
     "GreedyClose",
     "Guide",
     "HMMLookahead",
@@ -101,6 +105,7 @@ __all__ = [
     "Twisted",
     "Weights",
     "check_prompts",
+    "distribution",
     "generate",
     "sample",
     "search",

@@ -32,6 +32,7 @@ allowed within the budget.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,6 +93,19 @@ class Bounds:
         """
         low, certified = self._share(log_p - ROUNDING), self.certified
         return low, min(1.0, 1.0 - certified + self._share(log_p + 2 * ROUNDING))
+
+    def of_texts(self, log_p: Iterable[float]) -> tuple[float, float]:
+        """Return an interval for the posterior probability of a set of texts.
+
+        Args:
+            log_p: as for `of_text`, of each text of the set that was found; texts of the set that
+                were not found may be in what is open.
+        """
+        values = sorted(log_p)
+        top = values[-1] if values else -math.inf
+        if top == -math.inf:
+            return self.of_text(top)
+        return self.of_text(top + math.log(math.fsum(math.exp(each - top) for each in values)))
 
     def _share(self, log_p: float) -> float:
         """Return exp(log_p) / upper; one where upper is zero."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
@@ -19,6 +20,19 @@ def check_model(lm: object) -> None:
             f"lm is {type(lm).__name__}, not a smc.LanguageModel; make one of a model of "
             "transformers by smc.TransformersLM(model, tokenizer)"
         )
+
+
+def check_list(prompts: object) -> None:
+    """Raise ValueError where one prompt was given, or a mapping, and not a list of prompts."""
+    if isinstance(prompts, str):
+        raise ValueError("prompts is a single string; give a list of prompts")
+    if isinstance(prompts, Mapping):
+        raise ValueError(
+            f"prompts is {type(prompts).__name__} of {', '.join(map(str, prompts))}; give a list "
+            "of texts, or of lists of token ids"
+        )
+    if not isinstance(prompts, Iterable) or any(isinstance(each, Integral) for each in prompts):
+        raise ValueError("prompts is a list of token ids; give a list of such lists")
 
 
 def check_lifted(automaton: object, example: int | None = None) -> None:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from numbers import Integral
 from typing import Any, Unpack
 
 import torch
@@ -24,7 +23,7 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.algorithms import Options
 from smc.batches import Room, in_batches
-from smc.checks import check_example, check_lifted, check_model
+from smc.checks import check_example, check_lifted, check_list, check_model
 from smc.drafters import Drafter
 from smc.draw import CounterDraw, Draw
 from smc.execution import Executor, executor_of
@@ -116,15 +115,7 @@ def sample(
         FloatingPointError: the model's log-probabilities are not numbers.
     """
     check_model(lm)
-    if isinstance(prompts, str):
-        raise ValueError("prompts is a single string; give a list of prompts")
-    if isinstance(prompts, Mapping):
-        raise ValueError(
-            f"prompts is {type(prompts).__name__} of {', '.join(map(str, prompts))}; give a list "
-            "of texts, or of lists of token ids"
-        )
-    if any(isinstance(prompt, Integral) for prompt in prompts):
-        raise ValueError("prompts is a list of token ids; give a list of such lists")
+    check_list(prompts)
     names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
     automata: Sequence[TokenAutomaton] = [constraint] * len(prompts)  # type: ignore[list-item]
     if isinstance(constraint, Sequence) and not isinstance(constraint, str):

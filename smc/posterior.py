@@ -30,7 +30,8 @@ import torch
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.bounds import Bounds, bounds_of
 from smc.draw import Keys, Purpose, categorical, uniform
-from smc.reliability import Reliability, Stratum, reliability_of, strata_of_founders
+from smc.fields import Field, fields_of
+from smc.reliability import Ancestry, Reliability, Stratum, reliability_of
 
 SHOWN = 60
 """Characters of a text in `repr`."""
@@ -126,6 +127,7 @@ class Posterior:
         reliability: standard errors of it all, and a label.
         bounds: of the evidence, which hold whatever was drawn (`smc.Bounds`); None with top_p < 1,
             or where the proposal doesn't say where its prefixes are in the automaton.
+        ancestry: what the particles descend from (`smc.reliability`); None if they weren't drawn.
     """
 
     answers: tuple[bytes, ...]
@@ -140,6 +142,7 @@ class Posterior:
     diagnostics: Diagnostics
     reliability: Reliability
     bounds: Bounds | None = None
+    ancestry: Ancestry | None = None
 
     @property
     def dead(self) -> bool:
@@ -228,11 +231,30 @@ class Posterior:
             lines[-1] += f" and {len(self.texts) - 2} more"
         return "\n".join(lines)
 
+    def _errors(self, group: Sequence[int], count: int) -> list[float]:
+        """Return the standard error of the probability of each group of texts."""
+        if self.ancestry is None:  # enumerated, or not a random sample
+            return [max(self.reliability.probability_errors, default=0.0)] * count
+        return self.ancestry.errors(group, count)
+
     @property
     def _evidence(self) -> str:
         if self.log_evidence is None:
             return "no log evidence"
         return f"log evidence {self.log_evidence:.3f} +- {self.reliability.log_evidence_error:.2g}"
+
+    def fields(self) -> dict[str, Field]:
+        """Return the distribution of the value at every JSON pointer that some answer has.
+
+        The keys are JSON pointers (RFC 6901) in document order, `""` for the whole answer; there
+        are none when dead. See `smc.Field`.
+
+        Raises:
+            ValueError: an answer is not JSON.
+        """
+        found = _log_p_found(self.particles)
+        log_found = [found.get(answer, -math.inf) for answer in self.answers]
+        return fields_of(self.texts, self.probabilities, self._errors, log_found, self.bounds)
 
     def expectation(self, score: Callable[[str], float | int]) -> float:
         """Return the posterior-weighted score, the sum of probability · score; zero when dead."""
@@ -271,7 +293,7 @@ def posterior(
     Args:
         exact: whether p_lm was left as it is.
         log_mass: log of the probability of what was found or left open; None if it is not known.
-        strata: the units that the sequences descend from; None if they are independent.
+        strata: the units that the sequences descend from; None if they are no random sample.
         num_particles: N; None if each sequence is one.
     """
     top = max((sample.log_weight for sample in samples), default=-math.inf)
@@ -286,16 +308,18 @@ def posterior(
     bounds = None
     if log_mass is not None:
         bounds = bounds_of(_log_sum(_log_p_found(samples).values()), log_mass)
-    probabilities = tuple(share / total for _, share in ranked)
-    number = {answer: i for i, (answer, _) in enumerate(ranked)}
-    if strata is None:
-        strata = strata_of_founders(np.arange(len(samples)), len(samples))
-    log_weights = np.array([sample.log_weight for sample in samples], dtype=float)
+    ancestry = None
+    if strata is not None and alive:
+        number = {answer: i for i, (answer, _) in enumerate(ranked)}
+        log_weights = np.array([sample.log_weight for sample in samples], dtype=float)
+        ancestry = Ancestry(
+            np.exp(log_weights - top) / total,
+            np.array([number.get(sample.answer, 0) for sample in samples], dtype=np.int64),
+            tuple(strata),
+        )
     reliability = reliability_of(
-        np.exp(log_weights - top) / total if alive else np.zeros(len(samples)),
-        np.array([number.get(sample.answer, 0) for sample in samples], dtype=np.int64),
-        probabilities,
-        strata,
+        ancestry,
+        len(ranked),
         num_particles=num_particles or max(1, len(samples)),
         log_evidence=log_evidence,
         bounds=bounds,
@@ -303,7 +327,7 @@ def posterior(
     )
     return Posterior(
         answers=tuple(answer for answer, _ in ranked),
-        probabilities=probabilities,
+        probabilities=tuple(share / total for _, share in ranked),
         log_evidence=log_evidence if exact else None,
         ess=ess,
         complete=bool(alive) and all(sample.finished for sample in alive),
@@ -314,6 +338,7 @@ def posterior(
         diagnostics=diagnostics,
         reliability=reliability,
         bounds=bounds,
+        ancestry=ancestry,
     )
 
 

@@ -119,7 +119,7 @@ class Spread(NamedTuple):
 
     Attributes:
         evidence: relative variance of the evidence.
-        probabilities: variance of the probability of each text.
+        probabilities: variance of the probability of each group.
         largest: the largest a_i x_i, the share of the evidence that rests on one unit.
     """
 
@@ -128,42 +128,52 @@ class Spread(NamedTuple):
     largest: float
 
 
-def spread(
-    share: Float64[np.ndarray, "M"],
-    text: Int64[np.ndarray, "M"],
-    probabilities: Float64[np.ndarray, "K"],
-    strata: Sequence[Stratum],
-) -> Spread:
-    """Compute the variances of the evidence and of each text's probability.
+class Ancestry(NamedTuple):
+    """The weights of the sequences, and the units that they descend from.
 
-    Args:
+    Attributes:
         share: weight of each sequence, divided by the sum of all.
         text: index of each sequence's text.
-        probabilities: of the texts, the sum of the shares of each.
         strata: what is compared.
     """
-    K, P = len(probabilities), probabilities
-    evidence, variance, largest = 0.0, np.zeros(K), 0.0
-    for stratum in strata if K else ():
-        some = stratum.unit >= 0
-        a = stratum.factor
-        x = np.bincount(stratum.unit[some], share[some], minlength=len(a))
-        largest = max(largest, float((a * x).max(initial=0)))
-        alone = stratum.units < 2
-        scale = 1.0 if alone else stratum.units / (stratum.units - 1)
-        centre = 0.0 if alone else 1 / stratum.total
-        squares = float(a @ x**2)
-        evidence += scale * max(0.0, squares - centre * float(a @ x) ** 2)
-        # x_i(y) = S_i(y) - P(y) S_i, expanded, as most pairs of unit and text are zero.
-        pair, where = np.unique(stratum.unit[some] * K + text[some], return_inverse=True)
-        both = np.bincount(where, share[some], minlength=len(pair))
-        unit, of = pair // K, pair % K
-        product = np.bincount(of, a[unit] * both * x[unit], minlength=K)
-        mean = np.bincount(of, a[unit] * both, minlength=K) - P * float(a @ x)
-        own = np.bincount(of, a[unit] * both**2, minlength=K)
-        square = own - 2 * P * product + P**2 * squares
-        variance += scale * np.maximum(0.0, square - centre * mean**2)
-    return Spread(evidence, variance, largest)
+
+    share: Float64[np.ndarray, "M"]
+    text: Int64[np.ndarray, "M"]
+    strata: tuple[Stratum, ...]
+
+    def spread(self, group: Int64[np.ndarray, "L"], count: int) -> Spread:
+        """Compute the variances of the evidence, and of the probabilities of groups of texts.
+
+        Args:
+            group: the group that each text is in, from 0 to K - 1.
+            count: K, the number of groups.
+        """
+        share, strata, K = self.share, self.strata, count
+        of_sequence = group[self.text]
+        P = np.bincount(of_sequence, share, minlength=K)
+        evidence, variance, largest = 0.0, np.zeros(K), 0.0
+        for unit, a, units, total, _ in strata:
+            some = unit >= 0
+            x = np.bincount(unit[some], share[some], minlength=len(a))
+            largest = max(largest, float((a * x).max(initial=0)))
+            scale = 1.0 if units < 2 else units / (units - 1)
+            centre = 0.0 if units < 2 else 1 / total
+            squares = float(a @ x**2)
+            evidence += scale * max(0.0, squares - centre * float(a @ x) ** 2)
+            # x_i(y) = S_i(y) - P(y) S_i, expanded, as most pairs of unit and group are zero.
+            pair, where = np.unique(unit[some] * K + of_sequence[some], return_inverse=True)
+            part = np.bincount(where, share[some], minlength=len(pair))
+            i, y = pair // K, pair % K
+            product = np.bincount(y, a[i] * part * x[i], minlength=K)
+            mean = np.bincount(y, a[i] * part, minlength=K) - P * float(a @ x)
+            own = np.bincount(y, a[i] * part**2, minlength=K)
+            square = own - 2 * P * product + P**2 * squares
+            variance += scale * np.maximum(0.0, square - centre * mean**2)
+        return Spread(evidence, variance, largest)
+
+    def errors(self, group: Sequence[int], count: int) -> list[float]:
+        """Return the standard error of the probability of each group of texts; see `spread`."""
+        return np.sqrt(self.spread(np.array(group, dtype=np.int64), count).probabilities).tolist()
 
 
 def pareto_k(shares: Float64[np.ndarray, "N"]) -> float | None:
@@ -200,7 +210,7 @@ class Reliability:
     Attributes:
         label: "certified", "estimated", "collapsed" or "unknown"; `advice` explains it.
         certified: share of the posterior that was certainly found; None without bounds.
-        log_evidence_error: standard error of the log evidence, in nats; inf when dead.
+        log_evidence_error: standard error of the log evidence, in nats; inf where it is unknown.
         probability_errors: standard error of the probability of each text.
         ess: effective sample size: independent particles of equal weight with the same relative
             variance of the evidence, at most N. `Posterior.ess` doesn't see that resampled
@@ -246,10 +256,8 @@ ADVICE = {
 
 
 def reliability_of(
-    share: Float64[np.ndarray, "M"],
-    text: Int64[np.ndarray, "M"],
-    probabilities: Sequence[float],
-    strata: Sequence[Stratum],
+    ancestry: Ancestry | None,
+    num_texts: int,
     *,
     num_particles: int,
     log_evidence: float,
@@ -259,35 +267,47 @@ def reliability_of(
     """Compute the errors of a posterior, and its label.
 
     Args:
-        share, text, probabilities, strata: as in `spread`.
+        ancestry: of its sequences; None where they are no random sample.
+        num_texts: how many texts it has.
         num_particles: N.
         log_evidence: its estimate.
         bounds: of the evidence.
         enumerated: whether nothing was left out.
     """
-    found = spread(share, text, np.array(probabilities, dtype=float), strata)
-    dead = not len(probabilities)
-    ess = 0.0 if dead else max(1.0, 1 / (found.evidence + 1 / num_particles))
-    drawn = any(stratum.is_of_founders for stratum in strata)
+    if ancestry is None:
+        exact = enumerated and num_texts > 0
+        error = 0.0 if exact else math.inf
+        found = Spread(error, np.full(num_texts, error), 0.0)
+    else:
+        found = ancestry.spread(np.arange(num_texts), num_texts)
+    ess = max(1.0, 1 / (found.evidence + 1 / num_particles)) if num_texts else 0.0
+    drawn = ancestry is not None and any(each.is_of_founders for each in ancestry.strata)
     looked_at = None
     if bounds is not None and bounds.log_upper > -math.inf:
         looked_at = math.exp(min(0.0, log_evidence - bounds.log_upper))
     certified = None if bounds is None else bounds.certified
     if enumerated or (certified is not None and certified >= CERTIFIED):
         label = "certified"
-    elif ess < FEWEST_INDEPENDENT:
+    elif not num_texts or (ancestry is not None and ess < FEWEST_INDEPENDENT):
         label = "collapsed"
-    elif looked_at is None or looked_at < (LOOKED_AT_DRAWN if drawn else LOOKED_AT_SELECTED):
+    elif (
+        ancestry is None
+        or looked_at is None
+        or looked_at < (LOOKED_AT_DRAWN if drawn else LOOKED_AT_SELECTED)
+    ):
         label = "unknown"
     else:
         label = "estimated"
+    k = None
+    if drawn and ancestry is not None:
+        k = pareto_k(np.bincount(ancestry.strata[0].unit, ancestry.share, num_particles))
     return Reliability(
         label=label,
         certified=certified,
-        log_evidence_error=math.inf if dead else math.sqrt(found.evidence),
+        log_evidence_error=math.sqrt(found.evidence),
         probability_errors=tuple(np.sqrt(found.probabilities).tolist()),
         ess=ess,
         largest=found.largest,
         looked_at=looked_at,
-        pareto_k=pareto_k(np.bincount(strata[0].unit, share, num_particles)) if drawn else None,
+        pareto_k=k,
     )

@@ -1,17 +1,20 @@
-"""Prefixes of one prompt are read in any order, each from where it parts from those read last.
+"""Prefixes of a prompt are read in any order, each from where it parts from those read last.
 
 A search goes on now here, now there in the tree of prefixes. The language model's rows are those
 that were read last; a prefix that is wanted becomes a copy of the row that has the longest
 beginning of it, cut back to that, and the rest is read in one pass. Where every prefix goes on from
-one that was read just before, that is one token each.
+one that was read just before, that is one token each. `TreeReader` does so for several prompts at
+once, and keeps rows that it is told to keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from smc.eager import MOST_READ
@@ -113,3 +116,155 @@ class PrefixReader:
     def _tempered(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
         """Return p_lm at the temperature; at most one, whatever rounding makes of it."""
         return refusing_nan(at_temperature(log_p, self._temperature)).clamp(max=0)
+
+
+class Run(NamedTuple):
+    """A prefix to read, and what is asked about it.
+
+    Attributes:
+        example: the prompt that it goes on from.
+        ids: its tokens.
+        known: how many of them, from the first on, were read before.
+        asked: after each of the other tokens in turn, the next tokens whose log-probability is
+            wanted.
+    """
+
+    example: int
+    ids: tuple[int, ...]
+    known: int
+    asked: list[Int[np.ndarray, "_"]]
+
+
+class TreeReader:
+    """A language model that reads prefixes of several prompts, and keeps some of them in its cache.
+
+    Args:
+        lm: the language model.
+        prompts: token ids; they are read at once.
+        temperature: of the log-probabilities that are returned.
+
+    Attributes:
+        tokens: tokens read beyond each prompt.
+        passes: forward passes in which something was read for each prompt, that of the prompt
+            included.
+        eps: machine epsilon of the model's log-probabilities.
+
+    Raises:
+        FloatingPointError: log-probabilities are not numbers.
+    """
+
+    def __init__(
+        self, lm: LanguageModel, prompts: Sequence[Sequence[int]], temperature: float
+    ) -> None:
+        self._device, self._temperature = lm.device, temperature
+        self._size = lm.vocabulary.size
+        self._rows, first = lm.prefill(prompts)
+        check_log_p(first, self._size, len(prompts))
+        self._first = refusing_nan(at_temperature(first, temperature))
+        self._held: list[tuple[int, tuple[int, ...]]] = [
+            (example, ()) for example in range(len(prompts))
+        ]
+        self.eps = float(torch.finfo(self._first.dtype).eps)
+        self.tokens = [0] * len(prompts)
+        self.passes = [1] * len(prompts)
+
+    def first(self, asked: Sequence[Int[np.ndarray, "_"]]) -> list[Float64[np.ndarray, "_"]]:
+        """Return the log-probabilities of some first tokens after each prompt."""
+        return _gather(self._first, asked)
+
+    def read(
+        self, runs: Sequence[Run], keep: Iterable[tuple[int, tuple[int, ...]]]
+    ) -> list[list[Float64[np.ndarray, "_"]]]:
+        """Read prefixes in one forward pass, or in several if it would return too much.
+
+        Args:
+            runs: different prefixes, each with at least one token that was not read before.
+            keep: examples and prefixes that are likely to be gone on from later; what the cache has
+                of them is kept. An example that is neither here nor among the runs is forgotten.
+
+        Returns:
+            The log-probabilities that each run asks for.
+        """
+        at = {
+            (example, ids[:t]): row
+            for row, (example, ids) in enumerate(self._held)
+            for t in range(len(ids) + 1)
+        }
+
+        def nearest(example: int, ids: tuple[int, ...]) -> tuple[int, int]:
+            return next(
+                (at[example, ids[:t]], t)
+                for t in range(len(ids), -1, -1)
+                if (example, ids[:t]) in at
+            )
+
+        in_runs = {(run.example, run.ids[:t]) for run in runs for t in range(len(run.ids))}
+        kept = sorted({nearest(*each)[0] for each in keep if each not in in_runs})
+        source, shared = zip(
+            *(nearest(run.example, run.ids[: run.known]) for run in runs), strict=True
+        )
+        self._rows.reorder(torch.tensor([*kept, *source], device=self._device))
+        held = [len(self._held[row][1]) for row in (*kept, *source)]
+        lengths = [*held[: len(kept)], *shared]
+        if lengths != held:
+            self._rows.truncate(torch.tensor(lengths, device=self._device))
+        self._held = [self._held[row] for row in kept] + [(run.example, run.ids) for run in runs]
+        for example in {run.example for run in runs}:
+            self.passes[example] += 1
+
+        pieces = [()] * len(kept) + [
+            run.ids[begin:] for run, begin in zip(runs, shared, strict=True)
+        ]
+        found: list[list[Float64[np.ndarray, "_"]]] = [[] for _ in runs]
+        most = max(1, MOST_READ // (len(pieces) * self._size))
+        for offset in range(0, max(map(len, pieces)), most):
+            parts = [piece[offset : offset + most] for piece in pieces]
+            self._extend(parts, len(kept), offset, shared, runs, found)
+        return found
+
+    def _extend(
+        self,
+        parts: Sequence[tuple[int, ...]],
+        num_kept: int,
+        offset: int,
+        shared: Sequence[int],
+        runs: Sequence[Run],
+        found: Sequence[list[Float64[np.ndarray, "_"]]],
+    ) -> None:
+        """Append these tokens to the rows, and add what is asked about them to `found`."""
+        width = max(map(len, parts))
+        out = self._rows.extend(
+            torch.tensor([(*part, *[0] * (width - len(part))) for part in parts],
+                         device=self._device),
+            torch.tensor([len(part) for part in parts], device=self._device),
+        )  # fmt: skip
+        check_log_p(out, self._size, len(parts), width)
+        rows: list[int] = []
+        columns: list[int] = []
+        owner: list[int] = []
+        asked: list[Int[np.ndarray, "_"]] = []
+        for number, run in enumerate(runs):
+            part = parts[num_kept + number]
+            self.tokens[run.example] += len(part)
+            begin = shared[number] + offset  # tokens of the run before this part
+            for column in range(max(0, run.known - begin), len(part)):
+                rows.append(num_kept + number)
+                columns.append(column)
+                owner.append(number)
+                asked.append(run.asked[begin + column - run.known])
+        if asked:
+            index = torch.tensor([rows, columns], device=self._device)
+            log_p = refusing_nan(at_temperature(out[index[0], index[1]], self._temperature))
+            for number, values in zip(owner, _gather(log_p, asked), strict=True):
+                found[number].append(values)
+
+
+def _gather(
+    log_p: Float[Tensor, "R V"], asked: Sequence[Int[np.ndarray, "_"]]
+) -> list[Float64[np.ndarray, "_"]]:
+    """Bring the log-probabilities of some tokens of each row to the host; they are at most 0."""
+    sizes = [len(each) for each in asked]
+    row = np.repeat(np.arange(len(asked)), sizes)
+    index = torch.from_numpy(np.stack([row, np.concatenate(asked)])).to(log_p.device)
+    values = log_p[index[0], index[1]].double().clamp(max=0).cpu().numpy()
+    return np.split(values, np.cumsum(sizes)[:-1])

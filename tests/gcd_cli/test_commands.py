@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from hypothesis import strategies as st
 import gcd
 from gcd_cli import explaining, sources
 from gcd_cli.main import _LANGUAGE_OPTIONS, main
+from gcd_cli.sampling import field_lines
+from smc.bounds import Bounds
+from smc.fields import fields_of
 from tests.gcd.oracles import byte_automata
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -357,9 +361,41 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     ]
     shown = run(*arguments, *options, "--proposal", proposal).output
     low, high = posterior.intervals[0]
-    assert re.search(r"\d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", shown)
+    assert re.search(r"\d\.\d{3} \+- \d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", shown)
     assert f"at least {math.floor(1000 * posterior.certified) / 1000:.3f} of the posterior" in shown
     assert 0 <= low <= high <= 1
+
+
+def test_the_fields_of_json_answers_are_shown() -> None:
+    arguments = ["sample", ALARM, "--model", MODEL, "--budget", "24", "--particles", "4"]
+    found = report(*arguments)
+    hour = found["fields"]["/hour"]
+    shares: dict[str, float] = {}
+    for answer in found["answers"]:
+        value = str(json.loads(answer["text"])["hour"])
+        shares[value] = shares.get(value, 0.0) + answer["probability"]
+    assert {each["value"]: each["probability"] for each in hour["values"]} == pytest.approx(shares)
+    low, high = hour["values"][0]["interval"]
+    assert 0 <= low <= high <= 1
+    lines = field_lines(found["fields"])
+    assert [name for _, name in lines if name.startswith("/hour")] == [
+        f"/hour {each['value']}" for each in hour["values"]
+    ]
+    assert all(
+        re.fullmatch(r"\d\.\d{3} \+- \d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", shown)
+        for shown, _ in lines
+    )
+
+
+def test_a_field_that_is_not_in_every_answer_has_a_line_for_that() -> None:
+    texts, log_p = ['{"a":1,"b":[2]}', "{}"], [math.log(0.25), math.log(0.5)]
+    fields = fields_of(texts, [1 / 3, 2 / 3], log_p, Bounds(math.log(0.75), math.log(0.8)))
+    assert field_lines({pointer: asdict(field) for pointer, field in fields.items()}) == [
+        ("0.333 (0.312 to 0.376)", "/a 1"),
+        ("0.667 (0.624 to 0.688)", "/a (absent)"),
+        ("0.333 (0.312 to 0.376)", "/b/0 2"),
+        ("0.667 (0.624 to 0.688)", "/b/0 (absent)"),
+    ]
 
 
 def test_sampling_with_an_hmm(tmp_path: Path) -> None:

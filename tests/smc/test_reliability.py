@@ -14,8 +14,8 @@ from scipy.stats import genpareto
 import smc
 from smc import reliability
 from smc.reliability import (
+    Ancestry,
     pareto_k,
-    spread,
     strata_of_founders,
     strata_of_selections,
 )
@@ -96,7 +96,8 @@ def test_spread_is_its_formula(rows: list[tuple[int, int, float]], particles: in
         return
     share = weight / weight.sum()
     probabilities = np.bincount(text, share, minlength=3)
-    found = spread(share, text, probabilities, strata_of_founders(founder, particles))
+    strata = strata_of_founders(founder, particles)
+    found = Ancestry(share, text, tuple(strata)).spread(np.arange(3), 3)
     units = np.zeros((particles, 4))
     for i, y, part in zip(founder, text, share, strict=True):
         units[i, 0] += part
@@ -112,9 +113,7 @@ def test_candidates_are_told_apart_by_what_was_selected() -> None:
     # Two steps; the second sequence was forced through a token between its selections.
     tokens = np.array([[1, 2, 0, -1], [1, 5, 3, 0], [4, 0, -1, -1]])
     no = 1.0
-    log_pi = np.array(
-        [[0.0, -0.5, no, no], [0.0, no, -0.5, no], [-0.25, no, no, no]], dtype=float
-    )
+    log_pi = np.array([[0.0, -0.5, no, no], [0.0, no, -0.5, no], [-0.25, no, no, no]], dtype=float)
     first, second = strata_of_selections(tokens, log_pi, np.array([2, 3]), np.array([0.5, 1.2]))
     assert first.unit.tolist() == [-1, -1, 0]
     assert (first.units, first.total) == (2, 0.5)

@@ -1,0 +1,261 @@
+"""The exact posterior over all answers of a finite language, or intervals for each of them.
+
+`smc.distribution` reads the tree of token sequences that obey the constraint, instead of drawing
+from it (`smc.enumerating`). Each answer's probability is summed over its spellings, that is over
+the ways to cut it into tokens. With p(a) of the token sequences a found, and open mass O,
+
+    P(y) = sum of p(a) with text(a) = y  /  sum of p(a)                       exact once O = 0
+
+and otherwise within the intervals of `smc.Bounds`.
+
+**Spellings explode.** A label of two words has hundreds to hundreds of thousands of prefixes in a
+vocabulary of 150 000 tokens, most of them with next to no probability. So `certify` ends reading
+once the answers found have a stated share of the evidence, and `max_prefixes` in any case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.tokens.canonical import LITERALS, canonical
+from gcd.tokens.extent import count_prefixes, longest_answer
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from smc.checks import check_example, check_lifted, check_list, check_model
+from smc.enumerating import Tree, read_trees
+from smc.models.protocol import LanguageModel, Prompt, of_example
+from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
+from smc.revisiting import TreeReader
+from smc.settings import check_temperature, real, whole
+
+PREFIXES = 1000
+"""Prefixes that are read of each prompt's tree unless another number is given."""
+NARROW = 32
+"""Branches of a tree read in a pass where not all can be read, so that the best come first."""
+
+BATCH = 32
+"""Prompts that are read together."""
+
+Constraint = TokenAutomaton | Automaton
+
+
+class Task(NamedTuple):
+    """A prompt as token ids, its constraint and its budget."""
+
+    prompt: tuple[int, ...]
+    automaton: TokenAutomaton
+    budget: int
+
+
+def distribution(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    constraint: Constraint | Sequence[Constraint],
+    *,
+    budget: int | Sequence[int] | None = None,
+    spellings: str = "all",
+    temperature: float | int = 1.0,
+    max_prefixes: int = PREFIXES,
+    certify: float = 1.0,
+    max_rows: int = 256,
+) -> list[Posterior]:
+    """Compute the posterior over the answers of a finite language, p_lm(x | x in C, |x| <= budget).
+
+    If the language has at most `max_prefixes` prefixes, all of them are read and the posterior is
+    the target itself (`Posterior.enumerated`). Otherwise the most probable branches are read first;
+    `Posterior.probabilities` are then relative to the answers found, and `Posterior.intervals`
+    contain the true ones. No random numbers are used.
+
+    Args:
+        lm: the language model.
+        prompts: text, or token ids taken as they are.
+        constraint: C, one for all prompts or one for each: a language, which is lifted to the
+            model's vocabulary, or one that was lifted before.
+        budget: most tokens of an answer, EOS included, for all prompts or one for each. None: those
+            of the longest answer, which a finite language has in its longest spelling.
+        spellings: "all" counts every way to cut a text into tokens. "canonical" counts the
+            tokenizer's own alone, as `gcd.lift(..., literals="canonical")` does; the target is then
+            the model's distribution over these.
+        temperature: part of p_lm, as in `smc.sample`.
+        max_prefixes: most prefixes that are read for each prompt.
+        certify: the share of the evidence after which reading ends, `Posterior.certified`; 1 goes
+            on until everything was read.
+        max_rows: most prefixes in one forward pass.
+
+    Returns:
+        One posterior per prompt, in order. `log_evidence` is the log of the probability that the
+        model gives any of the answers found: of all answers if `enumerated`, otherwise a lower
+        bound, with `bounds` on both sides. A low one says that the model would rather answer
+        something else. The posterior is dead if no answer was found.
+
+    Raises:
+        ConstraintError: the language is infinite and no budget is given; or the constraint was
+            lifted to another vocabulary than the model's.
+        InfeasibleBudgetError: a budget is shorter than the shortest answer.
+        OverlongBudgetError: a budget allows longer texts than the constraint is known for.
+        PromptTooLongError: a prompt leaves too little of the model's context.
+        ValueError: any other argument that makes no sense; the message says which.
+        FloatingPointError: the model's log-probabilities are not numbers.
+    """
+    check_model(lm)
+    check_list(prompts)
+    if spellings not in LITERALS:
+        raise ValueError(
+            f"expected spellings to be one of {', '.join(LITERALS)}; got {spellings!r}"
+        )
+    count = len(prompts)
+    several = isinstance(constraint, Sequence) and not isinstance(constraint, str)
+    constraints: list[Constraint] = list(constraint) if several else [constraint] * count  # type: ignore
+    budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
+    for what, size in (("constraints", len(constraints)), ("budgets", len(budgets))):
+        if size != count:
+            raise ValueError(f"expected {count} {what}, one for each prompt; got {size}")
+    lifted: dict[int, TokenAutomaton] = {}
+    longest: dict[int, int | None] = {}
+    tasks = []
+    for number, (prompt, given, most) in enumerate(zip(prompts, constraints, budgets, strict=True)):
+        name = None if count == 1 else number
+        if id(given) not in lifted:
+            lifted[id(given)] = _lifted(lm, given, spellings, name)
+        automaton = lifted[id(given)]
+        if most is None:
+            if id(given) not in longest:
+                longest[id(given)] = longest_answer(automaton)
+            most = _finite(longest[id(given)], name)
+        ids = tuple(lm.encode(prompt))
+        check_example(lm, ids, automaton, whole("budget", most), name)
+        tasks.append(Task(ids, automaton, int(most)))
+    return read_distributions(
+        lm, tasks, temperature=temperature, max_prefixes=max_prefixes, certify=certify,
+        max_rows=max_rows,
+    )  # fmt: skip
+
+
+def read_distributions(
+    lm: LanguageModel,
+    tasks: Sequence[Task],
+    *,
+    temperature: float | int,
+    max_prefixes: int,
+    certify: float,
+    max_rows: int,
+) -> list[Posterior]:
+    """Compute the posteriors of examples that were checked; equal ones are read once."""
+    temperature = check_temperature(real("temperature", temperature))
+    if not 0 < real("certify", certify) <= 1:
+        raise ValueError(f"expected certify in (0, 1], got {certify}; 1 reads everything")
+    for what, value in (("max_prefixes", max_prefixes), ("max_rows", max_rows)):
+        if whole(what, value) < 1:
+            raise ValueError(f"expected {what} of at least 1, got {value}")
+    different = list({(t.prompt, id(t.automaton), t.budget): t for t in tasks}.values())
+    different.sort(key=lambda task: len(task.prompt))  # prompts of one batch are padded
+    found: dict[tuple[tuple[int, ...], int, int], Posterior] = {}
+    size = max(1, min(max_rows, BATCH))
+    for first in range(0, len(different), size):
+        batch = different[first : first + size]
+        for task, each in zip(
+            batch, _read(lm, batch, temperature, max_prefixes, certify, max_rows), strict=True
+        ):
+            found[task.prompt, id(task.automaton), task.budget] = each
+    return [found[task.prompt, id(task.automaton), task.budget] for task in tasks]
+
+
+@torch.inference_mode()
+def _read(
+    lm: LanguageModel,
+    tasks: Sequence[Task],
+    temperature: float,
+    max_prefixes: int,
+    certify: float,
+    max_rows: int,
+) -> list[Posterior]:
+    """Read the trees of one batch."""
+    started = time.perf_counter()
+    reader = TreeReader(lm, [task.prompt for task in tasks], temperature)
+    start_seconds = time.perf_counter() - started
+    trees = [Tree(t.automaton, t.budget, max_prefixes, certify, reader.eps) for t in tasks]
+    widths = [
+        max_rows
+        if count_prefixes(task.automaton, task.budget, max_prefixes) <= max_prefixes
+        else NARROW
+        for task in tasks
+    ]
+    read_trees(reader, trees, widths, max_rows)
+    seconds = time.perf_counter() - started
+    total = sum(len(task.prompt) for task in tasks) + sum(reader.tokens)
+    results = []
+    for number, (task, tree) in enumerate(zip(tasks, trees, strict=True)):
+        tokens = len(task.prompt) + reader.tokens[number]
+        diagnostics = Diagnostics(
+            ess=(),
+            resampled=(False,) * len(tree.widths),
+            running=tuple(tree.widths),
+            alive=tuple(tree.widths),
+            lm_calls=reader.passes[number],
+            tokens=tokens,
+            generated=sum(map(len, tree.found)),
+            share_finished=float(bool(tree.found)),
+            seconds=seconds * tokens / total,
+            start_seconds=start_seconds * tokens / total,
+        )
+        results.append(_posterior(task, tree, diagnostics))
+    return results
+
+
+def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
+    """Make a posterior of the answers found; each weighs what the model gives it."""
+    vocabulary = task.automaton.vocabulary
+    eos = set(vocabulary.eos_ids)
+    samples = [
+        Sample(ids, vocabulary.decode(content(ids, eos)), log_p, True, log_p)
+        for ids, log_p in tree.found.items()
+    ]
+    log_found = tree.log_found
+    shares = torch.tensor([each.log_p for each in samples], dtype=torch.float64, device="cpu")
+    squares = float((shares - log_found).exp().square().sum()) if samples else 0.0
+    return posterior(
+        samples,
+        task.automaton,
+        log_evidence=log_found,
+        ess=1 / squares if squares else 0.0,
+        exact=True,
+        enumerated=tree.is_whole,
+        diagnostics=diagnostics,
+        log_mass=tree.log_mass,
+    )
+
+
+def _lifted(
+    lm: LanguageModel, given: Constraint, spellings: str, name: int | None
+) -> TokenAutomaton:
+    """Bring a constraint to the model's tokens, in the spellings wanted."""
+    if isinstance(given, Automaton):
+        return lift(given, lm.vocabulary, literals=spellings)
+    check_lifted(given, name)
+    if spellings == "all":
+        return given
+    table = canonical(given)
+    if table is None:
+        raise EmptyLanguageError(
+            f"the tokenizer itself can write no answer{of_example(name)}; give spellings='all'"
+        )
+    return TokenAutomaton(
+        given.vocabulary, *table, max_bytes=given.max_bytes, caveats=given.caveats
+    )
+
+
+def _finite(longest: int | None, name: int | None) -> int:
+    """Return the tokens of the longest answer."""
+    if longest is None:
+        raise ConstraintError(
+            f"expected a finite language, but the constraint{of_example(name)} has a cycle, so its "
+            "answers have no longest one; give budget=, the most tokens of an answer, which leaves "
+            "finitely many, and max_prefixes= to bound what is read of them"
+        )
+    return longest

@@ -1,0 +1,199 @@
+"""Marginals of JSON fields against sums over the enumerated posterior."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gcd
+import smc
+from gcd.tokens.vocabulary import Vocabulary
+from smc.bounds import Bounds
+from smc.fields import canonical_json, fields_of
+from smc.testing import ToyLM, target, walk
+
+TEXTS = ['{"a":1}', '{"a":1.0}', '{"a":2,"b":[true]}', '{"b":[]}', '{"b":[true],"a":1}']
+TOKENS = [b'{"', b"a", b'":', b"1", b".0", b"2", b",", b'"', b"b", b"[", b"]", b"true", b"}"]
+MORE = [b'"a":1', b'{"a":', b"1}", b"true]}", b'b":[', b""]
+VOCABULARY = Vocabulary.from_bytes([*TOKENS, *MORE], [len(TOKENS) + len(MORE) - 1])
+AUTOMATON = gcd.lift(gcd.choice(TEXTS), VOCABULARY)
+BUDGET = 8
+ABSENT = object()
+
+
+def no_errors(group: Sequence[int], count: int) -> list[float]:
+    """Errors of texts that are all known."""
+    assert all(0 <= number < count for number in group)
+    return [0.0] * count
+
+
+def at(document: Any, pointer: str) -> Any:
+    """The value at a pointer, by the text of RFC 6901."""
+    for token in pointer.split("/")[1:]:
+        key = token.replace("~1", "/").replace("~0", "~")
+        try:
+            document = document[int(key) if isinstance(document, list) else key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return ABSENT
+    return document
+
+
+def truth(lm: ToyLM, pointer: str) -> dict[Any, float]:
+    """P of every value at a pointer, or of its absence, by enumeration."""
+    mass: dict[Any, float] = defaultdict(float)
+    for ids, p in target(lm, [0], AUTOMATON, BUDGET).items():
+        value = at(json.loads(VOCABULARY.decode(ids)), pointer)
+        mass[
+            ABSENT if value is ABSENT else json.dumps(value, sort_keys=True).replace("1.0", "1")
+        ] += p
+    return {value: p / sum(mass.values()) for value, p in mass.items()}
+
+
+def shares(field: smc.Field) -> dict[Any, tuple[float, Any]]:
+    """Probability and interval of every value at a pointer, and of its absence."""
+    found = {
+        json.dumps(json.loads(each.value)): (each.probability, each.interval)
+        for each in field.values
+    }
+    return {**found, ABSENT: (field.absent, field.absent_interval)}
+
+
+def test_the_marginals_of_an_enumerated_posterior() -> None:
+    for seed in range(3):
+        lm = ToyLM(VOCABULARY, seed=seed)
+        [found] = smc.sample(
+            lm, [[0]], AUTOMATON, budget=BUDGET, particles=500, proposal=smc.GCD(),
+            algorithm="discrete",
+        )  # fmt: skip
+        assert found.enumerated
+        fields = found.fields()
+        assert set(fields) == {"", "/a", "/b", "/b/0"}
+        for pointer, field in fields.items():
+            expected = truth(lm, pointer)
+            for value, (probability, interval) in shares(field).items():
+                p = expected.get(value, 0.0)
+                assert probability == pytest.approx(p, abs=1e-12)
+                assert interval[0] <= p <= interval[1]
+                assert interval[1] - interval[0] < 1e-7
+            assert set(shares(field)) >= set(expected)
+        ordered = [each.probability for each in fields["/a"].values]
+        assert ordered == sorted(ordered, reverse=True)
+        assert fields["/a"].best.load() in (1, 2)
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_the_intervals_hold_in_every_outcome(algorithm: str) -> None:
+    texts = ['{"a":1}', '{"a":2}', '{"b":[]}']
+    automaton = gcd.lift(gcd.choice(texts), VOCABULARY)
+    lm = ToyLM(VOCABULARY, seed=3, spread=2.0)
+    masses: dict[str, float] = defaultdict(float)
+    for ids, p in target(lm, [0], automaton, 5).items():
+        masses[VOCABULARY.decode(ids).decode()] += p
+    total = sum(masses.values())
+
+    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
+        return smc.sample(
+            lm, [[0]] * len(ids), automaton, budget=5, particles=2, proposal=smc.GCD(), draw=draw,
+            example_ids=ids, max_rows=1 << 20, algorithm=algorithm,
+        )  # fmt: skip
+
+    partial = 0
+    for _, found in walk(run):
+        for pointer, field in found.fields().items():
+            for value, (_, (low, high)) in shares(field).items():
+                p = sum(
+                    p for text, p in masses.items()
+                    if (ABSENT if at(json.loads(text), pointer) is ABSENT
+                        else json.dumps(at(json.loads(text), pointer))) == value
+                ) / total  # fmt: skip
+                assert low <= p <= high
+                partial += 1e-3 < high - low < 1
+    assert partial
+
+
+SHORT = st.text(max_size=5)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | SHORT
+    | st.floats(width=16, allow_nan=False, allow_infinity=False),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(SHORT, below, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(JSON, st.booleans())
+def test_equal_values_are_one_value(value: Any, reverse: bool) -> None:
+    """However they are spaced, ordered and escaped; and what is written reads back the same."""
+    text = json.dumps(value, indent=1, ensure_ascii=reverse)
+    items = list(value.items()) if isinstance(value, dict) else None
+    other = json.dumps(dict(reversed(items)) if items else value)
+    fields = fields_of([text, other + " "], [0.25, 0.75], no_errors, [-1.0, -2.0], None)
+    [whole] = fields[""].values
+    assert whole.probability == 1
+    assert whole.interval is None
+    assert whole.load() == value
+    for pointer, field in fields.items():
+        assert len(field.values) == 1
+        assert field.values[0].load() == at(value, pointer)
+        assert field.absent == 0
+
+
+@given(
+    st.integers(-(10**25), 10**25), st.integers(-60, 60), st.sampled_from(["{}e{}", "{}.0E{:+d}"])
+)
+def test_equal_numbers_are_one_number(digits: int, exponent: int, form: str) -> None:
+    text = form.format(digits, exponent)
+    [field] = fields_of([text], [1.0], no_errors, [0.0], None).values()
+    assert Decimal(field.best.value) == Decimal(text)
+    assert canonical_json(Decimal(field.best.value)) == field.best.value
+    assert len(field.best.value) < 80
+
+
+def test_pointers_escape_names() -> None:
+    document = {"a/b": {"m~n": [0, {"": 1}]}}
+    fields = fields_of([json.dumps(document)], [1.0], no_errors, [0.0], Bounds(0.0, 0.0))
+    assert list(fields) == ["", "/a~1b", "/a~1b/m~0n", "/a~1b/m~0n/0", "/a~1b/m~0n/1",
+                            "/a~1b/m~0n/1/"]  # fmt: skip
+    assert [pointer for pointer, field in fields.items() if field.is_leaf] == [
+        "/a~1b/m~0n/0", "/a~1b/m~0n/1/",
+    ]  # fmt: skip
+    assert fields["/a~1b/m~0n/1/"].absent_interval == pytest.approx((0, 0), abs=1e-8)
+
+
+def test_a_lone_surrogate_stays_an_escape() -> None:
+    [field] = fields_of(['"\\ud800"'], [1.0], no_errors, [0.0], None).values()
+    assert field.best.value == '"\\ud800"'
+
+
+@pytest.mark.parametrize("text", ["yes", "", "NaN", '{"a":-Infinity}', "[" * 100_000, "1 2"])
+def test_answers_that_are_not_json(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected JSON answers, got .*gcd\.json_schema"):
+        fields_of(["1", text], [0.5, 0.5], no_errors, [0.0, 0.0], None)
+
+
+def test_nothing_found() -> None:
+    assert fields_of([], [], no_errors, [], Bounds(-math.inf, 0.0)) == {}
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_errors_of_a_field_are_those_of_the_texts_with_its_values(algorithm: str) -> None:
+    lm = ToyLM(VOCABULARY, seed=3)
+    (found,) = smc.sample(
+        lm, [[0]], AUTOMATON, budget=BUDGET, particles=4, proposal=smc.GCD(), algorithm=algorithm
+    )
+    assert found.ancestry is not None
+    for pointer, field in found.fields().items():
+        values = [at(json.loads(text), pointer) for text in found.texts]
+        for each in field.values:
+            inside = [int(value is not ABSENT and value == each.load()) for value in values]
+            assert each.error == pytest.approx(found.ancestry.errors(inside, 2)[1])
+        outside = [int(value is ABSENT) for value in values]
+        assert field.absent_error == pytest.approx(found.ancestry.errors(outside, 2)[1])
