@@ -344,6 +344,8 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--algorithm", type=click.Choice(["smc", "discrete"]), default="smc",
               show_default=True)  # fmt: skip
 @click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
+@click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
+              help="Seconds from the loaded model on, after which answers end.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @_as_json
 def sample(
@@ -357,6 +359,7 @@ def sample(
     proposal: str,
     algorithm: str,
     hmm: str | None,
+    deadline: float | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -370,6 +373,7 @@ def sample(
     Examples:
       gcd sample schema.json --model models/mine --budget 60 --prompt 'Answer: '
       gcd sample --regex '(yes|no), .{1,40}' --model models/mine --budget 20
+      gcd sample schema.json --model models/mine --budget 200 --deadline 5
     """
     if (proposal == "pgcd") != (hmm is not None):
         raise click.UsageError("--proposal pgcd and --hmm DIR go together")
@@ -381,7 +385,7 @@ def sample(
 
     found = draw(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
-        proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
+        proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm, deadline=deadline,
     )  # fmt: skip
     lines = [
         (f"{a['probability']:.3f} ({_interval(a['interval'])})", a["text"])
@@ -392,6 +396,9 @@ def sample(
     lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
     certified = math.floor(1000 * found["certified"]) / 1000
     lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
+    if found["stopped"] is not None:
+        late = f", which was missed by {found['overrun']:.2f} s" if found["overrun"] else ""
+        lines.append(("", f"answers were shortened to end by the deadline{late}"))
     _print(found, as_json, lines)
     _answer(bool(found["answers"]))
 

@@ -31,6 +31,7 @@ def draw(
     algorithm: str,
     seed: int,
     hmm: str | None = None,
+    deadline: float | None = None,
 ) -> dict[str, Any]:
     """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
 
@@ -38,7 +39,7 @@ def draw(
         model: a causal model of `transformers` by directory or hub name, with its tokenizer.
         language: the constraint over bytes, in case the model's vocabulary is another than
             `automaton` was lifted to.
-        prompt, budget, particles, algorithm, seed: as in `smc.sample`.
+        prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
         proposal: a key of `PROPOSALS`, or pgcd.
         hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
             because it has not read the prompt.
@@ -67,6 +68,7 @@ def draw(
         proposal=method,
         algorithm=algorithm,
         seed=seed,
+        deadline=deadline,
     )
     return {
         "answers": [
@@ -82,6 +84,8 @@ def draw(
         "complete": posterior.complete,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
+        "stopped": posterior.stopped,
+        "overrun": posterior.diagnostics.overrun,
     }
 
 

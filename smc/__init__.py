@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from smc.bounds import Bounds
+from smc.budgeting import BudgetEffect
+from smc.deadlines import AbandonedError, CancelToken
 from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
 from smc.interface import sample
@@ -71,12 +73,15 @@ __all__ = [
     "LCD",
     "LM",
     "PGCD",
+    "AbandonedError",
     "Answer",
     "AutomatonPosition",
     "Batch",
     "Bounds",
     "BudgetBatchProcessor",
+    "BudgetEffect",
     "BudgetLogitsProcessor",
+    "CancelToken",
     "CounterDraw",
     "DenseGuide",
     "Diagnostics",

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from smc.budgeting import Ledger
 from smc.prefixes import Extension
 
 
@@ -69,6 +70,10 @@ class Outcome(NamedTuple):
             graph captured.
         log_mass: log of the probability of what was found or left open (`smc.bounds.Frontier`), of
             each example; None where it is not known.
+        ledger: what the budget has removed (`smc.budgeting`); None where it is not known.
+        closed: the examples of which running answers took the shortest way out before their time
+            (`smc.closing`); None where nobody asked for that.
+        closed_because: the reason.
     """
 
     example: Int64[Tensor, "M"]
@@ -83,3 +88,6 @@ class Outcome(NamedTuple):
     history: StepRecord
     start_seconds: float = 0.0
     log_mass: Float64[Tensor, "B"] | None = None
+    ledger: Ledger | None = None
+    closed: Bool[Tensor, "B"] | None = None
+    closed_because: str | None = None

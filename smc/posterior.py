@@ -28,6 +28,7 @@ import torch
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.bounds import Bounds, bounds_of
+from smc.budgeting import BudgetEffect
 from smc.draw import Keys, Purpose, categorical, uniform
 
 
@@ -76,6 +77,7 @@ class Diagnostics:
         used: tokens that had been read in advance, and became part of a prefix.
         landed: of `used`, those that were chosen and not forced. Divided by `lm_calls`, that is
             what engines call accepted tokens a pass.
+        overrun: seconds from the deadline to the end of its batch; 0 before it, and without one.
     """
 
     ess: tuple[float, ...]
@@ -93,6 +95,7 @@ class Diagnostics:
     used: int = 0
     landed: int = 0
     start_seconds: float = 0.0
+    overrun: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -112,14 +115,19 @@ class Posterior:
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`
             and `valid` both equal `not dead`: a self-check, and a test of other proposals.
-        exact: False only where top_p < 1 has changed the target. It says nothing of how near the
-            estimate is: a poor or a dead one is exact, too; see `enumerated`.
+        exact: False only where top_p < 1 or a deadline has changed the target. It says nothing of
+            how near the estimate is: a poor or a dead one is exact, too; see `enumerated`.
         enumerated: whether this is the target itself, and no estimate: the discrete filter had room
             for every prefix, and left none out.
         particles: all N particles, dead ones included; or the whole pool.
         diagnostics: how it went.
         bounds: of the evidence, which hold whatever was drawn (`smc.Bounds`); None with top_p < 1,
             or where the proposal doesn't say where its prefixes are in the automaton.
+        stopped: "deadline" or "cancelled" where answers took the shortest way to their end before
+            they would have by themselves (`smc.closing`); None otherwise. `log_evidence` is then
+            that of the answers that were still possible, which is at most P_lm(C within n).
+        budget: how much probability the budget removed, where first, and the budget from which
+            nothing would have been (`smc.BudgetEffect`); None where there are no bounds.
     """
 
     answers: tuple[bytes, ...]
@@ -133,6 +141,8 @@ class Posterior:
     particles: tuple[Sample, ...]
     diagnostics: Diagnostics
     bounds: Bounds | None = None
+    stopped: str | None = None
+    budget: BudgetEffect | None = None
 
     @property
     def dead(self) -> bool:
@@ -209,11 +219,15 @@ def posterior(
     enumerated: bool,
     diagnostics: Diagnostics,
     log_mass: float | None = None,
+    stopped: str | None = None,
+    budget: BudgetEffect | None = None,
 ) -> Posterior:
     """Make the posterior of these sequences.
 
     Args:
         exact: whether p_lm was left as it is.
+        stopped: why answers were closed early; None if they weren't.
+        budget: what the budget removed; None if it is not known.
         log_mass: log of the probability of what was found or left open; None if it is not known.
     """
     top = max((sample.log_weight for sample in samples), default=-math.inf)
@@ -235,11 +249,13 @@ def posterior(
         ess=ess,
         complete=bool(alive) and all(sample.finished for sample in alive),
         valid=bool(alive) and all(automaton.accepts(content(sample.ids, eos)) for sample in alive),
-        exact=exact,
+        exact=exact and stopped is None,
         enumerated=enumerated,
         particles=tuple(samples),
         diagnostics=diagnostics,
         bounds=bounds,
+        stopped=stopped,
+        budget=budget,
     )
 
 

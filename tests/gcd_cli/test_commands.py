@@ -362,6 +362,19 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert 0 <= low <= high <= 1
 
 
+def test_sampling_ends_by_a_deadline() -> None:
+    arguments = ["sample", "--regex", r"[a-z ]{2,60}\.", "--model", MODEL, "--budget", "70"]
+    options = ["--particles", "2", "--prompt", "Once there was a", "--deadline"]
+    found = report(*arguments, *options, "0")
+    assert (found["valid"], found["stopped"]) == (True, "deadline")
+    assert found["overrun"] > 0
+    shown = run(*arguments, *options, "0").output
+    assert re.search(r"shortened to end by the deadline, which was missed by \d+\.\d\d s", shown)
+    found = report(*arguments, *options, "1e6")
+    assert (found["stopped"], found["overrun"]) == (None, 0)
+    assert "-1" in run(*arguments, *options, "-1", code=2).stderr
+
+
 def test_sampling_with_an_hmm(tmp_path: Path) -> None:
     from hmm.checkpoint import save
     from hmm.model import HMM
