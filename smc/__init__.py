@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from smc.asynchronous import Part, sample_async, stream
 from smc.bounds import Bounds
 from smc.budgeting import BudgetEffect
 from smc.deadlines import AbandonedError, CancelToken
@@ -94,6 +95,7 @@ __all__ = [
     "LanguageModel",
     "Lookahead",
     "MaskProposal",
+    "Part",
     "Posterior",
     "PromptLookup",
     "PromptTooLongError",
@@ -108,7 +110,9 @@ __all__ = [
     "check_prompts",
     "generate",
     "sample",
+    "sample_async",
     "search",
+    "stream",
 ]
 
 
