@@ -260,9 +260,11 @@ def explain(
             left = "" if budget is None else f", {tokens['remaining']} of {budget} are left"
             few = " ".join(tokens["examples"])
             of_all = f"{tokens['allowed']} of {tokens['vocabulary']} may come next"
+            more = tokens["allowed_without_budget"]
+            binds = f"; without the budget {more}" if more != tokens["allowed"] else ""
             lines += [
                 ("tokens", f"{tokens['tokens']} so far, at the fewest{left}"),
-                ("", f"{of_all}{f': {few}' if few else ''}"),
+                ("", f"{of_all}{f': {few}' if few else ''}{binds}"),
                 ("", f"{tokens['fewest_tokens']} at least to the end, EOS included"),
             ]
     _print(report, as_json, lines)
@@ -396,11 +398,23 @@ def sample(
     lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
     certified = math.floor(1000 * found["certified"]) / 1000
     lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
+    lines.append(("", _effect(found["budget"])))
     if found["stopped"] is not None:
         late = f", which was missed by {found['overrun']:.2f} s" if found["overrun"] else ""
         lines.append(("", f"answers were shortened to end by the deadline{late}"))
     _print(found, as_json, lines)
     _answer(bool(found["answers"]))
+
+
+def _effect(budget: dict[str, Any]) -> str:
+    """Say what the budget removed."""
+    if budget["first"] is None:
+        return "the budget removed nothing of what was read"
+    return (
+        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
+        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of what "
+        "was read"
+    )
 
 
 def _interval(interval: tuple[float, float]) -> str:

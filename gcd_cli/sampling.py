@@ -70,6 +70,8 @@ def draw(
         seed=seed,
         deadline=deadline,
     )
+    effect = posterior.budget
+    assert effect is not None  # known without top_p
     return {
         "answers": [
             {"text": text, "probability": probability, "interval": interval}
@@ -84,6 +86,11 @@ def draw(
         "complete": posterior.complete,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
+        "budget": {
+            "removed": effect.removed,
+            "first": effect.first,
+            "sufficient": effect.sufficient,
+        },
         "stopped": posterior.stopped,
         "overrun": posterior.diagnostics.overrun,
     }

@@ -352,6 +352,8 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert [a["probability"] for a in found["answers"]] == pytest.approx(posterior.probabilities)
     assert found["log_evidence"] == pytest.approx(posterior.log_evidence)
     assert found["certified"] == pytest.approx(posterior.certified)
+    assert found["budget"]["removed"] == pytest.approx(posterior.budget.removed)
+    assert found["budget"]["sufficient"] == posterior.budget.sufficient
     assert [tuple(a["interval"]) for a in found["answers"]] == [
         pytest.approx(interval) for interval in posterior.intervals
     ]
@@ -360,6 +362,9 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert re.search(r"\d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", shown)
     assert f"at least {math.floor(1000 * posterior.certified) / 1000:.3f} of the posterior" in shown
     assert 0 <= low <= high <= 1
+    effect = posterior.budget
+    assert effect.binds
+    assert f"the budget removed about {effect.removed:.3f} of the probability" in shown
 
 
 def test_sampling_ends_by_a_deadline() -> None:
