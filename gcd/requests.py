@@ -4,11 +4,12 @@
     {"tools": [...], "options": {"max_bytes": 2000, "formats": "ignore"}}
 
 It has exactly one of the members `KINDS`, each the argument of the function of `gcd` that has this
-name (`tools` of `gcd.tool_calls`), and perhaps a `budget` and `options`, the keyword arguments of
-that function; `docs/vllm.md` lists them. A database is given as Spider's `tables.json` describes
-one; a grammar with `::=` is llama.cpp's or xgrammar's, and any other lark's. A segment is an object
-with one of the other members, or `"anything": true` for free text, and perhaps its own `options`,
-`until` (a text, or the id of a special token) and `tokens` (its limit).
+name (`tools` of `gcd.tool_calls`), and perhaps a `budget`, a `deadline_ms`, and `options`, the
+keyword arguments of that function; `docs/vllm.md` lists them. A database is given as Spider's
+`tables.json` describes one; a grammar with `::=` is llama.cpp's or xgrammar's, and any other
+lark's. A segment is an object with one of the other members, or `"anything": true` for free text,
+and perhaps its own `options`, `until` (a text, or the id of a special token) and `tokens` (its
+limit).
 Nothing in a request is a path: who may send requests may not read the server's files.
 
 Two requests with the same text of their constraint, up to white space, have the same `key`; the
@@ -102,12 +103,14 @@ class ConstraintRequest:
         value: what the JSON text says of it.
         budget: most tokens of the answer, EOS included; None if the request does not say.
         options: keyword arguments of the function that compiles it.
+        deadline_ms: milliseconds in which the answer should be complete; None for no deadline.
     """
 
     kind: str
     value: Any
     budget: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    deadline_ms: int | None = None
 
     @classmethod
     def parse(cls, text: Any) -> ConstraintRequest:
@@ -135,13 +138,20 @@ class ConstraintRequest:
         budget = found.pop("budget", None)
         if budget is not None:
             check_whole(budget, "budget")
+        deadline_ms = found.pop("deadline_ms", None)
+        if deadline_ms is not None and (type(deadline_ms) is not int or deadline_ms < 0):
+            raise ConstraintError(
+                f"deadline_ms: expected a whole number of milliseconds, 0 or more, got "
+                f"{shown(deadline_ms)}"
+            )
         options = found.pop("options", {})
         kind = _only(found, KINDS, "a constraint")
-        return cls(kind, found[kind], budget, _checked_options(kind, options))
+        checked = _checked_options(kind, options)
+        return cls(kind, found[kind], budget, checked, deadline_ms)
 
     @cached_property
     def key(self) -> str:
-        """A digest of the constraint without its budget."""
+        """A digest of the constraint without its budget and deadline."""
         said = [self.kind, self.value, *([self.options] if self.options else [])]
         text = json.dumps(said, separators=(",", ":"))
         return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -214,7 +214,8 @@ def in_tokens(
     Returns:
         `tokens` so far, None if no tokens spell it; `fewest_tokens` from there to the end, EOS
         included; `remaining` of the budget; `fits`, whether there is an end within it; `allowed`,
-        how many ids may come next, and some of them.
+        how many ids may come next, and some of them; `allowed_without_budget`, how many the
+        language allows.
     """
     automaton = replace(automaton, max_bytes=None)  # whoever has a budget has checked it
     tokens = fewest_tokens(gcd.Matcher(automaton), text)
@@ -234,6 +235,7 @@ def in_tokens(
         "remaining": remaining,
         "fits": remaining is None or report.needed <= remaining,
         "allowed": int(report.allowed.size),
+        "allowed_without_budget": int(automaton.allowed(report.state).size),
         "examples": list(shown)[:_SHOWN],
         "vocabulary": automaton.vocabulary.size,
     }

@@ -260,9 +260,11 @@ def explain(
             left = "" if budget is None else f", {tokens['remaining']} of {budget} are left"
             few = " ".join(tokens["examples"])
             of_all = f"{tokens['allowed']} of {tokens['vocabulary']} may come next"
+            more = tokens["allowed_without_budget"]
+            binds = f"; without the budget {more}" if more != tokens["allowed"] else ""
             lines += [
                 ("tokens", f"{tokens['tokens']} so far, at the fewest{left}"),
-                ("", f"{of_all}{f': {few}' if few else ''}"),
+                ("", f"{of_all}{f': {few}' if few else ''}{binds}"),
                 ("", f"{tokens['fewest_tokens']} at least to the end, EOS included"),
             ]
     _print(report, as_json, lines)
@@ -344,6 +346,8 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--algorithm", type=click.Choice(["smc", "discrete"]), default="smc",
               show_default=True)  # fmt: skip
 @click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
+@click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
+              help="Seconds from the loaded model on, after which answers end.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @_as_json
 def sample(
@@ -357,6 +361,7 @@ def sample(
     proposal: str,
     algorithm: str,
     hmm: str | None,
+    deadline: float | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -371,6 +376,7 @@ def sample(
     Examples:
       gcd sample schema.json --model models/mine --budget 60 --prompt 'Answer: '
       gcd sample --regex '(yes|no), .{1,40}' --model models/mine --budget 20
+      gcd sample schema.json --model models/mine --budget 200 --deadline 5
     """
     if (proposal == "pgcd") != (hmm is not None):
         raise click.UsageError("--proposal pgcd and --hmm DIR go together")
@@ -382,7 +388,7 @@ def sample(
 
     found = draw(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
-        proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
+        proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm, deadline=deadline,
     )  # fmt: skip
     lines = [
         (f"{estimated(a)} ({rounded(a['interval'])})", a["text"]) for a in found["answers"]
@@ -394,9 +400,24 @@ def sample(
     lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
     certified = math.floor(1000 * found["certified"]) / 1000
     lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
+    lines.append(("", _effect(found["budget"])))
+    if found["stopped"] is not None:
+        late = f", which was missed by {found['overrun']:.2f} s" if found["overrun"] else ""
+        lines.append(("", f"answers were shortened to end by the deadline{late}"))
     lines.append(("", f"{found['reliability']}: {found['advice']}"))
     _print(found, as_json, lines)
     _answer(bool(found["answers"]))
+
+
+def _effect(budget: dict[str, Any]) -> str:
+    """Say what the budget removed."""
+    if budget["first"] is None:
+        return "the budget removed nothing of what was read"
+    return (
+        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
+        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of what "
+        "was read"
+    )
 
 
 def _sources(

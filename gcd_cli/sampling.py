@@ -33,6 +33,7 @@ def draw(
     algorithm: str,
     seed: int,
     hmm: str | None = None,
+    deadline: float | None = None,
 ) -> dict[str, Any]:
     """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
 
@@ -40,7 +41,7 @@ def draw(
         model: a causal model of `transformers` by directory or hub name, with its tokenizer.
         language: the constraint over bytes, in case the model's vocabulary is another than
             `automaton` was lifted to.
-        prompt, budget, particles, algorithm, seed: as in `smc.sample`.
+        prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
         proposal: a key of `PROPOSALS`, or pgcd.
         hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
             because it has not read the prompt.
@@ -69,8 +70,11 @@ def draw(
         proposal=method,
         algorithm=algorithm,
         seed=seed,
+        deadline=deadline,
     )
     found = posterior.reliability
+    effect = posterior.budget
+    assert effect is not None  # known without top_p
     return {
         "answers": [
             {"text": text, "probability": probability, "error": error, "interval": interval}
@@ -93,6 +97,13 @@ def draw(
         "complete": posterior.complete,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
+        "budget": {
+            "removed": effect.removed,
+            "first": effect.first,
+            "sufficient": effect.sufficient,
+        },
+        "stopped": posterior.stopped,
+        "overrun": posterior.diagnostics.overrun,
     }
 
 

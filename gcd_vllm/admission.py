@@ -26,6 +26,7 @@ from gcd.serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, 
 from gcd.serving.pool import END, MAX_BYTES, AutomatonPool, Place
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
+from gcd_vllm.deadlines import check_deadline
 
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"
@@ -77,7 +78,7 @@ class Engine:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        self.model = vllm_config.model_config
+        self.model, self._config = vllm_config.model_config, ref(vllm_config)
         self._max_work = int(os.environ.get("GCD_VLLM_WORK", MAX_WORK))
         self._max_states = int(os.environ.get("GCD_VLLM_STATES", MAX_STATES))
         self._max_bytes = int(os.environ.get("GCD_VLLM_POOL_MIB", MAX_BYTES >> 20)) << 20
@@ -142,6 +143,7 @@ class Engine:
         """
         request = ConstraintRequest.parse(text)
         check_conflicts(params)
+        check_deadline(request, self._config())
         begin = monotonic()
         automaton = self.cache.get(request)
         if monotonic() - begin > _LONG_WAIT:

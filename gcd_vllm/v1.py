@@ -17,19 +17,29 @@ from gcd.serving.pool import DEAD, AutomatonPool, Place, on_device
 from gcd.serving.reading import TokenReader
 from gcd_vllm import Processor
 from gcd_vllm.admission import NAME, Admitted, engine_of
+from gcd_vllm.deadlines import Deadlines
 
 
 class _Row:
     """A request in the batch: its constraint, and its tokens so far."""
 
-    def __init__(self, admitted: Admitted, place: Place, tokens: list[int]) -> None:
+    def __init__(
+        self, admitted: Admitted, place: Place, tokens: list[int], until: float | None
+    ) -> None:
         self.automaton, self.budget, _ = admitted
-        self.place, self.tokens = place, tokens
+        self.place, self.tokens, self.until = place, tokens, until
         self._reader = None if self.automaton is None else TokenReader(self.automaton)
 
     def state(self) -> int:
         """The state after the tokens; `DEAD` if one of them is not allowed, or not known yet."""
         return DEAD if self._reader is None else self._reader.state(self.tokens)
+
+    def left(self, state: int, fit: int) -> int:
+        """Return the tokens left in this state, where there is time for so many."""
+        left = self.budget - len(self.tokens)
+        if self.automaton is None or state == DEAD or fit >= left:
+            return left
+        return min(left, max(fit, int(self.automaton.steps_to_accept[state])))
 
 
 class EngineProcessor(Processor):
@@ -41,6 +51,7 @@ class EngineProcessor(Processor):
         self._device = device
         self._pool: AutomatonPool | None = None
         self._rows: dict[int, _Row] = {}
+        self._deadlines = Deadlines()
 
     def update_state(self, batch_update: Any) -> None:
         """Follow requests that leave the batch, enter it, and move within it, in this order."""
@@ -66,7 +77,8 @@ class EngineProcessor(Processor):
         if self._pool is None:
             self._pool = self._engine.pool(self._device)
         taken = self._engine.take(params, text, None if prompt is None else len(prompt))
-        return _Row(*self._engine.lodge(self._pool, taken), tokens)
+        until = self._deadlines.begin(params, text)
+        return _Row(*self._engine.lodge(self._pool, taken), tokens, until)
 
     def _remove(self, index: int) -> None:
         row = self._rows.pop(index, None)
@@ -80,10 +92,10 @@ class EngineProcessor(Processor):
     def apply(self, logits: Tensor) -> Tensor:
         if not self._rows or self._pool is None:
             return logits
-        rows = [
-            (index, row.state(), row.budget - len(row.tokens), *row.place)
-            for index, row in self._rows.items()
-        ]
+        now, rows = self._deadlines.step(), []
+        for index, row in self._rows.items():
+            state, fit = row.state(), self._deadlines.tokens_within(row.until, now)
+            rows.append((index, state, row.left(state, fit), *row.place))
         numbers = on_device(torch.tensor(rows, device="cpu"), logits.device)
         at, states, left = numbers[:, :3].unbind(1)
         self._pool.mask_(logits, numbers[:, 3:], states, left, at)

@@ -29,6 +29,7 @@ from gcd.serving.pool import NOWHERE, AutomatonPool, on_device
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd_vllm import Processor
 from gcd_vllm.admission import NAME, Admitted, engine_of
+from gcd_vllm.deadlines import MANY, Deadlines
 
 
 class EngineProcessor(Processor):
@@ -47,11 +48,13 @@ class EngineProcessor(Processor):
         self._constrained = np.zeros(slots, np.bool_)
         self._placed: dict[int, TokenAutomaton | None] = {}  # the last batch's slots
         self._new: set[int] = set()  # slots that were taken, and are not written yet
+        self._until: list[float | None] = [None] * slots
+        self._deadlines = Deadlines()
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Take a request into a slot; whether it has a constraint."""
         self._leave(req_idx)
-        self._taken[req_idx] = None
+        self._taken[req_idx] = self._until[req_idx] = None
         text = (getattr(sampling_params, "extra_args", None) or {}).get(NAME)
         if text is not None or self._constrained[req_idx]:
             self._new.add(req_idx)
@@ -62,6 +65,7 @@ class EngineProcessor(Processor):
         if self._pool is None:
             self._pool = self._engine.pool(self._requests.device)
         self._taken[req_idx] = self._engine.take(sampling_params, text, length)
+        self._until[req_idx] = self._deadlines.begin(sampling_params, text)
         return True
 
     def apply_staged_writes(self) -> None:
@@ -121,7 +125,8 @@ class EngineProcessor(Processor):
         constrained, pool = self._constrained[ctx.idx_mapping_np], self._pool
         if pool is None:
             return logits
-        self._place(pool, ctx.idx_mapping_np[constrained].tolist())
+        now, batch = self._deadlines.step(), ctx.idx_mapping_np[constrained].tolist()
+        self._place(pool, batch)
         if not constrained.any():
             return logits
         self._follow(pool, ctx.idx_mapping.long(), 1 + self._drafts)
@@ -145,5 +150,20 @@ class EngineProcessor(Processor):
                 # The row before is that after one token less of the same draft.
                 after = pool.next(places, state.roll(1), tokens)
                 state = torch.where(local == depth, after, state)
-        pool.mask_(logits, places, state, budget - count - local, at)
+        left = budget - count - local
+        fit = self._fit(batch, now)
+        if fit is not None:
+            needed = pool.steps_to_accept(places, state)
+            left = torch.minimum(left, torch.maximum(fit[rows] - local, needed))
+        pool.mask_(logits, places, state, left, at)
         return logits
+
+    def _fit(self, batch: list[int], now: float) -> Tensor | None:
+        """Return how many tokens each slot has time for; None where no deadline can bind."""
+        fits = {slot: self._deadlines.tokens_within(self._until[slot], now) for slot in batch}
+        few = {s: fit for s, fit in fits.items() if fit < self._requests.all_token_ids.gpu.shape[1]}
+        if not few:
+            return None
+        fit = torch.full((self._slots.shape[0],), MANY, dtype=torch.int64, device="cpu")
+        fit[list(few)] = torch.tensor(list(few.values()), device="cpu")
+        return on_device(fit, self._slots.device)

@@ -26,7 +26,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from smc.asynchronous import Part, sample_async, stream
 from smc.bounds import Bounds
+from smc.budgeting import BudgetEffect
+from smc.deadlines import AbandonedError, CancelToken
 from smc.distributions import distribution
 from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
@@ -73,12 +76,15 @@ __all__ = [
     "LCD",
     "LM",
     "PGCD",
+    "AbandonedError",
     "Answer",
     "AutomatonPosition",
     "Batch",
     "Bounds",
     "BudgetBatchProcessor",
+    "BudgetEffect",
     "BudgetLogitsProcessor",
+    "CancelToken",
     "CounterDraw",
     "DenseGuide",
     "Diagnostics",
@@ -93,6 +99,7 @@ __all__ = [
     "LanguageModel",
     "Lookahead",
     "MaskProposal",
+    "Part",
     "Posterior",
     "PromptLookup",
     "PromptTooLongError",
@@ -108,7 +115,9 @@ __all__ = [
     "distribution",
     "generate",
     "sample",
+    "sample_async",
     "search",
+    "stream",
 ]
 
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from smc.budgeting import Along
 from smc.models.protocol import LanguageModel, Rows
 from smc.prefixes import (
     Extension,
@@ -100,6 +101,8 @@ class EagerReader(Reader[State]):
         self._ahead = ahead
         self._rows: Rows
         self._cached: _Cached
+        self._along: Along
+        self._column = 0
         self._texts: list[bytes] = []  # prompt and answer of each prefix, where `ahead` wants them
 
     def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
@@ -195,6 +198,11 @@ class EagerReader(Reader[State]):
         texts = self._extended(parent[due], tokens[due])
         states = torch.where(running, walk.states, -1)[due]
         read_due = tokens[due], read[due]
+        walks = followed.walks if self.top_p == 1 else ()
+        self._along = Along(
+            [each.take(due) for each in walks], followed.tokens[due],
+            self.batch.budgets[example[due]],
+        )  # fmt: skip
         found = self._log_probs(
             parent[due], *read_due, before, chosen is None,
             lambda unread: self._drafts(unread, texts, states, example[due], *read_due),
@@ -224,6 +232,7 @@ class EagerReader(Reader[State]):
             landed=landed,
             counts=counts,
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
+            removed=self._along.removed.spread(due, len(running)),
         )
         kept = self.indices(running[due])
         self._cached = self._cached.take(kept)
@@ -282,9 +291,12 @@ class EagerReader(Reader[State]):
             guess: gives drafts for those prefixes of D that are about to be read.
         """
         drafts, every = self._cached.drafts, torch.zeros_like(read)
+        self._column = 1 if is_start else 0  # of forced tokens, which the first one read leads to
         total = every.double()
         if is_start and tokens.shape[1]:
             first = tokens[:, 0].clamp(min=0)
+            rows = torch.arange(len(parent), device=parent.device)
+            self._along.see(0, rows, total, lambda some: before[parent[some]])
             total = _plus(total, before[parent, first], tokens[:, 0] >= 0)
         lands = drafts.cover(tokens, read)
         unread, landed = self.indices((read > 0) & ~lands), self.indices(lands)
@@ -293,7 +305,7 @@ class EagerReader(Reader[State]):
         after = None if whole else before[parent]
         if len(landed):
             assert after is not None
-            total[landed] = self._drafted(tokens[landed], read[landed], drafts.take(landed))
+            total[landed] = self._drafted(landed, tokens[landed], read[landed], drafts.take(landed))
             last = drafts.after[landed, read[landed] - 1]
             after[landed] = drafts.log_p[last]
             drafts = drafts.behind(num_used)
@@ -307,14 +319,21 @@ class EagerReader(Reader[State]):
         return _LogProbs(total, after, num_drafted, num_used)
 
     def _drafted(
-        self, tokens: Int64[Tensor, "L K"], read: Int64[Tensor, "L"], drafts: Drafts
+        self,
+        rows: Int64[Tensor, "L"],
+        tokens: Int64[Tensor, "L K"],
+        read: Int64[Tensor, "L"],
+        drafts: Drafts,
     ) -> Float64[Tensor, "L"]:
         """Sum the log-probabilities of all tokens but the first, as drafts have them."""
         total = torch.zeros(len(read), dtype=torch.float64, device=read.device)
         follows = torch.nn.functional.pad(tokens, (0, 1), value=-1)
         for t in range(int(read.max())):
             token, counted = follows[:, t + 1], read > t
-            more = drafts.log_p[torch.where(counted, drafts.after[:, t], 0), token.clamp(min=0)]
+            after = torch.where(counted, drafts.after[:, t], 0)
+            known = total.masked_fill(~counted, -torch.inf)
+            self._along.see(t, rows, known, lambda some, at=after: drafts.log_p[at[some]])
+            more = drafts.log_p[after, token.clamp(min=0)]
             total = _plus(total, more, counted & (token >= 0))
         return total
 
@@ -363,6 +382,13 @@ class EagerReader(Reader[State]):
                 whole = len(here) == D
                 log_p = self.tempered(out[:, t - start] if whole else out[here, t - start])
                 token, inside = follows[here, t + 1], read[here] > t
+                known = total[here].masked_fill(~inside, -torch.inf)
+                self._along.see(
+                    t + self._column,
+                    here,
+                    known,
+                    lambda some, log_p=log_p: log_p[some],
+                )
                 more = log_p.gather(1, token.clamp(min=0).unsqueeze(1)).squeeze(1)
                 total[here] = _plus(total[here], more, inside & (token >= 0))
                 ends = read[here] == t + 1

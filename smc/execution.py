@@ -25,6 +25,7 @@ from torch import Tensor
 
 from smc.algorithms import SMC, Discrete
 from smc.answers import check_room
+from smc.deadlines import TimeLimit
 from smc.draw import Draw
 from smc.eager import EagerReader
 from smc.filter import DiscreteFilter
@@ -72,10 +73,12 @@ class Executor:
         examples: Int64[Tensor, "B"],
         draw: Draw,
         watch: Watch | None = None,
+        limit: TimeLimit | None = None,
     ) -> Outcome:
         """Find answers to the prompts (token ids).
 
         Raises:
+            AbandonedError: nobody waits for the answers any more (`smc.deadlines`).
             FloatingPointError: log-probabilities are not numbers.
             NotStaticError: the proposal, or the language, cannot be served in static shapes.
         """
@@ -90,7 +93,7 @@ class Executor:
                     )
                     # An observer looks at every step on the host, so there is no graph then.
                     most, graph = int(batch.budgets.max()), on_cuda and watch is None
-                    return run_static(steps, prompts, most, graph=graph)
+                    return run_static(steps, prompts, most, limit, graph=graph)
                 except NotStaticError as error:
                     if given.execution == "static":
                         raise
@@ -111,7 +114,7 @@ class Executor:
                 ahead=ahead,
             )
             steps = steps_of(given.algorithm, reader, examples, given.particles, draw, watch)
-            return run_eagerly(steps, prompts)
+            return run_eagerly(steps, prompts, limit)
 
     def _static(self, forward: Forward, batch: Batch) -> StaticReader[Any]:
         """Make the reader of static shapes."""

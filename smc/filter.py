@@ -28,6 +28,7 @@ from torch import Tensor
 from smc.algorithms import Discrete
 from smc.answers import Answers, AnswerTables, Ending, Pool, effective
 from smc.bounds import Frontier
+from smc.budgeting import Ledger
 from smc.competition import CandidateGuide, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
@@ -51,6 +52,7 @@ class Carry(NamedTuple):
         whole: for each example, whether every candidate has been kept for certain.
         frontier: what has been found and left open; None where it is not known.
         selections: the candidates of each step that were kept with less than certainty.
+        ledger: what the budget has removed; None where it is not known.
     """
 
     particles: Particles
@@ -61,6 +63,7 @@ class Carry(NamedTuple):
     whole: Bool[Tensor, "B"]
     frontier: Frontier | None
     selections: Selections
+    ledger: Ledger | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +114,15 @@ class DiscreteFilter(Generic[State]):
         answers, particles = self._ended(answers, particles, step)
         whole = torch.ones_like(self.examples, dtype=torch.bool)
         frontier = Frontier.start(self.reader, prefixes, extension, N, has_twins=False)
+        ledger = Ledger.empty(prefixes.state.walk, batch.budgets, is_exact=self.reader.top_p == 1)
+        if ledger is not None:
+            one = torch.zeros_like(extension.forced_log_p).masked_fill(~first, -torch.inf)
+            ledger = ledger.with_runs(extension.removed, one)
         selections = Selections.start(B, most, device)
         carry = Carry(
-            particles, prefixes, step, extension.failed, answers, whole, frontier, selections
-        )
+            particles, prefixes, step, extension.failed, answers, whole, frontier, selections,
+            ledger,
+        )  # fmt: skip
         return carry, StepRecord.of_start(extension, 1)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
@@ -145,6 +153,9 @@ class DiscreteFilter(Generic[State]):
         parent = place[kept.row].clamp(max=len(before.row) - 1)
         answers = answers.went_on(parent, kept, carry.step)
         selections = carry.selections.noted(kept.log_pi, carry.step, turn.ready)
+        ledger = carry.ledger
+        if ledger is not None:
+            ledger = self._noted(ledger, prefixes, before, parent, kept, turn)
         after = self._advance(before.take(parent), kept, prefixes, turn.extension)
         after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
@@ -161,15 +172,17 @@ class DiscreteFilter(Generic[State]):
             **turn.extension.counts._asdict(),
         )
         failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
-        after_step = Carry(after, turn.prefixes, step, failed, answers, whole, frontier, selections)
-        return after_step, record
+        carry = Carry(
+            after, turn.prefixes, step, failed, answers, whole, frontier, selections, ledger
+        )
+        return carry, record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, example by example; their sum is the evidence."""
         whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
         log_mass = None if carry.frontier is None else carry.frontier.log_mass
         found = carry.answers.outcome(whole, history)
-        return found._replace(log_mass=log_mass, selections=carry.selections)
+        return found._replace(log_mass=log_mass, selections=carry.selections, ledger=carry.ledger)
 
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
@@ -232,6 +245,29 @@ class DiscreteFilter(Generic[State]):
             log_p=log_p,
             log_pi=kept.log_pi,
         )
+
+    def _noted(
+        self,
+        ledger: Ledger,
+        prefixes: Prefixes[State],
+        before: Particles,
+        parent: Int64[Tensor, "P"],
+        kept: Selection,
+        turn: Turn,
+    ) -> Ledger:
+        """Add what the budget removes at the prefixes, and along what is forced behind a choice."""
+        budgets = self.reader.batch.budgets[prefixes.example]
+        counts, runs = before.running, kept.kept
+        if turn.ready is not None:
+            going = turn.ready.repeat_interleave(self.num_particles)
+            counts, runs = counts & going, runs & going
+        weight = torch.where(counts, before.log_weight, -torch.inf)
+        ledger = ledger.with_prefixes(
+            prefixes.state.walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
+        )
+        log_p = prefixes.log_p[kept.row, kept.token].double()
+        chosen = before.log_weight[parent] + log_p - kept.log_pi
+        return ledger.with_runs(turn.extension.removed, torch.where(runs, chosen, -torch.inf))
 
     def _observation(
         self,

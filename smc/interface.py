@@ -23,7 +23,9 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.algorithms import Options
 from smc.batches import Room, in_batches
+from smc.budgeting import BudgetEffect, effect_of
 from smc.checks import check_example, check_lifted, check_list, check_model
+from smc.deadlines import CancelToken, TimeLimit, time_limit
 from smc.drafters import Drafter
 from smc.draw import CounterDraw, Draw
 from smc.execution import Executor, executor_of
@@ -59,6 +61,9 @@ def sample(
     execution: str = "auto",
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
+    deadline: float | int | None = None,
+    cancel: CancelToken | None = None,
+    abandon: CancelToken | None = None,
     draw: Draw | None = None,
     finished: Callable[[Mapping[int, Posterior]], object] | None = None,
     observe: Observe | None = None,
@@ -93,6 +98,12 @@ def sample(
             that it pays (`TransformersLM.reads_ahead`: on a CPU, and not for a small model). Only
             eagerly.
         drafter: guesses these tokens; `smc.PromptLookup()` if not given.
+        deadline: seconds from now on. Answers that are still running take the shortest way to their
+            end early enough to be complete by then, if the model is fast enough for a shortest one;
+            0 gives shortest answers. `Posterior.stopped` says so (`docs/deadlines.md`).
+        cancel: once another thread has set this `threading.Event`, running answers take the
+            shortest way to their end.
+        abandon: once another thread has set it, the next step raises `smc.AbandonedError`.
         draw: replaces the random number generator (and `seed`).
         finished: handed the posteriors as soon as they are there, by their place in `prompts`;
             they are not kept then.
@@ -113,7 +124,9 @@ def sample(
         ValueError: any other argument that makes no sense, or an option that the algorithm does not
             read; the message says which.
         FloatingPointError: the model's log-probabilities are not numbers.
+        AbandonedError: `abandon` was set.
     """
+    limit = time_limit(deadline, cancel, abandon)
     check_model(lm)
     check_list(prompts)
     names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
@@ -152,8 +165,13 @@ def sample(
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
     executor = executor_of(lm, settings)
     results: dict[int, Posterior] = {}
+    left = len(tasks)
     for batch in batches:
-        posteriors = _sampled([tasks[i] for i in batch], settings, executor, draw, observe)
+        part = None if limit is None else limit.share(len(batch) / left)
+        left -= len(batch)
+        posteriors = _sampled([tasks[i] for i in batch], settings, executor, draw, observe, part)
+        if limit is not None:
+            posteriors = _with_overrun(posteriors, limit.overrun())
         found = dict(zip(batch, posteriors, strict=True))
         if finished is None:
             results.update(found)
@@ -205,6 +223,7 @@ def _sampled(
     executor: Executor,
     draw: Draw,
     observe: Observe | None,
+    limit: TimeLimit | None,
 ) -> list[Posterior]:
     """Sample the examples of one batch."""
     started = time.perf_counter()
@@ -215,7 +234,7 @@ def _sampled(
         torch.tensor([task.budget for task in tasks], device=executor.device),
     )
     names = torch.tensor([task.name for task in tasks], device=executor.device)
-    outcome = executor([task.prompt for task in tasks], batch, names, draw, timed)
+    outcome = executor([task.prompt for task in tasks], batch, names, draw, timed, limit)
     posteriors = _posteriors(tasks, settings, outcome)
     unseen = 0.0 if timed is None else timed.seconds
     return _with_seconds(posteriors, time.perf_counter() - started - unseen, outcome.start_seconds)
@@ -239,6 +258,14 @@ def _with_seconds(
     ]
 
 
+def _with_overrun(posteriors: Sequence[Posterior], seconds: float) -> list[Posterior]:
+    """State by how much the deadline was missed."""
+    return [
+        replace(posterior, diagnostics=replace(posterior.diagnostics, overrun=seconds))
+        for posterior in posteriors
+    ]
+
+
 def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> list[Posterior]:
     """Bring the answers to the host and make one posterior of each example's."""
     evidence, ess = outcome.log_evidence.tolist(), outcome.ess.tolist()
@@ -252,6 +279,14 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     history, enumerated = outcome.history, outcome.enumerated.tolist()
     log_mass = [None] * len(tasks) if outcome.log_mass is None else outcome.log_mass.tolist()
     N = settings.particles
+    closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
+    effects: list[BudgetEffect | None] = [None] * len(tasks)
+    if outcome.ledger is not None:
+        ledger = zip(*(field.tolist() for field in outcome.ledger), strict=True)
+        effects = [
+            effect_of(task.budget, *found, log_evidence)
+            for task, found, log_evidence in zip(tasks, ledger, evidence, strict=True)
+        ]
 
     results = []
     for b, task in enumerate(tasks):
@@ -291,6 +326,8 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 log_mass=log_mass[b],
                 strata=_strata_of(outcome, b, slice(bounds[b], bounds[b + 1]), N),
                 num_particles=N,
+                stopped=outcome.closed_because if closed[b] else None,
+                budget=effects[b],
             )
         )
     return results

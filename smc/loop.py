@@ -20,6 +20,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from smc.closing import Closing, way_out
+from smc.deadlines import TimeLimit
 from smc.models.static_cache import NotStaticError
 from smc.outcome import Outcome, StepRecord
 from smc.prefixes import Reader, refuse_nan
@@ -56,20 +58,32 @@ class Stepper(Protocol):
 
 
 @torch.inference_mode()
-def run_eagerly(stepper: Stepper, prompts: Sequence[Sequence[int]]) -> Outcome:
+def run_eagerly(
+    stepper: Stepper, prompts: Sequence[Sequence[int]], limit: TimeLimit | None = None
+) -> Outcome:
     """Find answers to the prompts (token ids); the host waits for each step.
 
+    Args:
+        stepper: with an eager reader.
+        prompts: token ids.
+        limit: says from which step on answers take the shortest way out.
+
     Raises:
+        AbandonedError: nobody waits for the answers any more (`smc.deadlines`).
         FloatingPointError: log-probabilities are not numbers.
     """
     started = time.perf_counter()
     carry, record = stepper.start(prompts)
     records, seconds = [record], time.perf_counter() - started
+    closing = None if limit is None else Closing(stepper.reader, limit)
     while carry.prefixes.num_rows:
+        if closing is not None:
+            carry = closing.check_eagerly(carry, record)
         carry, record = stepper.step(carry)
         records.append(record)
     history = StepRecord(*(torch.stack(field).cpu() for field in zip(*records, strict=True)))
-    return stepper.outcome(carry, history)._replace(start_seconds=seconds)
+    outcome = stepper.outcome(carry, history)._replace(start_seconds=seconds)
+    return outcome if closing is None else closing.mark(outcome)
 
 
 class StaticRun:
@@ -80,6 +94,8 @@ class StaticRun:
         prompts: token ids.
         most: steps that there can be.
         graph: whether to capture the step; only on a CUDA device.
+        limit: says from which step on answers take the shortest way out. These steps have another
+            proposal than the captured one, and are taken one operation after the other.
 
     Attributes:
         carry: what the next step is given.
@@ -91,11 +107,18 @@ class StaticRun:
 
     @torch.inference_mode()
     def __init__(
-        self, stepper: Stepper, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+        self,
+        stepper: Stepper,
+        prompts: Sequence[Sequence[int]],
+        most: int,
+        *,
+        graph: bool,
+        limit: TimeLimit | None = None,
     ) -> None:
         started = time.perf_counter()
         self._stepper = stepper
         self._most = most
+        self._closing = None if limit is None else Closing(stepper.reader, limit)
         self.carry, start = stepper.start(prompts)
         self._history = StepRecord(
             *(torch.cat([field[None], field.new_zeros(most, *field.shape)]) for field in start)
@@ -126,14 +149,33 @@ class StaticRun:
 
     @torch.inference_mode()
     def finish(self) -> int:
-        """Take steps until nothing runs; return how many."""
-        end = _EndSignal(self.carry.particles.running)
+        """Take steps until nothing runs; return how many.
+
+        Raises:
+            AbandonedError: nobody waits for the answers any more (`smc.deadlines`).
+        """
+        end = _EndSignal(self._way_out())
         for taken in range(self._most):
             if end.is_known():
                 return taken
+            self._check_time(end.way_out)
             self.advance()
-            end.ask(self.carry.particles.running)
+            end.ask(self._way_out())
         return self._most
+
+    def _way_out(self) -> Tensor:
+        """Return the most tokens that a running prefix needs, or, without a limit, one; or zero."""
+        if self._closing is not None:
+            return way_out(self.carry, self._stepper.reader.batch)
+        return self.carry.particles.running.any().long()
+
+    def _check_time(self, longest: int) -> None:
+        """Have the answers closed once the time limit is reached."""
+        if self._closing is not None:
+            before = self.carry
+            self.carry = self._closing.check(before, longest, 1.0)
+            if self.carry is not before:
+                self.advance = self.step
 
     @torch.inference_mode()
     def outcome(self) -> Outcome:
@@ -145,8 +187,8 @@ class StaticRun:
         proposal = self._stepper.reader.proposal
         refuse_nan(self.carry.failed, f"the language model or {proposal!r}")
         history = StepRecord(*(field.cpu() for field in self._history))
-        found = self._stepper.outcome(self.carry, history)
-        return found._replace(start_seconds=self._seconds)
+        found = self._stepper.outcome(self.carry, history)._replace(start_seconds=self._seconds)
+        return found if self._closing is None else self._closing.mark(found)
 
     def _captured(self) -> Callable[[], None]:
         """Capture one step as a graph, after some that warm up; leave everything as it was."""
@@ -179,34 +221,47 @@ class StaticRun:
 
 
 def run_static(
-    stepper: Stepper, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+    stepper: Stepper,
+    prompts: Sequence[Sequence[int]],
+    most: int,
+    limit: TimeLimit | None = None,
+    *,
+    graph: bool,
 ) -> Outcome:
     """Find answers to the prompts (token ids) in static shapes; see `StaticRun`.
 
     Raises:
+        AbandonedError: nobody waits for the answers any more (`smc.deadlines`).
         FloatingPointError: log-probabilities are not numbers.
         NotStaticError: a graph was asked for, and the step cannot be captured.
     """
-    run = StaticRun(stepper, prompts, most, graph=graph)
+    run = StaticRun(stepper, prompts, most, graph=graph, limit=limit)
     run.finish()
     return run.outcome()
 
 
 class _EndSignal:
-    """Says that nothing runs any more, as of a few steps ago."""
+    """Says how much is left to do, as of a few steps ago.
 
-    def __init__(self, running: Tensor) -> None:
-        self._cuda = running.is_cuda
-        self._goes_on = self._cuda or bool(running.any())
+    Args:
+        left: a number on the device that is zero once nothing runs.
+
+    Attributes:
+        way_out: the number, as far as it is known; one before.
+    """
+
+    def __init__(self, left: Tensor) -> None:
+        self._cuda = left.is_cuda
+        self.way_out = 1 if self._cuda else int(left)
         self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
 
-    def ask(self, running: Tensor) -> None:
-        """Have the answer sent to the host."""
+    def ask(self, left: Tensor) -> None:
+        """Have the number sent to the host."""
         if not self._cuda:
-            self._goes_on = bool(running.any())
+            self.way_out = int(left)
             return
-        answer = torch.empty((), dtype=torch.bool, pin_memory=True, device="cpu")
-        answer.copy_(running.any(), non_blocking=True)
+        answer = torch.empty((), dtype=torch.int64, pin_memory=True, device="cpu")
+        answer.copy_(left, non_blocking=True)
         sent = torch.cuda.Event()
         sent.record()
         self._asked.append((answer, sent))
@@ -216,8 +271,8 @@ class _EndSignal:
         if len(self._asked) > AHEAD:
             self._asked[0][1].synchronize()
         while self._asked and self._asked[0][1].query():
-            self._goes_on = bool(self._asked.pop(0)[0])
-        return not self._goes_on
+            self.way_out = int(self._asked.pop(0)[0])
+        return self.way_out == 0
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from smc.budgeting import Ledger
 from smc.prefixes import Extension
 
 
@@ -116,6 +117,10 @@ class Outcome(NamedTuple):
         log_pi: log-probability with which each token was selected (`Particles.log_pi`); None where
             tokens were drawn.
         selections: of the steps of each example; None where tokens were drawn.
+        ledger: what the budget has removed (`smc.budgeting`); None where it is not known.
+        closed: the examples of which running answers took the shortest way out before their time
+            (`smc.closing`); None where nobody asked for that.
+        closed_because: the reason.
     """
 
     example: Int64[Tensor, "M"]
@@ -133,3 +138,6 @@ class Outcome(NamedTuple):
     founder: Int64[Tensor, "M"] | None = None
     log_pi: Float64[Tensor, "M S"] | None = None
     selections: Selections | None = None
+    ledger: Ledger | None = None
+    closed: Bool[Tensor, "B"] | None = None
+    closed_because: str | None = None

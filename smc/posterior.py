@@ -29,6 +29,7 @@ import torch
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.bounds import Bounds, bounds_of
+from smc.budgeting import BudgetEffect
 from smc.draw import Keys, Purpose, categorical, uniform
 from smc.fields import Field, fields_of
 from smc.reliability import Ancestry, Reliability, Stratum, reliability_of
@@ -82,6 +83,7 @@ class Diagnostics:
         used: tokens that had been read in advance, and became part of a prefix.
         landed: of `used`, those that were chosen and not forced. Divided by `lm_calls`, that is
             what engines call accepted tokens a pass.
+        overrun: seconds from the deadline to the end of its batch; 0 before it, and without one.
     """
 
     ess: tuple[float, ...]
@@ -99,6 +101,7 @@ class Diagnostics:
     used: int = 0
     landed: int = 0
     start_seconds: float = 0.0
+    overrun: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,8 +121,8 @@ class Posterior:
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`
             and `valid` both equal `not dead`: a self-check, and a test of other proposals.
-        exact: False only where top_p < 1 has changed the target. It says nothing of how near the
-            estimate is: a poor or a dead one is exact, too; see `enumerated`.
+        exact: False only where top_p < 1 or a deadline has changed the target. It says nothing of
+            how near the estimate is: a poor or a dead one is exact, too; see `enumerated`.
         enumerated: whether this is the target itself, and no estimate: the discrete filter had room
             for every prefix, and left none out.
         particles: all N particles, dead ones included; or the whole pool.
@@ -128,6 +131,11 @@ class Posterior:
         bounds: of the evidence, which hold whatever was drawn (`smc.Bounds`); None with top_p < 1,
             or where the proposal doesn't say where its prefixes are in the automaton.
         ancestry: what the particles descend from (`smc.reliability`); None if they weren't drawn.
+        stopped: "deadline" or "cancelled" where answers took the shortest way to their end before
+            they would have by themselves (`smc.closing`); None otherwise. `log_evidence` is then
+            that of the answers that were still possible, which is at most P_lm(C within n).
+        budget: how much probability the budget removed, where first, and the budget from which
+            nothing would have been (`smc.BudgetEffect`); None where there are no bounds.
     """
 
     answers: tuple[bytes, ...]
@@ -143,6 +151,8 @@ class Posterior:
     reliability: Reliability
     bounds: Bounds | None = None
     ancestry: Ancestry | None = None
+    stopped: str | None = None
+    budget: BudgetEffect | None = None
 
     @property
     def dead(self) -> bool:
@@ -287,11 +297,15 @@ def posterior(
     log_mass: float | None = None,
     strata: Sequence[Stratum] | None = None,
     num_particles: int | None = None,
+    stopped: str | None = None,
+    budget: BudgetEffect | None = None,
 ) -> Posterior:
     """Make the posterior of these sequences.
 
     Args:
         exact: whether p_lm was left as it is.
+        stopped: why answers were closed early; None if they weren't.
+        budget: what the budget removed; None if it is not known.
         log_mass: log of the probability of what was found or left open; None if it is not known.
         strata: the units that the sequences descend from; None if they are no random sample.
         num_particles: N; None if each sequence is one.
@@ -324,6 +338,7 @@ def posterior(
         log_evidence=log_evidence,
         bounds=bounds,
         enumerated=enumerated,
+        stopped=stopped is not None,
     )
     return Posterior(
         answers=tuple(answer for answer, _ in ranked),
@@ -332,13 +347,15 @@ def posterior(
         ess=ess,
         complete=bool(alive) and all(sample.finished for sample in alive),
         valid=bool(alive) and all(automaton.accepts(content(sample.ids, eos)) for sample in alive),
-        exact=exact,
+        exact=exact and stopped is None,
         enumerated=enumerated,
         particles=tuple(samples),
         diagnostics=diagnostics,
         reliability=reliability,
         bounds=bounds,
         ancestry=ancestry,
+        stopped=stopped,
+        budget=budget,
     )
 
 

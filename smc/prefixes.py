@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd.support.indices import check_shape
+from smc.budgeting import Removed
 from smc.competition import CandidateGuide, candidates_of
 from smc.proposals import Batch, Proposal, State
 from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
@@ -86,6 +87,7 @@ class Extension(NamedTuple):
         landed: whether the model had read all of these tokens before they were chosen, in a draft.
         counts: tokens of each example that were read, forced, drafted and used.
         failed: whether the model gave what is not a number, where that is not refused at once.
+        removed: what the budget alone removed along the forced ones.
     """
 
     finished: Bool[Tensor, "P"]
@@ -98,6 +100,7 @@ class Extension(NamedTuple):
     landed: Bool[Tensor, "P"]
     counts: TokenCounts
     failed: Bool[Tensor, ""]
+    removed: Removed
 
     def spread(self, places: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
         """Put entries `of` at these places of P; the others are neither running nor finished."""
@@ -112,6 +115,7 @@ class Extension(NamedTuple):
             at(self.finished, False), at(self.running, False), at(self.row, 0),
             at(self.tokens, -1), at(self.forced, 0), at(self.forced_log_p, 0.0),
             at(self.forced_log_g, 0.0), at(self.landed, False), self.counts, self.failed,
+            self.removed.at(of).spread(places, count),
         )  # fmt: skip
 
 

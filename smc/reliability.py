@@ -263,6 +263,7 @@ def reliability_of(
     log_evidence: float,
     bounds: Bounds | None,
     enumerated: bool,
+    stopped: bool = False,
 ) -> Reliability:
     """Compute the errors of a posterior, and its label.
 
@@ -273,6 +274,7 @@ def reliability_of(
         log_evidence: its estimate.
         bounds: of the evidence.
         enumerated: whether nothing was left out.
+        stopped: whether answers were closed early, which changes the target.
     """
     if ancestry is None:
         exact = enumerated and num_texts > 0
@@ -292,6 +294,7 @@ def reliability_of(
         label = "collapsed"
     elif (
         ancestry is None
+        or stopped
         or looked_at is None
         or looked_at < (LOOKED_AT_DRAWN if drawn else LOOKED_AT_SELECTED)
     ):

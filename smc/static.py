@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from smc.budgeting import Removed
 from smc.models.static_cache import Forward
 from smc.prefixes import Extension, Prefixes, Reader, TokenCounts, no_numbers
 from smc.proposals import Batch, Proposal, State
@@ -138,6 +139,7 @@ class StaticReader(Reader[State]):
             landed=none.bool(),
             counts=TokenCounts(zero if is_start else count, *[zero] * 4),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
+            removed=Removed.nothing(none.double()),
         )
 
     def _read(

@@ -29,6 +29,7 @@ forward pass over the prefixes, and O(R V) memory traffic for R of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
@@ -39,6 +40,7 @@ from torch import Tensor
 
 from smc.algorithms import SMC
 from smc.bounds import Frontier
+from smc.budgeting import Ledger
 from smc.draw import Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
@@ -62,6 +64,7 @@ class Carry(NamedTuple):
         step: number of each example's next step.
         failed: whether the proposal or the model has given what is not a number.
         frontier: what has been found and left open; None where it is not known.
+        ledger: what the budget has removed; None where it is not known.
     """
 
     particles: Particles
@@ -69,6 +72,7 @@ class Carry(NamedTuple):
     step: Int64[Tensor, "B"]
     failed: Bool[Tensor, ""]
     frontier: Frontier | None
+    ledger: Ledger | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +117,11 @@ class ParticleFilter(Generic[State]):
             self.reader, prefixes, extension, N, has_twins=self.reader.is_static
         )
         step = torch.zeros_like(self.examples)
-        carry = Carry(particles, prefixes, step, extension.failed, frontier)
+        ledger = Ledger.empty(prefixes.state.walk, budgets, is_exact=self.reader.top_p == 1)
+        if ledger is not None:
+            one = torch.full_like(increment, -math.log(N))
+            ledger = ledger.with_runs(extension.removed, one)
+        carry = Carry(particles, prefixes, step, extension.failed, frontier, ledger)
         return carry, StepRecord.of_start(extension, N)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
@@ -133,6 +141,9 @@ class ParticleFilter(Generic[State]):
         frontier = carry.frontier
         if frontier is not None:
             frontier = frontier.advanced(prefixes, before, chosen.row, token, chosen.running, turn)
+        ledger = carry.ledger
+        if ledger is not None:
+            ledger = self._noted(ledger, prefixes, before, chosen, token, next_tokens, turn)
         after = self._advance(chosen, token, next_tokens, prefixes, turn.extension)
         after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
@@ -147,7 +158,7 @@ class ParticleFilter(Generic[State]):
             **turn.extension.counts._asdict(),
         )
         failed = failed | turn.extension.failed
-        return Carry(after, turn.prefixes, step, failed, frontier), record
+        return Carry(after, turn.prefixes, step, failed, frontier, ledger), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the particles, example by example; their mean weight is the evidence."""
@@ -166,6 +177,7 @@ class ParticleFilter(Generic[State]):
             history=history,
             log_mass=None if carry.frontier is None else carry.frontier.log_mass,
             founder=particles.founder,
+            ledger=carry.ledger,
         )
 
     @property
@@ -252,6 +264,34 @@ class ParticleFilter(Generic[State]):
             log_p=prefixes.log_p[rows, token].double(),
             log_potential=log_potential,
         )
+
+    def _noted(
+        self,
+        ledger: Ledger,
+        prefixes: Prefixes[State],
+        before: Particles,
+        chosen: Particles,
+        token: Int64[Tensor, "P"],
+        next_tokens: TokenSampler,
+        turn: Turn,
+    ) -> Ledger:
+        """Add what the budget removes at the prefixes, and along what is forced after the draw.
+
+        Weights are those for p_lm of the prefix, whose potential is one.
+        """
+        budgets = self.reader.batch.budgets[prefixes.example]
+        counts, runs, unit = before.running, chosen.running, math.log(self.num_particles)
+        if turn.ready is not None:
+            going = turn.ready.repeat_interleave(self.num_particles)
+            counts, runs = counts & going, runs & going
+        weight = torch.where(counts, before.log_weight - before.log_potential - unit, -torch.inf)
+        ledger = ledger.with_prefixes(
+            prefixes.state.walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
+        )
+        drawn = chosen.log_weight - next_tokens.log_g(chosen.row, token) - unit
+        if not self.reader.proposal.potential:
+            drawn = drawn + next_tokens.log_z[chosen.row]
+        return ledger.with_runs(turn.extension.removed, torch.where(runs, drawn, -torch.inf))
 
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]

@@ -104,6 +104,7 @@ def concerts() -> dict[str, Any]:
 
 
 NEEDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "docs/deadlines.md": stories,
     "docs/distillation.md": stories,
     "docs/experiments.md": smollm,
     "docs/segments.md": stories,

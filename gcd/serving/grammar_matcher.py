@@ -233,6 +233,14 @@ class GrammarMatcher:
         self._matcher.reset()
         self._steps.clear()
 
+    def finish_within(self, tokens: int) -> int:
+        """Leave so many tokens for the rest of the text; see `Matcher.finish_within`."""
+        return self._matcher.finish_within(tokens)
+
+    def finish(self) -> int:
+        """Allow nothing but shortest ways to the end from here on; see `Matcher.finish`."""
+        return self._matcher.finish()
+
     def fork(self) -> GrammarMatcher:
         """Return a matcher in the same state that goes on by itself."""
         other = object.__new__(GrammarMatcher)

@@ -231,9 +231,12 @@ class Matcher:
 
     After the end (`is_finished`), EOS may come again and again, as engines pad with it; it costs
     nothing.
+
+    Attributes:
+        budget: the budget that is in force, which `finish_within` makes smaller.
     """
 
-    __slots__ = ("_membership", "_sequence", "automaton", "budget")
+    __slots__ = ("_given_budget", "_membership", "_sequence", "automaton", "budget")
 
     def __init__(
         self, automaton: TokenAutomaton | ServedAutomaton, *, budget: int | None = None
@@ -248,15 +251,57 @@ class Matcher:
         if longest is not None and (budget is None or budget > longest):
             at_most = self.automaton.max_bytes or 0
             raise OverlongBudgetError(longest, budget, at_most, caveats=self.automaton.caveats)
-        self.budget = budget
+        self.budget = self._given_budget = budget
         self._membership: Membership | None = None
         self._sequence = TokenSequence(
             self.automaton._table, _tokens_left(budget), self.automaton.initial
         )
 
     def reset(self) -> None:
-        """Go back to the beginning of a text."""
+        """Go back to the beginning of a text, and to the budget that the matcher was made with."""
         self._sequence.reset(self.automaton.initial)
+        self.budget = self._given_budget
+        self._sequence.limit(_tokens_left(self.budget))
+
+    def finish_within(self, tokens: int) -> int:
+        """Leave so many tokens for the rest of the text, or as few more as its end takes.
+
+        A budget never grows by this, and stays after a `rollback`; `reset` restores it.
+
+        Args:
+            tokens: most tokens from here on, EOS included.
+
+        Returns:
+            The tokens that are left now: the smaller one of `tokens` and `remaining`, but at least
+            those of a shortest way to the end. 0 after the end.
+
+        Raises:
+            ValueError: if it is no whole number, or negative.
+        """
+        tokens = whole_number(tokens, "number of tokens")
+        if tokens < 0:
+            raise ValueError(f"expected a number of tokens to finish within, got {tokens}")
+        if self.is_finished:
+            return 0
+        needed = self.automaton.steps_to_accept(self.state)
+        left = max(needed, tokens if self.remaining is None else min(tokens, self.remaining))
+        self.budget = self.num_tokens + left
+        self._sequence.limit(_tokens_left(left))
+        return left
+
+    def finish(self) -> int:
+        """Allow nothing but shortest ways to the end; return how many tokens they take.
+
+        A choice among several shortest ways is left to the language model.
+        """
+        return self.finish_within(0)
+
+    @property
+    def budget_binds(self) -> bool:
+        """Whether the mask of next tokens is another one than without a budget."""
+        if self.budget is None or self.is_finished:
+            return False
+        return bool(self.automaton._table.arrays.reach[self.state] >= self.remaining)
 
     @property
     def state(self) -> int:
@@ -388,6 +433,7 @@ class Matcher:
         """Return a matcher in the same state that goes on by itself, in no batch."""
         other = object.__new__(Matcher)
         other.automaton, other.budget = self.automaton, self.budget
+        other._given_budget = self._given_budget
         other._membership, other._sequence = None, self._sequence.copy()
         return other
 

@@ -224,6 +224,17 @@ class AutomatonPool:
         after = self.after_flat[base + states.clamp(min=0) * width + classes].long()
         return torch.where((states >= 0) & is_id, after, DEAD)
 
+    def steps_to_accept(
+        self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
+    ) -> Int64[Tensor, "R"]:
+        """Return the fewest tokens, EOS included, from each row's state to its end.
+
+        Where no token is allowed, and after the end, it is more than any budget.
+        """
+        entries, exists = self._entries_of(places, states)
+        steps = self.steps_flat[entries].masked_fill(~exists, UNREACHABLE)
+        return 1 + steps.amin(dim=1).long()
+
     def mask_(
         self,
         logits: Float[Tensor, "L V"],
@@ -259,11 +270,20 @@ class AutomatonPool:
         states: Int64[Tensor, "R"],
         remaining: Int64[Tensor, "R"],
     ) -> Bool[Tensor, "R C"]:
-        base, width = places[:, :1], places[:, 1:2]
+        width = places[:, 1:2]
         classes = torch.arange(self.widest, device=places.device)
-        exists = classes < width
-        entries = torch.where(exists, base + states.clamp(min=0).unsqueeze(1) * width + classes, 0)
+        entries, exists = self._entries_of(places, states)
         left = remaining.clamp(max=UNREACHABLE).unsqueeze(1)
         allowed = exists & (states >= 0).unsqueeze(1) & fits(self.steps_flat[entries], left)
         allowed |= ~allowed.any(dim=1, keepdim=True) & (classes == width - 1)
         return allowed | (width == 0)
+
+    def _entries_of(
+        self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
+    ) -> tuple[Int64[Tensor, "R C"], Bool[Tensor, "R C"]]:
+        """Return where the row of each state lies, class by class, and which classes there are."""
+        base, width = places[:, :1], places[:, 1:2]
+        classes = torch.arange(self.widest, device=places.device)
+        exists = classes < width
+        entries = base + states.clamp(min=0).unsqueeze(1) * width + classes
+        return torch.where(exists, entries, 0), exists

@@ -116,6 +116,11 @@ class BudgetBackend(BaseGrammarBackend):
                 raise ConstraintError(
                     "the constraint has no budget, and SGLang does not tell max_new_tokens; give it"
                 )
+            if request.deadline_ms is not None:
+                raise ConstraintError(
+                    f"deadline_ms={request.deadline_ms}: SGLang's grammars have no deadline; leave "
+                    "it out"
+                )
             automaton = self._cache.get(request)
             budget = usable_budget(automaton, {"the request's budget": request.budget})
             return BudgetGrammar(Matcher(automaton, budget=budget))

@@ -166,6 +166,12 @@ class AutomatonBatch:
         )
 
     @cached_property
+    def reach(self) -> Int64[Tensor, "S"]:
+        """`TokenAutomaton.reach` of every state; computed once."""
+        arrays = np.concatenate([automaton.reach for automaton in self.automata])
+        return torch.tensor(arrays, dtype=torch.int64, device=self.device)
+
+    @cached_property
     def widest(self) -> int:
         """The largest number of classes of an automaton."""
         return max(automaton.num_classes for automaton in self.automata)

@@ -52,6 +52,19 @@ def edges(delta: Int32[np.ndarray, "S C"]) -> Int32[np.ndarray, "E 2"]:
     return np.stack([source, targets], axis=1)
 
 
+def reach(delta: Int32[np.ndarray, "S C"], steps: Int32[np.ndarray, "S"]) -> Int32[np.ndarray, "S"]:
+    """Return the most tokens that are needed after a next token, from each state; O(S C).
+
+    A budget with more tokens left than that forbids nothing that the language allows.
+
+    Args:
+        delta: states after (state, class), from every state at least one.
+        steps: `steps_to_accept` of each state.
+    """
+    start, targets = distinct_edges(read_only(delta.view()))
+    return np.maximum.reduceat(steps[targets], start[:-1])
+
+
 def check_whole(budget: Any, where: str = "") -> None:
     """Refuse what is no number of tokens, such as 1.5 or True; `ConstraintError` after `where`."""
     if isinstance(budget, bool | np.bool_) or not isinstance(budget, int | np.integer):

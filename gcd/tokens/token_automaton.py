@@ -21,7 +21,7 @@ from jaxtyping import Bool, Int32, Int64
 
 from gcd.automata.horizon import Caveat
 from gcd.tokens import wiring
-from gcd.tokens.distances import UNREACHABLE, fits, steps_to_accept
+from gcd.tokens.distances import UNREACHABLE, fits, reach, steps_to_accept
 from gcd.tokens.vocabulary import Ids, Vocabulary, whole_index
 
 
@@ -130,6 +130,14 @@ class TokenAutomaton:
         narrow = self.num_classes <= 1 << 16  # which numpy sorts in linear time
         classes = self.class_of.astype(np.uint16) if narrow else self.class_of
         return np.argsort(classes, kind="stable").astype(np.int32)
+
+    @cached_property
+    def reach(self) -> Int32[np.ndarray, "S"]:
+        """The most tokens that an answer needs after a next token, from each state.
+
+        A budget changes the mask of a state where no more tokens than that are left.
+        """
+        return reach(self.delta, self.steps_to_accept)
 
     @property
     def fewest_tokens(self) -> int:

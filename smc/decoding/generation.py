@@ -28,6 +28,7 @@ from gcd.errors import ConstraintError
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.algorithms import Options
+from smc.deadlines import CancelToken, time_limit
 from smc.decoding.generate_call import not_handed_on
 from smc.decoding.logits_processor import one_or_more
 from smc.decoding.refusals import refuse_settings, set_by_model
@@ -68,6 +69,8 @@ def generate(
     forced_runs: bool = True,
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
+    deadline: float | int | None = None,
+    cancel: CancelToken | None = None,
     **options: Unpack[Options],
 ) -> Callable[..., Tensor | GenerateSMCOutput]:
     """Make `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
@@ -82,8 +85,9 @@ def generate(
     Args:
         constraint: the constraint C of all prompts, or one for each, lifted to the model's
             vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
-        particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
-            `smc.sample`; the proposal is `smc.GCD()` if none is given.
+        particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter, deadline,
+            cancel: as for `smc.sample`; the proposal is `smc.GCD()` if none is given. Seconds count
+            from each call of `generate` on. A function with `cancel` can't be pickled.
         seed: of all random numbers; if not given, it is drawn from torch's generator, so that
             `torch.manual_seed` decides.
         options: of the algorithm, see `smc.sample`.
@@ -103,11 +107,13 @@ def generate(
         chosen, particles, algorithm, options, max_rows, forced_runs,
         read_ahead=read_ahead, drafter=drafter,
     )  # fmt: skip
+    time_limit(deadline, cancel)
     if seed is not None:
         whole("seed", seed)
     settings = {
         "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
-        "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter, **options,
+        "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter,
+        "deadline": deadline, "cancel": cancel, **options,
     }  # fmt: skip
     return _Decoding(constraint, seed, settings)
 

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from smc.proposals import Proposal, State
+from smc.proposals import AutomatonPosition, Proposal, State
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,13 @@ class Followed(Generic[State]):
         tokens: the runs; -1 beyond their lengths.
         log_g: log g of the last token of each run; 0 where there is none.
         state: the proposal's state behind them.
+        walks: where the prefixes were before each token of the runs, where that is known.
     """
 
     tokens: Int64[Tensor, "M K"]
     log_g: Float64[Tensor, "M"]
     state: State
+    walks: tuple[AutomatonPosition, ...] = ()
 
     @property
     def length(self) -> Int64[Tensor, "M"]:
@@ -55,13 +57,15 @@ def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> 
         follows: False to stay where one is, so that all runs are empty.
     """
     log_g = torch.zeros_like(state.walk.states, dtype=torch.float64)
-    columns = [state.walk.states.new_empty(len(log_g), 0)]
+    columns, walks = [state.walk.states.new_empty(len(log_g), 0)], []
     while follows:
         token = proposal.forced(state).masked_fill(~state.walk.running, -1)
         rows = (token >= 0).nonzero().squeeze(1)
         if not len(rows):
             break
         log_g[rows] = proposal.log_g_of_forced(proposal.take(state, rows), token[rows])
+        if isinstance(state.walk, AutomatonPosition):
+            walks.append(state.walk)
         state = proposal.advance(state, token.unsqueeze(1))
         columns.append(token.unsqueeze(1))
-    return Followed(torch.cat(columns, dim=1), log_g, state)
+    return Followed(torch.cat(columns, dim=1), log_g, state, tuple(walks))

@@ -356,6 +356,8 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert [a["probability"] for a in found["answers"]] == pytest.approx(posterior.probabilities)
     assert found["log_evidence"] == pytest.approx(posterior.log_evidence)
     assert found["certified"] == pytest.approx(posterior.certified)
+    assert found["budget"]["removed"] == pytest.approx(posterior.budget.removed)
+    assert found["budget"]["sufficient"] == posterior.budget.sufficient
     assert [tuple(a["interval"]) for a in found["answers"]] == [
         pytest.approx(interval) for interval in posterior.intervals
     ]
@@ -364,6 +366,22 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert re.search(r"\d\.\d{3} \+- \d\.\d{3} \(\d\.\d{3} to \d\.\d{3}\)", shown)
     assert f"at least {math.floor(1000 * posterior.certified) / 1000:.3f} of the posterior" in shown
     assert 0 <= low <= high <= 1
+    effect = posterior.budget
+    assert effect.binds
+    assert f"the budget removed about {effect.removed:.3f} of the probability" in shown
+
+
+def test_sampling_ends_by_a_deadline() -> None:
+    arguments = ["sample", "--regex", r"[a-z ]{2,60}\.", "--model", MODEL, "--budget", "70"]
+    options = ["--particles", "2", "--prompt", "Once there was a", "--deadline"]
+    found = report(*arguments, *options, "0")
+    assert (found["valid"], found["stopped"]) == (True, "deadline")
+    assert found["overrun"] > 0
+    shown = run(*arguments, *options, "0").output
+    assert re.search(r"shortened to end by the deadline, which was missed by \d+\.\d\d s", shown)
+    found = report(*arguments, *options, "1e6")
+    assert (found["stopped"], found["overrun"]) == (None, 0)
+    assert "-1" in run(*arguments, *options, "-1", code=2).stderr
 
 
 def test_the_fields_of_json_answers_are_shown() -> None:

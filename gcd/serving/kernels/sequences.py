@@ -59,6 +59,10 @@ class TokenSequence:
         self.count = 0
         self.end = 0 if initial == self.table.final else -1
 
+    def limit(self, left: cython.longlong) -> None:
+        """Leave so many tokens from here on, or `NO_BUDGET`; the caller checks that they do."""
+        self.budget = left if left == _NO_BUDGET else self.count + left
+
     def copy(self) -> TokenSequence:
         """Return a sequence in the same state that goes on by itself."""
         other: TokenSequence = TokenSequence.__new__(TokenSequence)

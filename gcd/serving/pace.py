@@ -1,0 +1,54 @@
+"""The pace of a sampler or an engine: seconds per token over its most recent steps.
+
+A limit in seconds becomes a limit in tokens by the pace. It is a median, so that a single slow
+step (a prompt of another request, a collection of garbage) does not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from time import monotonic
+
+LAPS = 15
+"""Steps that the pace is a median of."""
+FEWEST_LAPS = 3
+"""Steps before which no pace is known."""
+
+
+class Pace:
+    """Seconds per token, from a clock that is read once each step.
+
+    Args:
+        clock: returns seconds; only differences count.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._last: float | None = None
+        self._laps: deque[float] = deque(maxlen=LAPS)
+
+    def lap(self, tokens: float | int = 1) -> float:
+        """Note the end of a step in which a sequence has grown by so many tokens.
+
+        Returns:
+            The time on the clock.
+        """
+        now = self._clock()
+        if self._last is not None:
+            self._laps.append((now - self._last) / tokens)
+        self._last = now
+        return now
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per token; 0 while fewer than `FEWEST_LAPS` steps are known."""
+        return median(self._laps) if len(self._laps) >= FEWEST_LAPS else 0.0
+
+    def tokens_within(self, seconds: float) -> float | int:
+        """Return how many tokens fit into a time, rounded down; inf while no pace is known."""
+        if seconds <= 0:
+            return 0
+        return math.floor(seconds / self.seconds) if self.seconds > 0 else math.inf

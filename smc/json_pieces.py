@@ -1,0 +1,104 @@
+"""Read JSON as it is written: every value is reported once its text is complete.
+
+A string ends with its quote, an object or array with its bracket. A number may go on until
+something else follows it, or the text ends. Values come with their JSON pointers (RFC 6901), those
+inside a value before the value itself.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Value = tuple[str, Any]
+"""A JSON pointer and the value there."""
+
+_SPACE, _BARE = " \t\n\r", "+-.0123456789eEaflnrstu"
+
+
+class JSONReader:
+    """Collects the values of a JSON text that comes in pieces.
+
+    What is no JSON is read without a report: the constraint, not this reader, decides what is
+    written.
+    """
+
+    def __init__(self) -> None:
+        self._stack: list[dict[str, Any] | list[Any]] = []
+        self._names: list[str | None] = []  # the member that each object on the stack is at
+        self._lexeme = ""  # a string, number or word under way
+        self._is_readable = True
+
+    def feed(self, text: str, *, is_end: bool = False) -> list[Value]:
+        """Read on; return the values that are complete now.
+
+        Args:
+            text: what comes next.
+            is_end: whether nothing follows.
+        """
+        found: list[Value] = []
+        try:
+            for character in text if self._is_readable else "":
+                self._take(character, found)
+            if is_end and self._lexeme and self._is_readable:
+                self._complete(json.loads(self._lexeme), found)
+                self._lexeme = ""
+        except (ValueError, IndexError, TypeError):
+            self._is_readable = False
+        return found
+
+    def _take(self, character: str, found: list[Value]) -> None:
+        """Read one character."""
+        lexeme = self._lexeme
+        if lexeme.startswith('"'):
+            self._lexeme += character
+            if character == '"' and _is_closed(lexeme):
+                self._string(found)
+            return
+        if lexeme and character not in _BARE:
+            self._lexeme = ""
+            self._complete(json.loads(lexeme), found)
+        if character == '"' or character in _BARE:
+            self._lexeme += character
+        elif character in "[{":
+            self._stack.append([] if character == "[" else {})
+            self._names.append(None)
+        elif character in "]}":
+            value = self._stack.pop()
+            self._names.pop()
+            if isinstance(value, list) != (character == "]"):
+                raise ValueError("a bracket that closes another")
+            self._complete(value, found)
+        elif character not in _SPACE + ",:":
+            raise ValueError("no JSON")
+
+    def _string(self, found: list[Value]) -> None:
+        """Take a whole string: the name of a member, or a value."""
+        text = json.loads(self._lexeme, strict=False)
+        self._lexeme = ""
+        if self._stack and isinstance(self._stack[-1], dict) and self._names[-1] is None:
+            self._names[-1] = text
+        else:
+            self._complete(text, found)
+
+    def _complete(self, value: Any, found: list[Value]) -> None:
+        """Put a value into what it is part of, and report it."""
+        pointer = ""
+        for container, name in zip(self._stack, self._names, strict=True):
+            part = str(len(container)) if name is None else name
+            pointer += "/" + part.replace("~", "~0").replace("/", "~1")
+        found.append((pointer, value))
+        if not self._stack:
+            return
+        container, name = self._stack[-1], self._names[-1]
+        if isinstance(container, list):
+            container.append(value)
+        elif name is not None:
+            container[name], self._names[-1] = value, None
+        else:
+            raise ValueError("a value without a name")
+
+
+def _is_closed(lexeme: str) -> bool:
+    """Whether a quote after this beginning of a string ends it."""
+    return (len(lexeme) - len(lexeme.rstrip("\\"))) % 2 == 0

@@ -1,0 +1,180 @@
+"""What the budget removed is estimated without bias, and is the truth once everything was read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+import smc
+from gcd.languages.text.regex import regex
+from gcd.tokens.distances import UNREACHABLE
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.testing import ToyLM, walk
+from tests.gcd.oracles import checked_inside_strategies
+from tests.gcd.serving.test_matcher import token_automata
+from tests.smc import rules
+from tests.smc.test_read_ahead import Anything, examples
+from tests.smc.test_walk import PROMPT, PROPOSALS
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+
+pytestmark = checked_inside_strategies
+
+TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
+EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
+
+
+def truth(
+    lm: ToyLM, prompt: tuple[int, ...], automaton: TokenAutomaton, budget: int
+) -> tuple[float, int | None, int]:
+    """Removed mass, the first position with one, and the sufficient budget, over all prefixes."""
+    mass, first, sufficient = 0.0, None, 0
+    waiting: list[tuple[int, tuple[int, ...], float]] = [(automaton.initial, (), 1.0)]
+    while waiting:
+        state, ids, p = waiting.pop()
+        if state == automaton.final or p == 0:
+            continue
+        for token, share in enumerate(lm.log_p((*prompt, *ids)).exp().tolist()):
+            after = automaton.step(state, token)
+            if after < 0:
+                continue
+            needed = len(ids) + 1 + int(automaton.steps_to_accept[after])
+            sufficient = max(sufficient, needed)
+            if needed <= budget:
+                waiting.append((after, (*ids, token), p * share))
+            elif share > 0:
+                mass += p * share
+                first = len(ids) if first is None else min(first, len(ids))
+    return mass, first, sufficient
+
+
+@pytest.mark.parametrize(
+    ("name", "proposal", "budget", "options"),
+    [
+        *(("few_words", proposal, 3, {"particles": 2, **EVERY_STEP})
+          for proposal in ("gcd", "tilted", "tilted_no_potential")),
+        ("few_words", "gcd", 3, {"particles": 2, "execution": "static", **EVERY_STEP}),
+        ("a_star_b", "gcd", 4, {"particles": 2}),
+        ("a_star_b", "gcd", 4, {"particles": 2, "forced_runs": False}),
+        ("a_star_b", "lcd", 3, {"particles": 2}),
+        ("a_star_b", "lm", 3, {"particles": 1}),
+        *(("a_star_b", proposal, 4, {"particles": N, "algorithm": "discrete"})
+          for N in (1, 2) for proposal in ("gcd", "tilted")),
+        ("few_words", "gcd", 3, {"particles": 1, "algorithm": "discrete", "execution": "static"}),
+    ],
+)  # fmt: skip
+def test_the_estimate_is_unbiased(
+    name: str, proposal: str, budget: int, options: dict[str, Any]
+) -> None:
+    """Over all walks; a run of forced tokens counts at each of its positions."""
+    automaton = CONSTRAINTS[name]()
+
+    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
+        return smc.sample(
+            TOY, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
+            max_rows=1 << 20, draw=draw, proposal=PROPOSALS[proposal](), **options,
+        )  # fmt: skip
+
+    mass, first, sufficient = truth(TOY, PROMPT, automaton, budget)
+    estimate = 0.0
+    for probability, found in walk(run):
+        effect = found.budget
+        assert effect is not None
+        assert effect.budget == budget
+        assert effect.sufficient <= sufficient
+        assert effect.binds == (effect.log_removed > -math.inf) == (effect.removed > 0)
+        assert (effect.first is None) or (first is not None and effect.first >= first)
+        estimate += probability * math.exp(effect.log_removed)
+    assert estimate == pytest.approx(mass, abs=1e-10)
+    assert mass > 0
+
+
+@pytest.mark.parametrize("forced_runs", [True, False])
+def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
+    """Languages with forced runs at the beginning, in the middle and at the end."""
+    lm = ToyLM(rules.VOCABULARY, seed=9)
+    every = {"proposal": smc.GCD(), "algorithm": "discrete", "floor": 0.0}
+    every |= {"particles": 2000, "max_rows": 2000, "forced_runs": forced_runs}
+    for prompt, automaton, budget in zip(
+        rules.PROMPTS, rules.automata(), rules.BUDGETS, strict=True
+    ):
+        for n in {max(budget - fewer, automaton.fewest_tokens) for fewer in (0, 2)}:
+            (found,) = smc.sample(lm, [prompt], automaton, budget=n, **every)
+            mass, first, sufficient = truth(lm, prompt, automaton, n)
+            effect = found.budget
+            assert found.enumerated
+            assert effect is not None
+            assert found.log_evidence is not None
+            assert math.exp(effect.log_removed) == pytest.approx(mass, abs=1e-12)
+            share = mass / (mass + math.exp(found.log_evidence))
+            assert effect.removed == pytest.approx(share, abs=1e-10)
+            assert (effect.first, effect.sufficient) == (first, sufficient)
+
+
+def test_small_masses_are_not_lost() -> None:
+    """A removed token of probability e^-60 beside others that sum to one."""
+
+    class Sharp(ToyLM):
+        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+            log_p = torch.full((VOCABULARY.size,), -60.0, dtype=torch.float64)
+            log_p[1] = 0.0
+            return log_p.log_softmax(dim=0)
+
+    (found,) = smc.sample(
+        Sharp(VOCABULARY), [PROMPT], lift(choice("b", "aaaa"), VOCABULARY), budget=3, particles=4,
+        proposal=smc.GCD(), forced_runs=False,
+    )  # fmt: skip
+    assert found.budget is not None
+    assert found.budget.first == 0
+    assert found.budget.sufficient == 5
+    # "a" at the beginning; a spelling by "ab" there is none, nor is an end before "b".
+    assert found.budget.log_removed == pytest.approx(-60, abs=1e-9)
+
+
+def test_examples_that_wait_are_counted_once() -> None:
+    for algorithm in ("smc", "discrete"):
+        options = {**examples(), "particles": 3, "proposal": smc.GCD(), "algorithm": algorithm}
+        expected = smc.sample(TOY, **options, read_ahead=0)
+        found = smc.sample(TOY, **options, read_ahead=3, drafter=Anything(1))
+        for one, other in zip(found, expected, strict=True):
+            assert one.budget is not None
+            assert other.budget is not None
+            assert one.budget.log_removed == pytest.approx(other.budget.log_removed, abs=1e-12)
+            assert one.budget.first == other.budget.first
+            assert one.budget.sufficient == other.budget.sufficient
+
+
+def test_a_language_that_ends_by_itself() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"b"], [])
+    automaton = lift(regex("a{0,6}b"), vocabulary, eos="accept")
+    lm = ToyLM(vocabulary, seed=2)
+    (found,) = smc.sample(
+        lm, [(0,)], automaton, budget=4, particles=30, proposal=smc.GCD(), algorithm="discrete",
+        floor=0.0,
+    )  # fmt: skip
+    assert found.budget is not None
+    mass, first, sufficient = truth(lm, (0,), automaton, 4)
+    assert math.exp(found.budget.log_removed) == pytest.approx(mass, abs=1e-12)
+    assert (found.budget.first, found.budget.sufficient) == (first, sufficient)
+
+
+def test_it_is_not_known_with_a_nucleus() -> None:
+    (found,) = smc.sample(
+        TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
+        top_p=0.9,
+    )  # fmt: skip
+    assert found.budget is None
+
+
+@settings(max_examples=40)
+@given(token_automata())
+def test_the_reach_of_a_state_is_its_farthest_next_token(automaton: TokenAutomaton) -> None:
+    for state in range(automaton.num_states):
+        after = automaton.delta[state]
+        steps = automaton.steps_to_accept[after[after >= 0]]
+        assert automaton.reach[state] == steps.max() < UNREACHABLE

@@ -1,0 +1,327 @@
+"""Answers that are closed early are valid, in time, and weighted by a law that holds exactly."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+import smc.deadlines
+from gcd.languages.text.regex import regex
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.testing import ToyLM, ToyRows, target, walk
+from tests.smc.test_bounds import holds, masses
+from tests.smc.test_walk import PROMPT, PROPOSALS
+from tests.smc.toys import CONSTRAINTS, VOCABULARY
+
+TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
+EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
+Ids = tuple[int, ...]
+
+
+class After:
+    """A token that is set once it has been asked so many times: after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def outcomes(
+    automaton: TokenAutomaton,
+    budget: int,
+    cancel: Callable[[], Any],
+    *,
+    lm: ToyLM = TOY,
+    chunk: int = 1024,
+    **options: Any,
+) -> Iterator[tuple[float, smc.Posterior]]:
+    """Every walk of the random choices: its probability, and what it ended in."""
+
+    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
+        return smc.sample(
+            lm, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
+            max_rows=1 << 20, draw=draw, cancel=cancel(), **options,
+        )  # fmt: skip
+
+    return walk(run, chunk=chunk)
+
+
+def expected_masses(found: Iterator[tuple[float, smc.Posterior]]) -> dict[bytes, float]:
+    """The mean of evidence times posterior, of each answer."""
+    mass: dict[bytes, float] = defaultdict(float)
+    total = 0.0
+    for probability, posterior in found:
+        total += probability
+        assert posterior.log_evidence is not None
+        weight = probability * math.exp(posterior.log_evidence)
+        for answer, share in zip(posterior.answers, posterior.probabilities, strict=True):
+            mass[answer] += weight * share
+    assert total == pytest.approx(1)
+    return dict(mass)
+
+
+def still_possible(automaton: TokenAutomaton, budget: int, steps: int) -> dict[bytes, float]:
+    """The target of those answers that are a shortest way from so many tokens on."""
+    mass: dict[bytes, float] = defaultdict(float)
+    for ids, p in target(TOY, PROMPT, automaton, budget).items():
+        state = automaton.run(ids[:steps])
+        if len(ids) <= steps or len(ids) - steps == automaton.steps_to_accept[state]:
+            mass[automaton.vocabulary.decode(ids)] += p
+    return dict(mass)
+
+
+@pytest.mark.parametrize(
+    ("name", "proposal", "budget", "options"),
+    [
+        *(
+            ("few_words", proposal, 3, {"particles": 2, **EVERY_STEP})
+            for proposal in ("gcd", "tilted", "tilted_no_potential", "lcd")
+        ),
+        ("few_words", "gcd", 3, {"particles": 2, **EVERY_STEP, "execution": "static"}),
+        ("a_star_b", "lm", 3, {"particles": 1}),
+        *(
+            ("a_star_b", "gcd", 4, {"particles": N, "algorithm": "discrete"})
+            for N in (1, 2)
+        ),
+        ("few_words", "tilted", 4, {"particles": 1, "algorithm": "discrete"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_weights_are_those_of_the_answers_that_are_still_possible(
+    name: str, proposal: str, budget: int, options: dict[str, Any], steps: int
+) -> None:
+    automaton = CONSTRAINTS[name]()
+    every = {"proposal": PROPOSALS[proposal](), "forced_runs": False, **options}
+    found = expected_masses(outcomes(automaton, budget, lambda: After(steps), **every))
+    assert found == pytest.approx(still_possible(automaton, budget, steps), abs=1e-10)
+
+
+def test_the_law_rejects_a_wrong_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that is drawn by one distribution and weighed by another breaks it."""
+    automaton, every = CONSTRAINTS["few_words"](), {"proposal": smc.LCD(), "forced_runs": False}
+
+    def weigh(self: Any, walk: smc.AutomatonPosition) -> torch.Tensor:
+        return walk.mask.class_mask(walk.states, walk.remaining)
+
+    monkeypatch.setattr("smc.closing.ShortestWay.alive", weigh)
+    found = expected_masses(outcomes(automaton, 3, lambda: After(1), particles=1, **every))
+    assert found != pytest.approx(still_possible(automaton, 3, 1), abs=1e-3)
+
+
+class Noting(ToyLM):
+    """A model that notes the texts that it has read."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, seed=1, spread=1.5)
+        self.read: set[Ids] = set()
+
+    def log_p(self, tokens: Ids) -> torch.Tensor:
+        self.read.add(tokens[len(PROMPT) :])
+        return super().log_p(tokens)
+
+
+def test_a_limit_that_depends_on_what_was_drawn_loses_answers_and_adds_none() -> None:
+    automaton, lm = CONSTRAINTS["a_star_b"](), Noting()
+
+    class OnceRead:
+        def __init__(self) -> None:
+            lm.read.clear()
+
+        def is_set(self) -> bool:
+            return (0,) in lm.read
+
+    every = {"proposal": smc.GCD(), "forced_runs": False, "particles": 2, "ess_threshold": 0.0}
+    found = expected_masses(outcomes(automaton, 3, OnceRead, lm=lm, chunk=1, **every))
+    truth = still_possible(automaton, 3, 3)
+    assert all(mass <= truth[answer] + 1e-12 for answer, mass in found.items())
+    assert found[b"b"] == pytest.approx(truth[b"b"], abs=1e-12)  # it had ended before
+    assert 0 < sum(found.values()) < sum(truth.values()) - 1e-6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"particles": 2, **EVERY_STEP},
+        {"particles": 2, "execution": "static"},
+        {"particles": 2, "algorithm": "discrete"},
+        {"particles": 1, "algorithm": "discrete", "execution": "static"},
+    ],
+)
+def test_every_outcome_is_valid_and_its_bounds_hold(options: dict[str, Any]) -> None:
+    automaton = CONSTRAINTS["few_words"]()
+    truth = masses(TOY, PROMPT, automaton, 4)
+    for steps in range(3):
+        cancel = partial(After, steps)
+        for _, found in outcomes(automaton, 4, cancel, proposal=smc.GCD(), **options):
+            assert found.complete
+            assert found.valid
+            assert holds(found, truth, VOCABULARY)
+            assert found.stopped in (None, "cancelled")
+            assert found.exact is (found.stopped is None)
+            assert not (found.enumerated and found.stopped)
+
+
+def test_forced_tokens_are_read_along() -> None:
+    """On the way out, too, there is one pass for each choice."""
+    automaton = lift(regex("a*bababbab"), VOCABULARY)
+    every = {"budget": 20, "particles": 3, "proposal": smc.GCD(), "cancel": After(2)}
+    (found,) = smc.sample(TOY, [PROMPT], automaton, **every)
+    passes, most = found.diagnostics.lm_calls, max(len(each.ids) for each in found.particles)
+    assert found.valid
+    assert passes < most
+    needed = automaton.steps_to_accept[automaton.initial]
+    assert all(len(each.ids) <= 3 + needed for each in found.particles)
+
+
+# -- seconds -------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(smc.deadlines, "_clock", lambda: self.now)
+
+
+class SlowRows(ToyRows):
+    def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        self._lm.clock.now += 1.0  # type: ignore[attr-defined]
+        return super().extend(runs, lengths)
+
+
+class SlowLM(ToyLM):
+    """A model each of whose passes takes a second on this clock."""
+
+    def __init__(self, clock: Clock, vocabulary: Vocabulary = VOCABULARY) -> None:
+        super().__init__(vocabulary, seed=1, spread=0.5)
+        self.clock = clock
+
+    def prefill(self, prompts: Any) -> Any:
+        self.clock.now += 1.0
+        return SlowRows(self, prompts), super().prefill(prompts)[1]
+
+    def log_p(self, tokens: Ids) -> torch.Tensor:
+        """It would rather not end."""
+        log_p = super().log_p(tokens).clone()
+        log_p[list(self.vocabulary.eos_ids)] -= 12.0
+        return log_p.log_softmax(dim=0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+LONG = regex("[ab]{5,60}(aba|bab)")  # at the beginning a shortest answer takes 5 tokens and EOS
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_a_slow_model_finishes_in_time(clock: Clock, algorithm: str) -> None:
+    automaton = lift(LONG, VOCABULARY)
+    for seed in range(2):
+        clock.now = 100.0
+        (found,) = smc.sample(
+            SlowLM(clock), [PROMPT], automaton, budget=64, particles=4, proposal=smc.GCD(),
+            seed=seed, algorithm=algorithm, deadline=20, forced_runs=False,
+        )  # fmt: skip
+        assert found.valid
+        assert found.stopped == "deadline"
+        assert found.diagnostics.overrun == 0
+        assert clock.now <= 120
+        assert clock.now >= 114  # the time was used
+        assert max(len(each.ids) for each in found.particles) >= 14
+
+
+def test_a_deadline_below_the_shortest_answer_is_overrun_and_says_so(clock: Clock) -> None:
+    automaton = lift(LONG, VOCABULARY)
+    for deadline in (0, 2.5):
+        clock.now = 100.0
+        (found,) = smc.sample(
+            SlowLM(clock), [PROMPT], automaton, budget=64, particles=4, proposal=smc.GCD(),
+            deadline=deadline,
+        )  # fmt: skip
+        assert found.valid
+        assert found.stopped == "deadline"
+        assert found.diagnostics.overrun == pytest.approx(clock.now - 100 - deadline)
+        assert 0 < found.diagnostics.overrun < 9
+        if deadline == 0:
+            fewest = automaton.fewest_tokens
+            assert {len(each.ids) for each in found.particles} == {fewest}
+
+
+def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
+    every = {"budget": 6, "particles": 5, "proposal": smc.GCD(), "seed": 3}
+    automaton = CONSTRAINTS["few_words"]()
+    (plain,) = smc.sample(TOY, [PROMPT], automaton, **every)
+    for deadline in (1e6, math.inf):
+        (found,) = smc.sample(TOY, [PROMPT], automaton, **every, deadline=deadline, cancel=Event())
+        assert found.stopped is None
+        assert found.probabilities == plain.probabilities
+        assert (found.log_evidence, found.bounds) == (plain.log_evidence, plain.bounds)
+        assert found.diagnostics.overrun == 0
+
+
+def test_batches_share_the_time(clock: Clock) -> None:
+    """Those that wait for the others have their part."""
+    automaton = lift(LONG, VOCABULARY)
+    found = smc.sample(
+        SlowLM(clock), [PROMPT] * 3, automaton, budget=64, particles=4, max_rows=4,
+        proposal=smc.GCD(), deadline=60, forced_runs=False,
+    )  # fmt: skip
+    assert clock.now <= 160
+    for each in found:
+        assert each.valid
+        assert each.stopped == "deadline"
+        assert max(len(sample.ids) for sample in each.particles) >= 12
+
+
+def test_examples_that_had_ended_were_not_stopped() -> None:
+    short, long = CONSTRAINTS["forced"](), lift(LONG, VOCABULARY)
+    found = smc.sample(
+        TOY, [PROMPT, PROMPT], [short, long], budget=[3, 64], particles=2, proposal=smc.GCD(),
+        cancel=After(3),
+    )  # fmt: skip
+    assert [each.stopped for each in found] == [None, "cancelled"]
+    assert [each.valid for each in found] == [True, True]
+
+
+def test_an_abandoned_call_raises() -> None:
+    abandon = Event()
+    abandon.set()
+    with pytest.raises(smc.AbandonedError):
+        smc.sample(
+            TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
+            abandon=abandon,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"deadline": -1}, "deadline is -1.0; expected seconds from now on, 0 or more"),
+        ({"deadline": math.nan}, "deadline is nan"),
+        ({"deadline": "soon"}, "deadline is 'soon'; it must be a number"),
+        ({"cancel": True}, "cancel is True; give a threading.Event"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_limits_that_make_no_sense(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        smc.sample(
+            TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
+            **limits,
+        )  # fmt: skip
