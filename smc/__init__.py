@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from smc.asking import Reply, ask, ask_all
 from smc.asynchronous import Part, sample_async, stream
 from smc.bounds import Bounds
 from smc.budgeting import BudgetEffect
@@ -56,6 +57,7 @@ from smc.proposals import (
 from smc.proposals.lookahead import Expectation, Lookahead
 from smc.proposals.pgcd import PGCD, HMMLookahead
 from smc.proposals.twisted import Twisted
+from smc.reliability import Reliability
 from smc.searching import Answer, SearchResult, search
 from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc.weights import Weights
@@ -104,6 +106,8 @@ __all__ = [
     "PromptLookup",
     "PromptTooLongError",
     "Proposal",
+    "Reliability",
+    "Reply",
     "Rows",
     "Sample",
     "SearchResult",
@@ -111,6 +115,8 @@ __all__ = [
     "TransformersLM",
     "Twisted",
     "Weights",
+    "ask",
+    "ask_all",
     "check_prompts",
     "distribution",
     "generate",

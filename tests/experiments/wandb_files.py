@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,14 +39,24 @@ class StoredRun:
 
 
 def stored_runs(run_dir: Path) -> list[StoredRun]:
-    """Read all runs of a run directory."""
+    """Read all finished runs of a run directory."""
     return [_read(path) for path in sorted(run_dir.glob("wandb/offline-run-*/*.wandb"))]
+
+
+def _written(path: Path) -> list[Any]:
+    """Return the records of a run; wandb 0.19 may write the last of them after `finish`."""
+    for wait in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30):
+        content = path.read_bytes()
+        found = [wandb_internal_pb2.Record.FromString(data) for data in _records(content)]
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            return found
+        time.sleep(wait)
+    raise AssertionError(f"{path} has no end: {len(found)} records")
 
 
 def _read(path: Path) -> StoredRun:
     found = StoredRun(path)
-    for data in _records(path.read_bytes()):
-        record = wandb_internal_pb2.Record.FromString(data)
+    for record in _written(path):
         kind = record.WhichOneof("record_type")
         if kind == "run":
             found.id, found.name = record.run.run_id, record.run.display_name
@@ -62,7 +73,7 @@ def _items(items: Any) -> dict[str, Any]:
 
 
 def _records(content: bytes) -> Iterator[bytes]:
-    assert content.startswith(b":W&B")
+    assert content.startswith(b":W&B") or not content
     place, parts = _HEADER, b""
     while place + _PIECE <= len(content):
         left = _BLOCK - place % _BLOCK
