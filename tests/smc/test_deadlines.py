@@ -144,8 +144,8 @@ def test_a_limit_that_depends_on_what_was_drawn_loses_answers_and_adds_none() ->
             return (0,) in lm.read
 
     every = {"proposal": smc.GCD(), "forced_runs": False, "particles": 2, "ess_threshold": 0.0}
-    found = expected_masses(outcomes(automaton, 3, OnceRead, lm=lm, chunk=1, **every))
-    truth = still_possible(automaton, 3, 3)
+    found = expected_masses(outcomes(automaton, 4, OnceRead, lm=lm, chunk=1, **every))
+    truth = still_possible(automaton, 4, 4)
     assert all(mass <= truth[answer] + 1e-12 for answer, mass in found.items())
     assert found[b"b"] == pytest.approx(truth[b"b"], abs=1e-12)  # it had ended before
     assert 0 < sum(found.values()) < sum(truth.values()) - 1e-6
