@@ -190,7 +190,8 @@ class Along:
         column: int,
         rows: Int64[Tensor, "K"],
         log_before: Float64[Tensor, "K"],
-        log_p: Callable[[Int64[Tensor, "Q"]], Float[Tensor, "Q V"]],
+        log_p: Float[Tensor, "Q V"],
+        at: Int64[Tensor, "K"] | None = None,
     ) -> None:
         """Add one column of some prefixes.
 
@@ -198,16 +199,17 @@ class Along:
             column: which tokens of the runs come next.
             rows: of the prefixes.
             log_before: log-probability of the tokens of each run before that.
-            log_p: gives the log-probabilities of the next token of some of the rows.
+            log_p: log-probabilities of the next token.
+            at: the row of `log_p` for each of the rows; None for the same.
         """
         if column >= len(self._bound) or not self._bound[column]:
             return
         some = (self._binds[rows, column] & ~log_before.isneginf()).nonzero().squeeze(1)
         if len(some):
-            prefix = rows[some]
+            prefix, known = rows[some], some if at is None else at[some]
             place = prefix * len(self._bound) + column
             self.removed = self.removed.plus(
-                prefix, self._walk.take(place), self._used[place], log_p(some), log_before[some]
+                prefix, self._walk.take(place), self._used[place], log_p[known], log_before[some]
             )
 
 

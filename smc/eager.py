@@ -296,7 +296,7 @@ class EagerReader(Reader[State]):
         if is_start and tokens.shape[1]:
             first = tokens[:, 0].clamp(min=0)
             rows = torch.arange(len(parent), device=parent.device)
-            self._along.see(0, rows, total, lambda some: before[parent[some]])
+            self._along.see(0, rows, total, before, parent)
             total = _plus(total, before[parent, first], tokens[:, 0] >= 0)
         lands = drafts.cover(tokens, read)
         unread, landed = self.indices((read > 0) & ~lands), self.indices(lands)
@@ -332,7 +332,7 @@ class EagerReader(Reader[State]):
             token, counted = follows[:, t + 1], read > t
             after = torch.where(counted, drafts.after[:, t], 0)
             known = total.masked_fill(~counted, -torch.inf)
-            self._along.see(t, rows, known, lambda some, at=after: drafts.log_p[at[some]])
+            self._along.see(t, rows, known, drafts.log_p, after)
             more = drafts.log_p[after, token.clamp(min=0)]
             total = _plus(total, more, counted & (token >= 0))
         return total
@@ -383,12 +383,7 @@ class EagerReader(Reader[State]):
                 log_p = self.tempered(out[:, t - start] if whole else out[here, t - start])
                 token, inside = follows[here, t + 1], read[here] > t
                 known = total[here].masked_fill(~inside, -torch.inf)
-                self._along.see(
-                    t + self._column,
-                    here,
-                    known,
-                    lambda some, log_p=log_p: log_p[some],
-                )
+                self._along.see(t + self._column, here, known, log_p)
                 more = log_p.gather(1, token.clamp(min=0).unsqueeze(1)).squeeze(1)
                 total[here] = _plus(total[here], more, inside & (token >= 0))
                 ends = read[here] == t + 1

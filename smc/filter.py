@@ -35,7 +35,7 @@ from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, Selections, StepRecord
 from smc.particles import Particles, start_particles
 from smc.prefixes import Extension, Prefixes, Reader
-from smc.proposals import State
+from smc.proposals import AutomatonPosition, State
 from smc.selection import FinishedScores, Group, Selection, select
 from smc.turn import Turn, fallbacks_of, prefixes_in_use
 
@@ -262,8 +262,10 @@ class DiscreteFilter(Generic[State]):
             going = turn.ready.repeat_interleave(self.num_particles)
             counts, runs = counts & going, runs & going
         weight = torch.where(counts, before.log_weight, -torch.inf)
+        walk = prefixes.state.walk
+        assert isinstance(walk, AutomatonPosition)
         ledger = ledger.with_prefixes(
-            prefixes.state.walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
+            walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
         )
         log_p = prefixes.log_p[kept.row, kept.token].double()
         chosen = before.log_weight[parent] + log_p - kept.log_pi

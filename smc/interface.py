@@ -282,10 +282,10 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
     effects: list[BudgetEffect | None] = [None] * len(tasks)
     if outcome.ledger is not None:
-        ledger = zip(*(field.tolist() for field in outcome.ledger), strict=True)
+        removed, first, sufficient = (field.tolist() for field in outcome.ledger)
         effects = [
-            effect_of(task.budget, *found, log_evidence)
-            for task, found, log_evidence in zip(tasks, ledger, evidence, strict=True)
+            effect_of(task.budget, removed[b], first[b], sufficient[b], evidence[b])
+            for b, task in enumerate(tasks)
         ]
 
     results = []

@@ -46,7 +46,7 @@ from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles, start_particles
 from smc.prefixes import Extension, Prefixes, Reader
-from smc.proposals import State
+from smc.proposals import AutomatonPosition, State
 from smc.resampling import scheme
 from smc.systems import Systems, resample
 from smc.turn import Turn, fallbacks_of, prefixes_in_use
@@ -285,8 +285,10 @@ class ParticleFilter(Generic[State]):
             going = turn.ready.repeat_interleave(self.num_particles)
             counts, runs = counts & going, runs & going
         weight = torch.where(counts, before.log_weight - before.log_potential - unit, -torch.inf)
+        walk = prefixes.state.walk
+        assert isinstance(walk, AutomatonPosition)
         ledger = ledger.with_prefixes(
-            prefixes.state.walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
+            walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
         )
         drawn = chosen.log_weight - next_tokens.log_g(chosen.row, token) - unit
         if not self.reader.proposal.potential:

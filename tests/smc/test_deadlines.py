@@ -21,7 +21,7 @@ from gcd.tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.test_bounds import holds, masses
 from tests.smc.test_walk import PROMPT, PROPOSALS
-from tests.smc.toys import CONSTRAINTS, VOCABULARY
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
 EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
@@ -144,8 +144,8 @@ def test_a_limit_that_depends_on_what_was_drawn_loses_answers_and_adds_none() ->
             return (0,) in lm.read
 
     every = {"proposal": smc.GCD(), "forced_runs": False, "particles": 2, "ess_threshold": 0.0}
-    found = expected_masses(outcomes(automaton, 3, OnceRead, lm=lm, chunk=1, **every))
-    truth = still_possible(automaton, 3, 3)
+    found = expected_masses(outcomes(automaton, 4, OnceRead, lm=lm, chunk=1, **every))
+    truth = still_possible(automaton, 4, 4)
     assert all(mass <= truth[answer] + 1e-12 for answer, mass in found.items())
     assert found[b"b"] == pytest.approx(truth[b"b"], abs=1e-12)  # it had ended before
     assert 0 < sum(found.values()) < sum(truth.values()) - 1e-6
@@ -297,6 +297,20 @@ def test_examples_that_had_ended_were_not_stopped() -> None:
     )  # fmt: skip
     assert [each.stopped for each in found] == [None, "cancelled"]
     assert [each.valid for each in found] == [True, True]
+
+
+def test_generate_takes_a_deadline() -> None:
+    automaton = lift(LONG, VOCABULARY)
+    found = tiny_model().generate(
+        input_ids=torch.tensor([[1]]), max_new_tokens=40, return_dict_in_generate=True,
+        custom_generate=smc.generate(automaton, particles=2, deadline=0),
+    )  # fmt: skip
+    (posterior,) = found.posteriors
+    assert posterior.stopped == "deadline"
+    assert posterior.valid
+    assert found.sequences.shape[1] <= 1 + automaton.fewest_tokens
+    with pytest.raises(ValueError, match=r"deadline is -2\.0"):
+        smc.generate(automaton, deadline=-2)
 
 
 def test_an_abandoned_call_raises() -> None:
