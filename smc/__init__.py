@@ -27,11 +27,13 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from smc.bounds import Bounds
+from smc.choosing import Choice, choose
 from smc.distributions import distribution
 from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
 from smc.fields import Field, FieldValue
 from smc.interface import sample
+from smc.joint import joint
 from smc.models.protocol import (
     LanguageModel,
     PromptTooLongError,
@@ -79,6 +81,7 @@ __all__ = [
     "Bounds",
     "BudgetBatchProcessor",
     "BudgetLogitsProcessor",
+    "Choice",
     "CounterDraw",
     "DenseGuide",
     "Diagnostics",
@@ -105,8 +108,10 @@ __all__ = [
     "Twisted",
     "Weights",
     "check_prompts",
+    "choose",
     "distribution",
     "generate",
+    "joint",
     "sample",
     "search",
 ]

@@ -62,7 +62,7 @@ def distribution(
     spellings: str = "all",
     temperature: float | int = 1.0,
     max_prefixes: int = PREFIXES,
-    certify: float = 1.0,
+    certify: float | int = 1.0,
     max_rows: int = 256,
 ) -> list[Posterior]:
     """Compute the posterior over the answers of a finite language, p_lm(x | x in C, |x| <= budget).
@@ -143,12 +143,13 @@ def read_distributions(
     *,
     temperature: float | int,
     max_prefixes: int,
-    certify: float,
+    certify: float | int,
     max_rows: int,
 ) -> list[Posterior]:
     """Compute the posteriors of examples that were checked; equal ones are read once."""
     temperature = check_temperature(real("temperature", temperature))
-    if not 0 < real("certify", certify) <= 1:
+    share = real("certify", certify)
+    if not 0 < share <= 1:
         raise ValueError(f"expected certify in (0, 1], got {certify}; 1 reads everything")
     for what, value in (("max_prefixes", max_prefixes), ("max_rows", max_rows)):
         if whole(what, value) < 1:
@@ -160,7 +161,7 @@ def read_distributions(
     for first in range(0, len(different), size):
         batch = different[first : first + size]
         for task, each in zip(
-            batch, _read(lm, batch, temperature, max_prefixes, certify, max_rows), strict=True
+            batch, _read(lm, batch, temperature, max_prefixes, share, max_rows), strict=True
         ):
             found[task.prompt, id(task.automaton), task.budget] = each
     return [found[task.prompt, id(task.automaton), task.budget] for task in tasks]

@@ -32,7 +32,7 @@ from jaxtyping import Float64, Int64
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.bounds import NORMALIZATION, bounds_of
-from smc.revisiting import Run, TreeReader
+from smc.revisiting import Run, TreeReader, numbers
 
 Ids = tuple[int, ...]
 
@@ -184,6 +184,7 @@ class Tree:
         Args:
             following: the next token, where the prefix with it is read, too.
         """
+        next_log_p = numbers(next_log_p)
         alive = ~np.isneginf(next_log_p)
         tokens, next_log_p = node.tokens[alive], next_log_p[alive]
         log_p = node.log_p + next_log_p
