@@ -106,6 +106,7 @@ def concerts() -> dict[str, Any]:
 NEEDS: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/distillation.md": stories,
     "docs/experiments.md": smollm,
+    "docs/labels.md": stories,
     "docs/segments.md": stories,
     "docs/sql.md": concerts,
     "docs/transformers.md": stories,

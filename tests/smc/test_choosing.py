@@ -169,6 +169,13 @@ def test_canonical_spelling() -> None:
     assert found.log_evidence == pytest.approx(math.log(sum(masses)), abs=1e-6)
     assert found.probabilities == pytest.approx([p / sum(masses) for p in masses])
 
+    # Far from everything is read, but canonical spellings first, so nothing is missing.
+    fields = {"positive": bool, "topic": ["food", "staff"]}
+    joint = smc.joint(lm, prompt, fields, max_prefixes=200)
+    assert not joint.enumerated
+    assert len(joint.texts) == 4
+    assert joint.diagnostics.lm_calls < 50
+
 
 # -- joint ---------------------------------------------------------------------------------------
 
