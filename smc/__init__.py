@@ -30,12 +30,14 @@ from smc.asking import Reply, ask, ask_all
 from smc.asynchronous import Part, sample_async, stream
 from smc.bounds import Bounds
 from smc.budgeting import BudgetEffect
+from smc.choosing import Choice, choose
 from smc.deadlines import AbandonedError, CancelToken
 from smc.distributions import distribution
 from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
 from smc.fields import Field, FieldValue
 from smc.interface import sample
+from smc.joint import joint
 from smc.models.protocol import (
     LanguageModel,
     PromptTooLongError,
@@ -87,6 +89,7 @@ __all__ = [
     "BudgetEffect",
     "BudgetLogitsProcessor",
     "CancelToken",
+    "Choice",
     "CounterDraw",
     "DenseGuide",
     "Diagnostics",
@@ -118,8 +121,10 @@ __all__ = [
     "ask",
     "ask_all",
     "check_prompts",
+    "choose",
     "distribution",
     "generate",
+    "joint",
     "sample",
     "sample_async",
     "search",

@@ -41,6 +41,8 @@ NARROW = 32
 
 BATCH = 32
 """Prompts that are read together."""
+MOST_STATES = 2000
+"""States of a constraint whose canonical spellings are looked for to be read first."""
 
 Constraint = TokenAutomaton | Automaton
 
@@ -62,13 +64,14 @@ def distribution(
     spellings: str = "all",
     temperature: float | int = 1.0,
     max_prefixes: int = PREFIXES,
-    certify: float = 1.0,
+    certify: float | int = 1.0,
     max_rows: int = 256,
 ) -> list[Posterior]:
     """Compute the posterior over the answers of a finite language, p_lm(x | x in C, |x| <= budget).
 
     If the language has at most `max_prefixes` prefixes, all of them are read and the posterior is
-    the target itself (`Posterior.enumerated`). Otherwise the most probable branches are read first;
+    the target itself (`Posterior.enumerated`). Otherwise the most probable branches are read first,
+    after those of the tokenizer's own spellings if these are few;
     `Posterior.probabilities` are then relative to the answers found, and `Posterior.intervals`
     contain the true ones. No random numbers are used.
 
@@ -143,12 +146,13 @@ def read_distributions(
     *,
     temperature: float | int,
     max_prefixes: int,
-    certify: float,
+    certify: float | int,
     max_rows: int,
 ) -> list[Posterior]:
     """Compute the posteriors of examples that were checked; equal ones are read once."""
     temperature = check_temperature(real("temperature", temperature))
-    if not 0 < real("certify", certify) <= 1:
+    share = real("certify", certify)
+    if not 0 < share <= 1:
         raise ValueError(f"expected certify in (0, 1], got {certify}; 1 reads everything")
     for what, value in (("max_prefixes", max_prefixes), ("max_rows", max_rows)):
         if whole(what, value) < 1:
@@ -160,7 +164,7 @@ def read_distributions(
     for first in range(0, len(different), size):
         batch = different[first : first + size]
         for task, each in zip(
-            batch, _read(lm, batch, temperature, max_prefixes, certify, max_rows), strict=True
+            batch, _read(lm, batch, temperature, max_prefixes, share, max_rows), strict=True
         ):
             found[task.prompt, id(task.automaton), task.budget] = each
     return [found[task.prompt, id(task.automaton), task.budget] for task in tasks]
@@ -179,13 +183,12 @@ def _read(
     started = time.perf_counter()
     reader = TreeReader(lm, [task.prompt for task in tasks], temperature)
     start_seconds = time.perf_counter() - started
-    trees = [Tree(t.automaton, t.budget, max_prefixes, certify, reader.eps) for t in tasks]
-    widths = [
-        max_rows
-        if count_prefixes(task.automaton, task.budget, max_prefixes) <= max_prefixes
-        else NARROW
-        for task in tasks
-    ]
+    trees, widths = [], []
+    for task in tasks:
+        every = count_prefixes(task.automaton, task.budget, max_prefixes)
+        own = None if every <= max_prefixes else _canonical(task, max_prefixes // 2)
+        trees.append(Tree(task.automaton, task.budget, max_prefixes, certify, reader.eps, own))
+        widths.append(max_rows if every <= max_prefixes else NARROW)
     read_trees(reader, trees, widths, max_rows)
     seconds = time.perf_counter() - started
     total = sum(len(task.prompt) for task in tasks) + sum(reader.tokens)
@@ -206,6 +209,18 @@ def _read(
         )
         results.append(_posterior(task, tree, diagnostics))
     return results
+
+
+def _canonical(task: Task, most: int) -> TokenAutomaton | None:
+    """Return the automaton of canonical spellings, where it is small and has a few prefixes."""
+    given = task.automaton
+    if given.vocabulary.segmentation is None or given.num_states > MOST_STATES:
+        return None
+    table = canonical(given)
+    if table is None:
+        return None
+    own = TokenAutomaton(given.vocabulary, *table)
+    return own if count_prefixes(own, task.budget, most) <= most else None
 
 
 def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:

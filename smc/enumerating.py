@@ -11,10 +11,14 @@ Each pass reads the open branches of the largest probability, several at once, u
 a small enough share of found and open together. When every branch is read, the sum over the answers
 is the evidence itself, and no estimate.
 
+**Canonical spellings first.** Until something is found, the largest branches are the shortest
+ones, most of them spellings that nobody writes. So the branches of the tokenizer's own spellings go
+before all others, where they are few enough.
+
 **Drafts.** A branch is read together with the tokens that are likely to follow it: as long as all
 allowed tokens agree in their bytes, as within a label that no other label shares its rest with, the
-one after which the fewest tokens are needed. Their prefixes count as read. So a label takes one
-pass, not one for each of its tokens.
+tokenizer's own token, or the one after which the fewest are needed. Their prefixes count as read.
+So a label takes one pass, not one for each of its tokens.
 
 Cost: one forward pass of the language model for at most `width` branches, and a sort of the open
 branches. No more branches of a prefix are kept one by one than may still be read; the probability
@@ -28,11 +32,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
+from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.bounds import NORMALIZATION, bounds_of
-from smc.revisiting import Run, TreeReader
+from smc.revisiting import Run, TreeReader, numbers
 
 Ids = tuple[int, ...]
 
@@ -49,6 +54,7 @@ class _Node(NamedTuple):
         remaining: tokens that may still follow, EOS included.
         log_p: of the prefix; of one that is not read yet, that of the branch it is.
         tokens: those allowed next.
+        own: state of the automaton of canonical spellings, -1 outside of it.
     """
 
     ids: Ids
@@ -56,6 +62,7 @@ class _Node(NamedTuple):
     remaining: int
     log_p: float
     tokens: Int64[np.ndarray, "_"]
+    own: int
 
 
 class Tree:
@@ -67,6 +74,8 @@ class Tree:
         most: most prefixes to read beyond the prompt.
         certify: the share of the evidence that is to be found.
         eps: machine epsilon of the model's log-probabilities.
+        canonical: the same texts in the tokenizer's own spelling, whose branches go first; None for
+            no such preference.
 
     Attributes:
         found: log p of the answers found, EOS included.
@@ -75,12 +84,19 @@ class Tree:
     """
 
     def __init__(
-        self, automaton: TokenAutomaton, budget: int, most: int, certify: float, eps: float
+        self,
+        automaton: TokenAutomaton,
+        budget: int,
+        most: int,
+        certify: float,
+        eps: float,
+        canonical: TokenAutomaton | None = None,
     ) -> None:
         self.found: dict[Ids, float] = {}
         self.read = 0
         self.widths: list[int] = []
         self._automaton, self._certify, self._eps = automaton, certify, eps
+        self._canonical = canonical
         self._left = most
         self._nodes: list[_Node] = []
         # Open branches: node, token, log p, and the same rounded outwards, which bounds count.
@@ -88,10 +104,11 @@ class Tree:
         self._token = np.zeros(0, np.int64)
         self._log_p = np.zeros(0)
         self._log_mass = np.zeros(0)
+        self._goes_first = np.zeros(0, np.bool_)
         self._log_rest = -math.inf  # of all branches that will never be read
-        self._drafts: dict[tuple[int, int], Ids] = {}
         self._waiting: list[list[_Node]] = []
-        self._root = self._at((), automaton.initial, budget, 0.0)
+        own = -1 if canonical is None else canonical.initial
+        self._root = self._at((), automaton.initial, budget, 0.0, own)
 
     @property
     def root(self) -> Int64[np.ndarray, "_"]:
@@ -138,8 +155,13 @@ class Tree:
         # What may stay open; a little less, as the bounds are rounded.
         spare = (1 - self._certify) * (1 - 1e-6) - math.exp(self._log_rest - log_upper)
         after = np.cumsum(share[::-1])[::-1]  # open if this branch and those behind it are left
-        needed = int((after > spare).sum())
-        chosen = order[: max(1, min(needed, width, self._left))]
+        needed = np.zeros(order.size, np.bool_)
+        needed[order[: max(1, int((after > spare).sum()))]] = True
+        # A canonical spelling matters if it alone is more than may stay open.
+        least = self.log_found + math.log(1 - self._certify) if self._certify < 1 else -math.inf
+        first = self._goes_first & (self._log_mass >= least)
+        order = np.concatenate([order[first[order]], order[(needed & ~first)[order]]])
+        chosen = order[: min(width, self._left)]
         runs, self._waiting = [], []
         for number, i in enumerate(chosen.tolist()):
             # Every chosen branch is read; drafts share what is left besides.
@@ -184,6 +206,7 @@ class Tree:
         Args:
             following: the next token, where the prefix with it is read, too.
         """
+        next_log_p = numbers(next_log_p)
         alive = ~np.isneginf(next_log_p)
         tokens, next_log_p = node.tokens[alive], next_log_p[alive]
         log_p = node.log_p + next_log_p
@@ -207,31 +230,41 @@ class Tree:
         self._token = np.concatenate([self._token, tokens])
         self._log_p = np.concatenate([self._log_p, log_p])
         self._log_mass = np.concatenate([self._log_mass, log_mass])
+        self._goes_first = np.concatenate([self._goes_first, self._is_own(node, tokens)])
 
     def _drop(self, chosen: Int64[np.ndarray, "_"]) -> None:
         """Take branches off the list of open ones."""
-        for name in ("_node", "_token", "_log_p", "_log_mass"):
+        for name in ("_node", "_token", "_log_p", "_log_mass", "_goes_first"):
             setattr(self, name, np.delete(getattr(self, name), chosen))
 
-    def _at(self, ids: Ids, state: int, remaining: int, log_p: float) -> _Node:
-        return _Node(ids, state, remaining, log_p, self._automaton.allowed(state, remaining))
+    def _at(self, ids: Ids, state: int, remaining: int, log_p: float, own: int) -> _Node:
+        tokens = self._automaton.allowed(state, remaining)
+        return _Node(ids, state, remaining, log_p, tokens, own)
+
+    def _after(self, node: _Node, token: int, log_p: float) -> _Node:
+        """Return the prefix with one more token."""
+        own = -1 if self._canonical is None else self._canonical.step(node.own, token)
+        state = self._automaton.step(node.state, token)
+        return self._at((*node.ids, token), state, node.remaining - 1, log_p, own)
+
+    def _is_own(self, node: _Node, tokens: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
+        """Tell which tokens after a prefix are in a canonical spelling that fits the budget."""
+        automaton = self._canonical
+        if automaton is None or node.own < 0:
+            return np.zeros(tokens.size, np.bool_)
+        after = automaton.delta[node.own, automaton.class_of[tokens]]
+        return (after >= 0) & fits(automaton.steps_to_accept[after], node.remaining)
 
     def _run(self, branch: int, most: int) -> Iterator[_Node]:
         """Give the prefix that an open branch is, and up to so many with drafts behind it."""
         parent, token = self._nodes[self._node[branch]], int(self._token[branch])
-        node = self._at(
-            (*parent.ids, token),
-            self._automaton.step(parent.state, token),
-            parent.remaining - 1,
-            float(self._log_p[branch]),
-        )
+        node = self._after(parent, token, float(self._log_p[branch]))
         yield node
         for _ in range(most - 1):
             following = self._draft(node)
             if following is None:
                 return
-            state = self._automaton.step(node.state, following)
-            node = self._at((*node.ids, following), state, node.remaining - 1, math.nan)
+            node = self._after(node, following, math.nan)
             yield node
 
     def _draft(self, node: _Node) -> int | None:
@@ -246,8 +279,8 @@ class Tree:
         longest = max(spelled, key=len)
         if not all(longest.startswith(each) for each in spelled):
             return None
-        steps = automaton.steps_to_accept[after].tolist()
-        best = min(range(len(spelled)), key=lambda i: (steps[i], -len(spelled[i])))
+        steps, own = automaton.steps_to_accept[after].tolist(), self._is_own(node, tokens).tolist()
+        best = min(range(len(spelled)), key=lambda i: (not own[i], steps[i], -len(spelled[i])))
         return int(tokens[best])
 
 

@@ -143,9 +143,9 @@ def canonical_json(value: Any) -> str:
         return f"[{','.join(map(canonical_json, value))}]"
     if isinstance(value, str):
         return _string(value)
-    if isinstance(value, Decimal):
-        return _number(value)
-    return json.dumps(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return _number(value if isinstance(value, Decimal) else Decimal(repr(value)))
 
 
 def _parse(text: str) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from smc.eager import MOST_READ
 from smc.models.protocol import LanguageModel
-from smc.prefixes import at_temperature, check_log_p, refusing_nan
+from smc.prefixes import at_temperature, check_log_p, refuse_nan, refusing_nan
 
 
 class PrefixReader:
@@ -183,7 +183,8 @@ class TreeReader:
                 of them is kept. An example that is neither here nor among the runs is forgotten.
 
         Returns:
-            The log-probabilities that each run asks for.
+            The log-probabilities that each run asks for; undefined after a token of probability
+            zero, and to be checked elsewhere (`numbers`).
         """
         at = {
             (example, ids[:t]): row
@@ -254,7 +255,7 @@ class TreeReader:
                 asked.append(run.asked[begin + column - run.known])
         if asked:
             index = torch.tensor([rows, columns], device=self._device)
-            log_p = refusing_nan(at_temperature(out[index[0], index[1]], self._temperature))
+            log_p = at_temperature(out[index[0], index[1]], self._temperature)
             for number, values in zip(owner, _gather(log_p, asked), strict=True):
                 found[number].append(values)
 
@@ -262,9 +263,19 @@ class TreeReader:
 def _gather(
     log_p: Float[Tensor, "R V"], asked: Sequence[Int[np.ndarray, "_"]]
 ) -> list[Float64[np.ndarray, "_"]]:
-    """Bring the log-probabilities of some tokens of each row to the host; they are at most 0."""
+    """Bring the log-probabilities of some tokens of each row to the host."""
     sizes = [len(each) for each in asked]
     row = np.repeat(np.arange(len(asked)), sizes)
     index = torch.from_numpy(np.stack([row, np.concatenate(asked)])).to(log_p.device)
-    values = log_p[index[0], index[1]].double().clamp(max=0).cpu().numpy()
+    values = log_p[index[0], index[1]].double().cpu().numpy()
     return np.split(values, np.cumsum(sizes)[:-1])
+
+
+def numbers(log_p: Float64[np.ndarray, "_"]) -> Float64[np.ndarray, "_"]:
+    """Return log-probabilities, at most 0 whatever rounding made of them.
+
+    Raises:
+        FloatingPointError: some are not numbers.
+    """
+    refuse_nan(torch.tensor(not bool((log_p < np.inf).all()), device="cpu"))
+    return np.minimum(log_p, 0.0)

@@ -107,6 +107,7 @@ NEEDS: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/deadlines.md": stories,
     "docs/distillation.md": stories,
     "docs/experiments.md": smollm,
+    "docs/labels.md": stories,
     "docs/segments.md": stories,
     "docs/sql.md": concerts,
     "docs/transformers.md": stories,

@@ -1,0 +1,106 @@
+"""The joint distribution of several typed fields, such as a verdict, a label and a score.
+
+The fields become the members of one JSON object, in the order given, whose answers are finitely
+many; so `smc.distribution` gives the posterior over all combinations, and `Posterior.fields` the
+marginals. Later fields are conditioned on earlier ones by the language model itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
+
+from gcd.languages.json_schema.schema import json_schema
+from smc.choosing import CERTIFIED
+from smc.distributions import PREFIXES, distribution
+from smc.fields import canonical_json
+from smc.models.protocol import LanguageModel, Prompt
+from smc.posterior import Posterior
+
+
+def joint(
+    lm: LanguageModel,
+    prompt: Prompt,
+    fields: Mapping[str, Any],
+    *,
+    whitespace: str = "compact",
+    spellings: str = "all",
+    temperature: float | int = 1.0,
+    max_prefixes: int = PREFIXES,
+    certify: float | int = CERTIFIED,
+    max_rows: int = 256,
+) -> Posterior:
+    """Compute the joint posterior of several fields as the members of one JSON object.
+
+    Args:
+        lm: the language model.
+        prompt: text, or token ids taken as they are; it should ask for the object.
+        fields: for each name, in order, what values it has: `bool`, a range of integers such as
+            `range(1, 6)` for a score, an enum, a `Literal[...]`, or a list of JSON scalars.
+        whitespace: of the object, as in `gcd.json_schema`.
+        spellings, temperature, max_prefixes, certify, max_rows: as in `smc.distribution`.
+
+    Returns:
+        The posterior over objects; `Posterior.fields` has the marginal of each field, at the JSON
+        pointer of its name.
+
+    Raises:
+        ValueError: there are no fields; a field has no values, two equal ones, or none that JSON
+            can write; or what `smc.distribution` raises.
+    """
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"expected a mapping of names to values, got {type(fields).__name__}")
+    if not fields:
+        raise ValueError("expected at least one field, got none")
+    members = {name: {"enum": _values(name, given)} for name, given in fields.items()}
+    schema = {
+        "type": "object",
+        "properties": members,
+        "required": list(members),
+        "additionalProperties": False,
+    }
+    [found] = distribution(
+        lm, [prompt], json_schema(schema, whitespace=whitespace), spellings=spellings,
+        temperature=temperature, max_prefixes=max_prefixes, certify=certify, max_rows=max_rows,
+    )  # fmt: skip
+    return found
+
+
+def _values(name: Any, given: Any) -> list[Any]:
+    """Return the values of a field, which JSON can write."""
+    if not isinstance(name, str):
+        raise ValueError(f"expected names of fields that are strings, got {name!r}")
+    values: list[Any]
+    if given is bool:
+        values = [False, True]
+    elif isinstance(given, type) and issubclass(given, Enum):
+        values = [member.value for member in given]
+    elif get_origin(given) is Literal:
+        values = [each.value if isinstance(each, Enum) else each for each in get_args(given)]
+    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        values = list(given)  # a range, too
+    else:
+        raise ValueError(
+            f"expected field {name!r} to be bool, a range, an enum, a Literal or a list of values; "
+            f"got {given!r}"
+        )
+    if not values:
+        raise ValueError(f"expected field {name!r} to have at least one value, got none")
+    seen: dict[str, Any] = {}
+    for value in values:
+        is_scalar = value is None or isinstance(value, str | bool | int | float)
+        if not is_scalar or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(
+                f"expected field {name!r} to have strings, finite numbers, booleans or None, "
+                f"got {value!r}"
+            )
+        written = canonical_json(value)
+        if written in seen:
+            raise ValueError(
+                f"field {name!r} has two equal values, {seen[written]!r} and {value!r}; give each "
+                "once"
+            )
+        seen[written] = value
+    return values
