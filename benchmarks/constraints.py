@@ -30,7 +30,7 @@ from benchmarks.common import SCHEMAS, head, line, ranked, with_ranks
 from benchmarks.engines import COMPETITORS, Engine, Ours, Row, installed, longest_match
 from gcd.automata.automaton import Automaton
 from gcd.languages.json_schema.schema import json_schema
-from gcd.serving.matcher import ServedAutomaton
+from gcd.serving.served import ServedAutomaton
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 

@@ -23,7 +23,8 @@ import numpy as np
 
 from gcd.languages.json_schema.schema import json_schema
 from gcd.serving.batch import MatcherBatch
-from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.matcher import Matcher
+from gcd.serving.served import ServedAutomaton
 from gcd.tokens.bitmask import num_words
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
