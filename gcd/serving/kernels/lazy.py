@@ -224,6 +224,27 @@ class LazyTable(Steps):
             cell = following
 
     @cython.cfunc
+    @cython.exceptval(check=False)
+    def bound_in_run(
+        self,
+        far: cython.Py_ssize_t,
+        end: cython.int,
+        length: cython.Py_ssize_t,
+        loops: cython.bint,
+    ) -> cython.int:
+        """Return the bound at a place after so many of the boundaries in `ahead`."""
+        ahead: cython.int[:, ::1] = self.tree.ahead
+        if far >= length:
+            if not loops:
+                return _NONE
+            far = length - 1
+        if end == 0:
+            return self.bound[ahead[far, 0]]
+        if ahead[far, 1] < 0:
+            return _NONE
+        return self.bound[self.states[self.start[ahead[far, 1]] + end]]
+
+    @cython.cfunc
     def row_in_run(self, state: cython.int) -> list:
         """Return the parts of a state in a counted run."""
         tree: TokenTree = self.tree
@@ -234,37 +255,25 @@ class LazyTable(Steps):
         loops: cython.bint
         length, loops = self.look_ahead(cell, place.furthest)
         found: list = []
+        apart: list
         part: Part
-        known: Part
-        goal: cython.int
+        end: cython.int
         far: cython.Py_ssize_t
         target: cython.int
-        same: cython.int = -1  # the bound of all parts
+        bound: cython.int
+        same: cython.int
         i: cython.Py_ssize_t
-        for i in range(len(place.goals)):
-            goal = place.goals[i]
-            far = goal // _PLACES
-            goal = goal % _PLACES
-            target = -1
-            if far >= length and loops:
-                far = length - 1
-            if far < length:
-                if goal == 0:
-                    target = tree.ahead[far, 0]
-                elif tree.ahead[far, 1] >= 0:
-                    target = self.states[self.start[tree.ahead[far, 1]] + goal]
-            if target < 0 or self.bound[target] >= _NONE:
-                same = -2
-                continue
-            if same == -1:
-                same = self.bound[target]
-            elif same != self.bound[target]:
-                same = -2
-            known = place.parts[i]
-            part = again(known, self.bound[target])
-            found.append(part)
-        if same >= 0:
-            found = [again(place.union, same)]
+        for i in range(len(place.ends)):
+            end = place.ends[i]
+            apart = []
+            same = -1
+            for far, part in place.parts[i]:
+                bound = self.bound_in_run(far, end, length, loops)
+                same = bound if same in (-1, bound) else -2
+                if bound < _NONE:
+                    apart.append(again(part, bound))
+            # Mostly all of them are as near to the end; so one part is enough.
+            found.extend([again(place.unions[i], same)] if 0 <= same < _NONE else apart)
         count: cython.Py_ssize_t = 0
         node: cython.Py_ssize_t
         for i in range(place.exits.shape[0]):

@@ -26,9 +26,9 @@ cdef class TokenTree:
     cdef int[:, ::1] ahead
 
 cdef class UnitPlace:
+    cdef list ends
+    cdef list unions
     cdef list parts
-    cdef list goals
-    cdef Part union
     cdef int furthest
     cdef int[:, ::1] exits
 

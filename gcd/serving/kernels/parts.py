@@ -176,9 +176,9 @@ class UnitPlace:
     """All tokens, read from one place of the unit of counted runs.
 
     Attributes:
-        parts: the tokens that stay in the run, by where they end.
-        goals: the end of each part, boundaries passed * PLACES + place.
-        union: all of these tokens in one part.
+        ends: the places where tokens end that stay in the run.
+        unions: the tokens that end at each of them, in one part.
+        parts: for each of them a list of pairs (boundaries passed, the tokens that pass so many).
         furthest: most boundaries that any token passes.
         exits: pairs (node of the tree whose byte leaves the run, boundaries passed before it).
     """
@@ -223,12 +223,17 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
         node += 1
     made.exits = exit_array[:num_exits].copy()
     number = np.full((tree.max_depth + 1) * PLACES, -1, np.int32)
-    made.parts, made.goals = parts(tree, count, number)
     i: cython.Py_ssize_t
+    apart: list
+    goals: list
+    apart, goals = parts(tree, count, number)
     for i in range(count):
-        tree.goal[i] = 0
-    together: list = parts(tree, count, number)[0]
-    made.union = together[0] if together else Part()
+        tree.goal[i] %= _PLACES
+    made.unions, made.ends = parts(tree, count, number)
+    made.parts = [[] for _ in made.ends]
+    for i in range(len(goals)):
+        end: int = made.ends.index(goals[i] % PLACES)
+        made.parts[end].append((goals[i] // PLACES, apart[i]))
     return made
 
 
