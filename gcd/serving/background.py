@@ -24,6 +24,7 @@ from gcd.errors import ConstraintError
 from gcd.serving.served import ServedAutomaton
 from gcd.support.stopping import WorkStoppedError, stop_if_asked, stopped_when
 from gcd.tokens.lifting import lift_numbered
+from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 
 _LOG = logging.getLogger("gcd")
@@ -40,6 +41,7 @@ class BackgroundLift:
         vocabulary: the tokens.
         max_bytes: bytes of the lifted table at most.
         take: called with the owner and the result, in the thread that lifted.
+        keep: called with the lifted automaton before it is let go; None for nothing.
 
     Attributes:
         reason: why there is no result; None before the end and after success.
@@ -52,10 +54,11 @@ class BackgroundLift:
         vocabulary: Vocabulary,
         max_bytes: int,
         take: Callable[[Any, ServedAutomaton, Int32[np.ndarray, "S1"]], None],
+        keep: Callable[[TokenAutomaton], None] | None = None,
     ) -> None:
         self._owner = ref(owner)
         self._language, self._vocabulary = language, vocabulary
-        self._max_bytes, self._take = max_bytes, take
+        self._max_bytes, self._take, self._keep = max_bytes, take, keep
         self._done = Event()
         self.reason: str | None = None
 
@@ -76,6 +79,8 @@ class BackgroundLift:
             with stopped_when(lambda: self._owner() is None):
                 lifted, number = lift_numbered(self._language, self._vocabulary, self._max_bytes)
                 stop_if_asked()
+                if self._keep is not None:
+                    self._keep(lifted)
                 made = ServedAutomaton(lifted)
                 del lifted
             owner = self._owner()

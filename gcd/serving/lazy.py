@@ -22,6 +22,7 @@ The last two give the same masks in every run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -31,16 +32,23 @@ from jaxtyping import Int32
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.horizon import Caveat
-from gcd.errors import ConstraintError, EmptyLanguageError, UndecidedBudgetError, check_kind
+from gcd.errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    OverlongBudgetError,
+    UndecidedBudgetError,
+    check_kind,
+)
 from gcd.serving.arguments import whole_number
 from gcd.serving.background import BackgroundLift, hurry, submit
 from gcd.serving.kernels.lazy import LazyTable
 from gcd.serving.kernels.parts import TokenTree, Unit
 from gcd.serving.served import ServedAutomaton, make_row
 from gcd.tokens.completions import token_bounds
-from gcd.tokens.distances import UNREACHABLE
+from gcd.tokens.distances import UNREACHABLE, check_whole
 from gcd.tokens.kernels.counted_runs import Cells, find_cells
 from gcd.tokens.lifting import why_unwritable
+from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, num_words
 
 CACHE_BYTES = 1 << 20
@@ -99,6 +107,7 @@ class LazyAutomaton:
         exact: when the exact form takes over: `"when_ready"`, `"wait"` or `"never"`.
         cache_bytes: most bytes of kept rows.
         max_bytes: most bytes of the lifted table; the constraint stays lazy if it needs more.
+        keep: called with the lifted automaton, in the thread that lifted it; None for nothing.
 
     Attributes:
         vocabulary: the tokens.
@@ -127,6 +136,7 @@ class LazyAutomaton:
         exact: str = "when_ready",
         cache_bytes: int = CACHE_BYTES,
         max_bytes: int = MAX_BYTES,
+        keep: Callable[[TokenAutomaton], None] | None = None,
     ) -> None:
         check_kind(language, Automaton, "a lazy constraint is a gcd.Automaton", "compile it first")
         check_kind(
@@ -155,7 +165,7 @@ class LazyAutomaton:
         self._mode = exact
         self._exact: ServedAutomaton | None = None
         self._lift = BackgroundLift(
-            self, self._language, vocabulary, max_bytes, LazyAutomaton._take
+            self, self._language, vocabulary, max_bytes, LazyAutomaton._take, keep
         )
         bounds = token_bounds(
             language.delta, language.accepting, language.class_of_byte, vocabulary.trie
@@ -231,6 +241,30 @@ class LazyAutomaton:
     def steps_to_accept(self, state: int) -> int:
         """Tokens, EOS included, within which a text is finished from a state; an upper bound."""
         return 0 if state == self.final else int(self._bounds[state])
+
+    def uses(self, token: int) -> bool:
+        """Return whether a token with bytes is allowed somewhere, after whole tokens or not."""
+        text, language = self.vocabulary.token_bytes[token], self._language
+        states = np.arange(language.num_states if text else 0)
+        for byte in text:
+            states = language.delta[states, language.class_of_byte[byte]]
+            states = states[states >= 0]
+        return bool((self._bounds[states] < UNREACHABLE).any())
+
+    def check_bound(self, budget: int) -> None:
+        """Refuse a budget that the bounds do not decide about; nothing is waited for.
+
+        Raises:
+            ConstraintError: it is no whole number.
+            UndecidedBudgetError: it is under the bound.
+            OverlongBudgetError: a text of so many tokens may be longer than `max_bytes`.
+        """
+        check_whole(budget)
+        needed, longest = self.steps_to_accept(self.initial), self.max_budget
+        if budget < needed:
+            raise UndecidedBudgetError(needed, budget, "the constraint is not lifted yet")
+        if longest is not None and budget > longest:
+            raise OverlongBudgetError(longest, budget, self.max_bytes or 0, caveats=self.caveats)
 
     def form(self, budget: int | None) -> LazyAutomaton | ServedAutomaton:
         """Return the form that a new sequence starts with.

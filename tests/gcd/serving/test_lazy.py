@@ -24,6 +24,7 @@ from gcd.serving.batch import MatcherBatch
 from gcd.serving.grammar_matcher import GrammarMatcher
 from gcd.serving.lazy import LazyAutomaton
 from gcd.serving.matcher import Matcher
+from gcd.serving.reading import LazyReader
 from gcd.serving.scores import ScoresProcessor
 from gcd.serving.served import ServedAutomaton
 from gcd.tokens.distances import UNREACHABLE
@@ -277,6 +278,32 @@ def test_grammar_matchers_and_processors_of_scores(held: list[BackgroundLift]) -
     scores = np.zeros(WORDS.size)
     ScoresProcessor(language, 20, vocabulary=WORDS)([0], scores)
     assert np.flatnonzero(scores == 0).tolist() == _ids(Matcher(lift(language, WORDS)).mask())
+
+
+def test_masks_after_lists_of_tokens_that_engines_change(held: list[BackgroundLift]) -> None:
+    language, out = regex("a*b|ca"), np.empty(9, np.int32)
+    reader = LazyReader(Matcher(LazyAutomaton(language, WORDS), budget=9))
+    reference = lift(language, WORDS)
+    tokens: list[int] = []
+
+    def check(state: int) -> None:
+        reader.fill_mask(tokens, out)
+        expected = reference.allowed(state, 9 - len(tokens)) if state >= 0 else WORDS.eos_ids
+        assert _ids(out) == list(expected)
+
+    check(reference.initial)
+    for changed in ([97], [97, -1], [97, 97, 98], [99], [99, 98], [97, 97]):
+        tokens[:] = changed
+        if changed == [99]:
+            held[0].run()
+        check(reference.run(tokens) if -1 not in tokens else -1)
+
+
+def test_tokens_that_are_used_somewhere(held: list[BackgroundLift]) -> None:
+    shared = LazyAutomaton(regex("a*bc"), WORDS)
+    used = {v for v in range(256) if shared.uses(v)}
+    assert used == set(b"abc")
+    assert not shared.uses(WORDS.eos_ids[0])
 
 
 # -- which form -------------------------------------------------------------------------------
