@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -115,6 +114,8 @@ class LazyAutomaton:
         final: the state after the end of a text.
         num_words: int32 words in a row of the mask.
         max_bytes, caveats: as of the language.
+        max_budget: most tokens, EOS included, that never have more than `max_bytes`; None for any
+            number. The lifted form, which knows the tokens that are used, may have a larger one.
 
     Raises:
         EmptyLanguageError: the language is empty, or no string of it can be written with tokens.
@@ -126,6 +127,7 @@ class LazyAutomaton:
     final: int
     num_words: int
     max_bytes: int | None
+    max_budget: int | None
     caveats: tuple[Caveat, ...]
 
     def __init__(
@@ -160,6 +162,9 @@ class LazyAutomaton:
         self.initial, self.final = 0, language.num_states
         self.num_words = num_words(vocabulary.size)
         self.max_bytes, self.caveats = language.max_bytes, language.caveats
+        self.max_budget = None
+        if self.max_bytes is not None:
+            self.max_budget = self.max_bytes // max(vocabulary.trie.max_depth, 1) + 1
         # A copy, so that keeping it keeps nobody's key of a weak dictionary.
         self._language = replace(language)
         self._mode = exact
@@ -230,13 +235,6 @@ class LazyAutomaton:
         language = self._language
         own = language.delta.nbytes + language.accepting.nbytes + self._bounds.nbytes
         return own + int(self._table.num_bytes)
-
-    @cached_property
-    def max_budget(self) -> int | None:
-        """Most tokens, EOS included, that never have more than `max_bytes`; None: any number."""
-        if self.max_bytes is None:
-            return None
-        return self.max_bytes // max(self.vocabulary.trie.max_depth, 1) + 1
 
     def steps_to_accept(self, state: int) -> int:
         """Tokens, EOS included, within which a text is finished from a state; an upper bound."""
