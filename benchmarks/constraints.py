@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.common import SCHEMAS, head, line, ranked, with_ranks
-from benchmarks.engines import COMPETITORS, Engine, Ours, Row, installed, longest_match
+from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, installed, longest_match
 from gcd.automata.automaton import Automaton
 from gcd.languages.json_schema.schema import json_schema
-from gcd.serving.matcher import ServedAutomaton
+from gcd.serving.served import ServedAutomaton
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 
@@ -323,7 +323,7 @@ def run(vocabulary: Vocabulary, cases: list[Case], arguments: argparse.Namespace
     compiled: dict[str, dict[str, Any]] = {}
     engines: list[Engine] = []
     results: list[Measured] = []
-    makers: dict[str, Any] = {"ours": Ours}
+    makers: dict[str, Any] = {"ours": Ours, "lazy": OursLazy}
     for module, maker in COMPETITORS.items():
         if module in arguments.without:
             continue

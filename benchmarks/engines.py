@@ -1,4 +1,4 @@
-"""Four engines behind one interface, each set to the same language: compact JSON, declared members.
+"""Engines behind one interface, each set to the same language: compact JSON, declared members.
 
 What it takes to compare like with like:
 
@@ -23,7 +23,9 @@ import numpy as np
 
 from gcd.languages.json_schema.schema import json_schema
 from gcd.serving.batch import MatcherBatch
-from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.lazy import LazyAutomaton
+from gcd.serving.matcher import Matcher
+from gcd.serving.served import ServedAutomaton
 from gcd.tokens.bitmask import num_words
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
@@ -43,6 +45,8 @@ class Engine(ABC):
     """What the benchmark asks of an engine; making one is what is done once per vocabulary."""
 
     name: str
+    vocabulary_size: int
+    ends: set[int]
 
     @abstractmethod
     def compile(self, schema: Any) -> Any:
@@ -123,6 +127,55 @@ class Ours(Engine):
         matchers.fill_masks(rows.array)
 
     def num_bytes(self, compiled: ServedAutomaton) -> int | None:
+        return compiled.nbytes
+
+
+_ALL_TYPES = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "maxLength": 9},
+        "b": {"type": "array", "items": {"type": ["number", "boolean", "null"]}},
+        "c": {"type": "integer", "minimum": 0},
+        "d": {"type": "object", "additionalProperties": {"enum": ["a", 1]}},
+    },
+    "required": ["a"],
+}
+
+
+class OursLazy(Engine):
+    """This project before a constraint is lifted, and without its lift."""
+
+    name = "ours, lazy"
+
+    def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
+        del threads
+        self.vocabulary = vocabulary
+        # The prefix tree, what a character does to each token, and the languages of all types.
+        json_schema(_ALL_TYPES)
+        language = json_schema({"type": "string"})
+        LazyAutomaton(language, vocabulary, exact="never").row(language.run(b'"'))
+
+    def compile(self, schema: Any) -> LazyAutomaton:
+        return LazyAutomaton(json_schema(schema), self.vocabulary, exact="never")
+
+    def matcher(self, compiled: LazyAutomaton) -> Matcher:
+        compiled.forget()
+        return Matcher(compiled)
+
+    def first(self, matcher: Matcher, row: Row) -> None:
+        matcher.fill_mask(row.first)
+
+    def take(self, matcher: Matcher, token: int) -> bool:
+        return matcher.advance(token)
+
+    def together(self, matchers: Sequence[Matcher]) -> MatcherBatch:
+        return MatcherBatch(matchers)
+
+    def batch(self, matchers: MatcherBatch, tokens: Sequence[int], rows: Row) -> None:
+        matchers.advance(tokens)
+        matchers.fill_masks(rows.array)
+
+    def num_bytes(self, compiled: LazyAutomaton) -> int | None:
         return compiled.nbytes
 
 

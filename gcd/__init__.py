@@ -14,6 +14,7 @@ from gcd.errors import (
     InfeasibleBudgetError,
     OverlongBudgetError,
     StateLimitError,
+    UndecidedBudgetError,
     UnsupportedSchemaError,
     WorkLimitError,
 )
@@ -34,8 +35,10 @@ from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
 from gcd.serving.batch import MatcherBatch
 from gcd.serving.grammar_matcher import GrammarMatcher
-from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.lazy import LazyAutomaton
+from gcd.serving.matcher import Matcher
 from gcd.serving.scores import ScoresProcessor
+from gcd.serving.served import ServedAutomaton
 from gcd.tokens.lifting import lift
 from gcd.tokens.segments import Segment, Segments, segments
 from gcd.tokens.token_automaton import TokenAutomaton
@@ -68,6 +71,7 @@ __all__ = [
     "IgnoredKeywordWarning",
     "InfeasibleBudgetError",
     "Infill",
+    "LazyAutomaton",
     "Matcher",
     "MatcherBatch",
     "OverlongBudgetError",
@@ -84,6 +88,7 @@ __all__ = [
     "TokenAutomaton",
     "Tool",
     "ToolList",
+    "UndecidedBudgetError",
     "UnsupportedSchemaError",
     "Vocabulary",
     "WorkLimitError",

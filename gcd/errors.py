@@ -64,6 +64,23 @@ class InfeasibleBudgetError(ConstraintError):
         )
 
 
+class UndecidedBudgetError(InfeasibleBudgetError):
+    """The budget is under the guaranteed bound, and the exact distance is not known.
+
+    Attributes:
+        needed: tokens, EOS included, within which an answer is guaranteed; fewer may be enough.
+        budget: tokens there are.
+    """
+
+    def __init__(self, needed: int, budget: int, reason: str) -> None:
+        super().__init__(needed, budget)
+        self.args = (
+            f"expected a budget of at least {needed} tokens (EOS included), within which an answer "
+            f"is guaranteed, got {budget}; whether {budget} are enough is not known, because "
+            f"{reason}; raise the budget, or lift the constraint with gcd.lift",
+        )
+
+
 class OverlongBudgetError(ConstraintError):
     """A text of the budget's tokens may have more bytes than the constraint was compiled for.
 

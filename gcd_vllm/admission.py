@@ -20,9 +20,10 @@ from weakref import ref
 
 import numpy as np
 
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, OverlongBudgetError, UndecidedBudgetError
 from gcd.requests import ConstraintRequest
 from gcd.serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
+from gcd.serving.lazy import LazyAutomaton
 from gcd.serving.pool import END, MAX_BYTES, AutomatonPool, Place
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
@@ -40,6 +41,14 @@ REFUSED = "[gcd] refused: "
 """How the answer begins of a request that was let in and then could not be served."""
 _LONGEST = 500  # bytes of a reason
 _LONG_WAIT = 1.0  # seconds in which a process compiles, and serves nobody
+_WARM_UP = {  # has values of all types
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "maxLength": 9},
+        "b": {"type": "array", "items": {"type": ["number", "boolean", "null"]}},
+        "c": {"type": "integer", "minimum": 0},
+    },
+}
 _LARGEST_BIAS = 1e4  # of float32, divided by a small temperature, more would be infinite
 
 # Fields of a request that decide over tokens or ends against the mask, and why.
@@ -65,7 +74,7 @@ class Admitted(NamedTuple):
         room: most tokens of a text in its place, which says why there is no answer.
     """
 
-    automaton: TokenAutomaton | None
+    automaton: TokenAutomaton | LazyAutomaton | None
     budget: int
     room: int = 1
 
@@ -101,7 +110,7 @@ class Engine:
 
         def work() -> None:
             try:
-                self.cache.get(ConstraintRequest("json_schema", {"type": "string"}))
+                self.cache.get(ConstraintRequest("json_schema", _WARM_UP))
             except Exception as error:  # the requests that need it are refused with the reason
                 _LOG.warning("gcd cannot constrain answers of this model: %s", error)
 
@@ -126,14 +135,16 @@ class Engine:
         return sorted(ends - {None})
 
     def admit(
-        self, params: Any, text: str, prompt_length: int | None
-    ) -> tuple[TokenAutomaton, int]:
+        self, params: Any, text: str, prompt_length: int | None, at_once: str = "no"
+    ) -> tuple[TokenAutomaton | LazyAutomaton, int]:
         """Compile a request's constraint and look whether it can be kept.
 
         Args:
             params: vLLM's `SamplingParams`.
             text: the request's constraint.
             prompt_length: tokens of its prompt, if that is known yet.
+            at_once: whether a constraint that is not lifted yet will do: `"no"`; `"check"`, if it
+                is only checked here; `"serve"`, so that it is lifted in the background.
 
         Returns:
             The automaton, and the most tokens of the answer.
@@ -145,7 +156,11 @@ class Engine:
         check_conflicts(params)
         check_deadline(request, self._config())
         begin = monotonic()
-        automaton = self.cache.get(request)
+        automaton: TokenAutomaton | LazyAutomaton = (
+            self.cache.get(request)
+            if at_once == "no"
+            else self.cache.begin(request, lift=at_once == "serve")
+        )
         if monotonic() - begin > _LONG_WAIT:
             _LOG.warning(
                 "gcd compiled a constraint for %.1f s, and all requests of this process waited",
@@ -159,6 +174,12 @@ class Engine:
             "max_model_len less the prompt": room,
         }
         known = {name: limit for name, limit in limits.items() if limit is not None}
+        try:
+            return automaton, usable_budget(automaton, known)
+        except (UndecidedBudgetError, OverlongBudgetError):
+            if isinstance(automaton, TokenAutomaton):
+                raise
+        automaton = self.cache.get(request)  # which decides
         return automaton, usable_budget(automaton, known)
 
     def takes(self, processor: Any) -> bool:
@@ -181,7 +202,9 @@ class Engine:
         known = [token for token in ends if token is not None and 0 <= token < size]
         return AutomatonPool(size, known or (0,), device, self._max_bytes)
 
-    def take(self, params: Any, text: str, prompt_length: int | None) -> Admitted:
+    def take(
+        self, params: Any, text: str, prompt_length: int | None, at_once: str = "no"
+    ) -> Admitted:
         """Do as `admit` in an engine, which must not fail for one request: this raises nothing.
 
         The answer of a request that cannot be served is the reason, as far as there are tokens for
@@ -191,20 +214,21 @@ class Engine:
         try:
             if prompt_length is None:
                 raise ConstraintError(NO_TOKENS)
-            return Admitted(*self.admit(params, text, prompt_length), room)
+            return Admitted(*self.admit(params, text, prompt_length, at_once), room)
         except Exception as error:
             return self._refusal(error, room)
 
     def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Place]:
         """Put a request's automaton into the pool, or the reason why that has no room for it."""
-        if admitted.automaton is None:
-            return admitted, END
+        if not isinstance(admitted.automaton, TokenAutomaton):
+            return admitted, END  # what is not lifted is masked on the host
         try:
             return admitted, pool.enter(admitted.automaton)
         except Exception as error:
             refusal = self._refusal(error, admitted.room)
         with suppress(Exception):  # no room for that either
-            return refusal, END if refusal.automaton is None else pool.enter(refusal.automaton)
+            automaton = refusal.automaton
+            return refusal, pool.enter(automaton) if isinstance(automaton, TokenAutomaton) else END
         return Admitted(None, 1), END
 
     def _refusal(self, error: Exception, room: int) -> Admitted:
@@ -261,12 +285,17 @@ def check_conflicts(params: Any) -> None:
         )
 
 
-def check_stops(params: Any, automaton: TokenAutomaton) -> None:
+def check_stops(params: Any, automaton: TokenAutomaton | LazyAutomaton) -> None:
     """Refuse token ids that end the request where the constraint may go on; `ConstraintError`."""
     vocabulary = automaton.vocabulary
     ids = set(params.stop_token_ids or ()) - set(vocabulary.eos_ids)
     for token in sorted(token for token in ids if 0 <= token < vocabulary.size):
-        if np.any(automaton.delta[:, automaton.class_of[token]] >= 0):
+        is_used = (
+            automaton.uses(token)
+            if isinstance(automaton, LazyAutomaton)
+            else np.any(automaton.delta[:, automaton.class_of[token]] >= 0)
+        )
+        if is_used:
             raise ConstraintError(
                 f"stop_token_ids={params.stop_token_ids!r}: {token} is a token of answers, and "
                 "would end them before their end; leave it out of a constrained request"

@@ -6,8 +6,9 @@ configuration as `vllm_config`, and further out the request's prompt. What is re
 two names. Should another version of vLLM name them differently, only what needs no vocabulary is
 checked here, and the engine checks the rest (`gcd_vllm.admission`).
 
-A constraint compiled here is kept on disk, and so costs the engine milliseconds. vLLM's server
-asks on its event loop, which waits for a constraint that is new.
+vLLM's server asks on its event loop, which waits for a constraint that is new. For V1 that takes
+milliseconds, as nothing is lifted here (`gcd.serving.lazy`), unless a budget needs the exact
+distance. V2 needs lifted constraints; what is lifted here is kept on disk for the engine.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def validate(params: Any) -> None:
         return
     _check_engine(config, prompt)
     known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
-    engine_of(config).admit(params, text, None if known is None else len(known))
+    at_once = "no" if config.use_v2_model_runner else "check"
+    engine_of(config).admit(params, text, None if known is None else len(known), at_once)
 
 
 def _check_engine(config: Any, prompt: dict[str, Any]) -> None:

@@ -4,17 +4,27 @@ A row's state is a function of its constraint and of its tokens: the list belong
 which may cut it (preemption, discarded steps) or fill in placeholders of -1 late (asynchronous
 scheduling). So each step reads on from what was read before as long as that still stands there,
 and from the beginning otherwise. States are found on the host, masks on the device of the logits.
+
+A constraint that is new is served before it is lifted (`gcd.serving.lazy`): the masks of such rows
+are made on the host as well, and so are those after the lifted form has taken over in the row. The
+next request with the constraint has its automaton on the device.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gcd.serving.lazy import LazyAutomaton
+from gcd.serving.matcher import Matcher
 from gcd.serving.pool import DEAD, AutomatonPool, Place, on_device
-from gcd.serving.reading import TokenReader
+from gcd.serving.reading import LazyReader, TokenReader
+from gcd.tokens.bitmask import unpack
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import num_words
 from gcd_vllm import Processor
 from gcd_vllm.admission import NAME, Admitted, engine_of
 from gcd_vllm.deadlines import Deadlines
@@ -28,16 +38,35 @@ class _Row:
     ) -> None:
         self.automaton, self.budget, _ = admitted
         self.place, self.tokens, self.until = place, tokens, until
-        self._reader = None if self.automaton is None else TokenReader(self.automaton)
+        self._reader: TokenReader | LazyReader | None = None
+        if isinstance(self.automaton, LazyAutomaton):
+            self._reader = LazyReader(Matcher(self.automaton, budget=self.budget))
+        elif self.automaton is not None:
+            self._reader = TokenReader(self.automaton)
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether its masks are made on the host."""
+        return isinstance(self._reader, LazyReader)
+
+    def fill_mask(self, out: np.ndarray, fit: int) -> None:
+        """Write the packed mask of a row whose masks are made on the host.
+
+        Args:
+            out: where to.
+            fit: tokens that there is time for.
+        """
+        assert isinstance(self._reader, LazyReader)
+        self._reader.fill_mask(self.tokens, out, fit)
 
     def state(self) -> int:
         """The state after the tokens; `DEAD` if one of them is not allowed, or not known yet."""
-        return DEAD if self._reader is None else self._reader.state(self.tokens)
+        return self._reader.state(self.tokens) if isinstance(self._reader, TokenReader) else DEAD
 
     def left(self, state: int, fit: int) -> int:
         """Return the tokens left in this state, where there is time for so many."""
         left = self.budget - len(self.tokens)
-        if self.automaton is None or state == DEAD or fit >= left:
+        if not isinstance(self.automaton, TokenAutomaton) or state == DEAD or fit >= left:
             return left
         return min(left, max(fit, int(self.automaton.steps_to_accept[state])))
 
@@ -76,7 +105,8 @@ class EngineProcessor(Processor):
     def _row(self, params: Any, text: str, prompt: list[int] | None, tokens: list[int]) -> _Row:
         if self._pool is None:
             self._pool = self._engine.pool(self._device)
-        taken = self._engine.take(params, text, None if prompt is None else len(prompt))
+        length = None if prompt is None else len(prompt)
+        taken = self._engine.take(params, text, length, at_once="serve")
         until = self._deadlines.begin(params, text)
         return _Row(*self._engine.lodge(self._pool, taken), tokens, until)
 
@@ -86,17 +116,33 @@ class EngineProcessor(Processor):
             self._leave(row)
 
     def _leave(self, row: _Row) -> None:
-        if self._pool is not None and row.automaton is not None:
+        if self._pool is not None and isinstance(row.automaton, TokenAutomaton):
             self._pool.leave(row.automaton)
 
     def apply(self, logits: Tensor) -> Tensor:
         if not self._rows or self._pool is None:
             return logits
-        now, rows = self._deadlines.step(), []
+        now, lazy, rows = self._deadlines.step(), [], []
         for index, row in self._rows.items():
-            state, fit = row.state(), self._deadlines.tokens_within(row.until, now)
-            rows.append((index, state, row.left(state, fit), *row.place))
-        numbers = on_device(torch.tensor(rows, device="cpu"), logits.device)
-        at, states, left = numbers[:, :3].unbind(1)
-        self._pool.mask_(logits, numbers[:, 3:], states, left, at)
+            fit = self._deadlines.tokens_within(row.until, now)
+            if row.is_lazy:
+                lazy.append((index, row, fit))
+            else:
+                state = row.state()
+                rows.append((index, state, row.left(state, fit), *row.place))
+        if rows:
+            numbers = on_device(torch.tensor(rows, device="cpu"), logits.device)
+            at, states, left = numbers[:, :3].unbind(1)
+            self._pool.mask_(logits, numbers[:, 3:], states, left, at)
+        if lazy:
+            masks = torch.empty(
+                (len(lazy), num_words(logits.shape[1])), dtype=torch.int32, device="cpu"
+            )
+            for out, (_, row, fit) in zip(masks.numpy(), lazy, strict=True):
+                row.fill_mask(out, fit)
+            indices = torch.tensor([index for index, _, _ in lazy], device="cpu")
+            refused = ~unpack(on_device(masks, logits.device), logits.shape[1])
+            penalty = torch.zeros(refused.shape, dtype=logits.dtype, device=logits.device)
+            penalty.masked_fill_(refused, -torch.inf)
+            logits.index_add_(0, on_device(indices, logits.device), penalty)
         return logits

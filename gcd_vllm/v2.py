@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcd.serving.lazy import LazyAutomaton
 from gcd.serving.pool import NOWHERE, AutomatonPool, on_device
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd_vllm import Processor
@@ -93,6 +94,7 @@ class EngineProcessor(Processor):
                 new.append([slot, *place, admitted.budget, place.initial, 0])
             else:
                 begun.append([slot, *place])
+            assert not isinstance(admitted.automaton, LazyAutomaton), "the device needs its table"
             self._taken[slot], self._placed[slot] = admitted, admitted.automaton
         if begun:
             written = on_device(torch.tensor(begun, device="cpu"), self._slots.device)

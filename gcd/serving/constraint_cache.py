@@ -9,6 +9,9 @@ seconds while others wait. So the lifted automata are kept by content (`Constrai
   library makes its own;
 * refusals as well, in memory alone, so that a bad request repeated costs nothing.
 
+A request need not wait for its lift: `ConstraintCache.begin` serves it at once, and lifts in the
+background.
+
 What compiling may take is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the
 automaton by a number of bytes. Any number of threads may ask. One compiles at a time (the caches
 below are not for more), and meanwhile the others get what is in memory.
@@ -18,9 +21,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,10 +32,12 @@ from gcd.automata.horizon import Caveat
 from gcd.automata.limits import state_limit, work_limit
 from gcd.errors import ConstraintError
 from gcd.requests import ConstraintRequest
+from gcd.serving.lazy import LazyAutomaton
 from gcd.support.sources import source_digest
 from gcd.tokens import disk_cache
 from gcd.tokens.budget import check_budget
 from gcd.tokens.lifting import lift
+from gcd.tokens.segments import Segments
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 
@@ -43,17 +49,20 @@ MAX_BYTES = 256 << 20
 """Bytes of the automata in memory."""
 _MOST_ON_DISK = 32 << 20
 _REFUSALS = 1024
+_BEGUN = 16  # constraints that are not lifted, besides those in use
 _LONGEST_REASON = 500  # letters; a schema may be spelled in it
+T = TypeVar("T")
 _ARRAYS = ("class_of", "delta", "accepting", "steps_to_accept")
 
 
 class CacheCounts(NamedTuple):
-    """How often a constraint was found in memory, on disk, compiled, or refused anew."""
+    """How often a constraint was found in memory, on disk, compiled, refused anew, or begun."""
 
     memory: int = 0
     disk: int = 0
     compiled: int = 0
     refused: int = 0
+    begun: int = 0
 
 
 class ConstraintCache:
@@ -78,6 +87,7 @@ class ConstraintCache:
         self.counts = CacheCounts()
         self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
         self._refused: OrderedDict[str, str] = OrderedDict()
+        self._begun: OrderedDict[tuple[str, bool], LazyAutomaton] = OrderedDict()
         self._bytes = 0
         self._lock, self._compiling, self._counting = Lock(), Lock(), Lock()
 
@@ -93,7 +103,64 @@ class ConstraintCache:
             return known
         with self._compiling:
             known = self._recall(key)  # compiled while this thread waited
-            return known if known is not None else self._make(key, request)
+            return known if known is not None else self._make(key, request, self._compile)
+
+    def begin(
+        self, request: ConstraintRequest, *, lift: bool = True
+    ) -> TokenAutomaton | LazyAutomaton:
+        """Return what a request is served with at once: its automaton if it is known already.
+
+        Otherwise it is a constraint that is not lifted yet (`gcd.serving.lazy`). Equal constraints
+        share it while it is among the latest. Segments are lifted at once.
+
+        Args:
+            request: what is asked for.
+            lift: whether to lift it in the background, for later calls; not where it only has to
+                be checked.
+
+        Raises:
+            ConstraintError: as `get`.
+        """
+        key = request.key
+        known = self._recall(key)
+        if known is not None:
+            return known
+        with self._compiling:
+            known = self._recall(key)
+            if known is not None:
+                return known
+            with self._lock:
+                begun = self._begun.get((key, lift))
+            if begun is not None:
+                self._count("memory")
+                return begun
+            return self._make(key, request, self._compile_lazy if lift else self._compile_unlifted)
+
+    def _compile_lazy(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
+        def keep(lifted: TokenAutomaton) -> None:
+            self._keep_on_disk(request, lifted)
+            self._remember(request.key, lifted)
+
+        limit = self.max_bytes // 2
+        return self._started(request, exact="when_ready", max_bytes=limit, keep=keep)
+
+    def _compile_unlifted(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
+        return self._started(request, exact="never")
+
+    def _started(
+        self, request: ConstraintRequest, **options: Any
+    ) -> TokenAutomaton | LazyAutomaton:
+        with work_limit(self.max_work), state_limit(self.max_states):
+            language = request.language()
+            if isinstance(language, Segments):
+                return self._compile(request)
+        begun = LazyAutomaton(language, self.vocabulary, **options)
+        with self._lock:
+            self._begun[request.key, options["exact"] != "never"] = begun
+            if len(self._begun) > _BEGUN:
+                self._begun.popitem(last=False)
+        self._count("begun")
+        return begun
 
     def _recall(self, key: str) -> TokenAutomaton | None:
         with self._lock:
@@ -105,9 +172,12 @@ class ConstraintCache:
                 self._count("memory")
             return known
 
-    def _make(self, key: str, request: ConstraintRequest) -> TokenAutomaton:
+    def _make(
+        self, key: str, request: ConstraintRequest, compile_: Callable[[ConstraintRequest], T]
+    ) -> TokenAutomaton | T:
         try:
-            found = self._load(key) or self._compile(request)
+            loaded = self._load(key)
+            found = compile_(request) if loaded is None else loaded
         except Exception as error:  # whatever a text of somebody else's comes to
             self._count("refused")
             reason = str(error) or type(error).__name__
@@ -120,12 +190,19 @@ class ConstraintCache:
             if isinstance(error, ConstraintError) and reason == str(error):
                 raise
             raise ConstraintError(reason) from error
+        if isinstance(found, TokenAutomaton):
+            self._remember(key, found)
+        return found
+
+    def _remember(self, key: str, found: TokenAutomaton) -> None:
         with self._lock:
+            if key in self._known:
+                self._bytes -= num_bytes(self._known.pop(key))
             self._known[key] = found
+            self._begun.pop((key, True), None)
             self._bytes += num_bytes(found)
             while self._bytes > self.max_bytes:
                 self._bytes -= num_bytes(self._known.popitem(last=False)[1])
-        return found
 
     def _compile(self, request: ConstraintRequest) -> TokenAutomaton:
         with work_limit(self.max_work), state_limit(self.max_states):
@@ -136,18 +213,22 @@ class ConstraintCache:
                 f"the constraint takes {size >> 20} MiB, more than {self.max_bytes >> 21} MiB; "
                 "simplify it, or raise the limit of the cache"
             )
-        if size <= _MOST_ON_DISK:
-            numbers = [
-                found.initial,
-                found.eos_class,
-                -1 if found.max_bytes is None else found.max_bytes,
-            ]
-            arrays = {name: getattr(found, name) for name in _ARRAYS}
-            arrays["numbers"] = np.array(numbers)
-            arrays["caveats"] = np.frombuffer(json.dumps(found.caveats).encode(), np.uint8)
-            disk_cache.store(self._file(request.key), arrays)
+        self._keep_on_disk(request, found)
         self._count("compiled")
         return found
+
+    def _keep_on_disk(self, request: ConstraintRequest, found: TokenAutomaton) -> None:
+        if num_bytes(found) > _MOST_ON_DISK:
+            return
+        numbers = [
+            found.initial,
+            found.eos_class,
+            -1 if found.max_bytes is None else found.max_bytes,
+        ]
+        arrays = {name: getattr(found, name) for name in _ARRAYS}
+        arrays["numbers"] = np.array(numbers)
+        arrays["caveats"] = np.frombuffer(json.dumps(found.caveats).encode(), np.uint8)
+        disk_cache.store(self._file(request.key), arrays)
 
     def _load(self, key: str) -> TokenAutomaton | None:
         arrays = disk_cache.load(self._file(key))
@@ -185,7 +266,7 @@ def num_bytes(automaton: TokenAutomaton) -> int:
     return sum(getattr(automaton, name).nbytes for name in _ARRAYS)
 
 
-def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:
+def usable_budget(automaton: TokenAutomaton | LazyAutomaton, limits: dict[str, int]) -> int:
     """Return the least of several limits of an answer's tokens, EOS included.
 
     Args:
@@ -193,8 +274,12 @@ def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:
 
     Raises:
         InfeasibleBudgetError: no answer fits; with the fewest tokens, and which limit it is.
+        UndecidedBudgetError: whether an answer fits is not known, as the constraint is not lifted.
         OverlongBudgetError: an answer of so many tokens may be longer than the language is known.
     """
     name = min(limits, key=lambda each: limits[each])
+    if isinstance(automaton, LazyAutomaton):
+        automaton.check_bound(limits[name])
+        return limits[name]
     check_budget(automaton, limits[name], f"the constraint within {name}")
     return limits[name]

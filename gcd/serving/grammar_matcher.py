@@ -22,22 +22,23 @@ from jaxtyping import Int32
 
 from gcd.errors import ConstraintError
 from gcd.serving.arguments import array_of, whole_number, whole_numbers
-from gcd.serving.matcher import Matcher, ServedAutomaton, served
+from gcd.serving.matcher import Constraint, Matcher, served
 from gcd.serving.spelling import fewest_tokens
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import BITS
+from gcd.tokens.vocabulary import BITS, Vocabulary
 
 
 class GrammarMatcher:
     """One sequence under a constraint and a budget, with the calls of the class of that name.
 
     Args:
-        compiled_grammar: the constraint, as `gcd.lift` returns it.
+        compiled_grammar: the constraint, as `gcd.lift` returns it, or a language that is not
+            lifted yet.
         override_stop_tokens: the vocabulary's EOS ids, or None.
         terminate_without_stop_token: only False; `gcd.lift(..., eos="accept")` says it earlier.
         max_rollback_tokens: has no effect, as rollback is unlimited.
         default_temperature: what `temperature` says.
         budget: tokens of a whole text, EOS included; None for no budget.
+        vocabulary, exact: for a language that is not lifted, as `gcd.Matcher` has them.
 
     Raises:
         ConstraintError: for other stop tokens, for `terminate_without_stop_token`, and where
@@ -48,16 +49,18 @@ class GrammarMatcher:
 
     def __init__(
         self,
-        compiled_grammar: TokenAutomaton | ServedAutomaton,
+        compiled_grammar: Constraint,
         *,
         override_stop_tokens: int | list[int] | None = None,
         terminate_without_stop_token: bool = False,
         max_rollback_tokens: int = -1,
         default_temperature: float | None = None,
         budget: int | None = None,
+        vocabulary: Vocabulary | None = None,
+        exact: str = "when_ready",
     ) -> None:
         del max_rollback_tokens
-        ends = served(compiled_grammar).vocabulary.eos_ids
+        ends = served(compiled_grammar, vocabulary, exact).vocabulary.eos_ids
         if override_stop_tokens is not None:
             given = np.unique(whole_numbers(override_stop_tokens, "stop token")).tolist()
             if tuple(given) != ends:
@@ -70,7 +73,7 @@ class GrammarMatcher:
                 "terminate_without_stop_token=True: lift the constraint with "
                 'gcd.lift(..., eos="accept"), which ends a text where the language does'
             )
-        self._matcher = Matcher(compiled_grammar, budget=budget)
+        self._matcher = Matcher(compiled_grammar, vocabulary, budget=budget, exact=exact)
         self._temperature = default_temperature
         self._steps: list[int] = []  # tokens of each step that `rollback` takes back
 
@@ -179,7 +182,7 @@ class GrammarMatcher:
     def find_jump_forward_string(self) -> str:
         """Return the longest text that every way on begins with; whole characters only."""
         text = bytearray()
-        here = {(self._matcher.state, self._matcher.remaining): self._matcher}
+        here = {_place(self._matcher): self._matcher}
         later: list[tuple[bytes, Matcher, int]] = []  # the rest of a token, and where it is taken
         while True:
             ways = later
@@ -199,7 +202,7 @@ class GrammarMatcher:
                 else:
                     after = matcher.copy()
                     after.advance(token)
-                    here[after.state, after.remaining] = after
+                    here[_place(after)] = after
 
     def rollback(self, num_tokens: int = 1) -> None:
         """Take back steps: tokens, and strings as a whole.
@@ -262,6 +265,11 @@ class GrammarMatcher:
     def stop_token_ids(self) -> list[int]:
         """The ids that end a text."""
         return list(self._matcher.automaton.vocabulary.eos_ids)
+
+
+def _place(matcher: Matcher) -> tuple[bool, int, int | None]:
+    """Return what the ways on from here depend on; the two forms number states differently."""
+    return matcher.is_exact, matcher.state, matcher.remaining
 
 
 def _check_tree(

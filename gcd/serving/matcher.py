@@ -7,22 +7,13 @@ and takes tokens back (`rollback`). The mask, with r tokens left of the budget, 
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-as packed words (`gcd.tokens.bitmask`), 19 kB for 152 000 tokens. It never looks at the tokens one
-by one:
+as packed words (`gcd.tokens.bitmask`). A constraint that is lifted is served as a
+`gcd.serving.served.ServedAutomaton`, whose masks take microseconds. One that is not lifted yet is
+served at once as a `gcd.serving.lazy.LazyAutomaton`, with upper bounds in place of
+`steps_to_accept`, and its lifted form takes over between two tokens.
 
-* A `ServedAutomaton` holds a token automaton the way steps need it, some megabytes where the
-  dense table has hundreds. Rows of transitions that differ in their targets only, as those of the
-  positions in a bounded string do, share one **pattern**.
-* A row is put together from the tokens of its classes: classes of many tokens are kept as whole
-  rows, the others as (word, bits) pairs. Rows of few tokens are written directly, always.
-* Wide rows are kept, at most `cache_bytes` of them, and thrown out when they have not been used
-  for longest (approximately: second chance). What identifies one is its set of classes, which is
-  the state's pattern and which successors r still reaches; once r exceeds the longest distance,
-  the pattern alone. A new wide row starts from a recent one that is similar, or from the row of
-  most tokens, which is made beforehand.
-
-The first visit to a state therefore costs some microseconds, later ones a copy. A `MatcherBatch`
-(`gcd.serving.batch`) serves many matchers, of different automata, in one call of compiled code.
+A `MatcherBatch` (`gcd.serving.batch`) serves many matchers, of different automata, in one call of
+compiled code.
 """
 
 from __future__ import annotations
@@ -34,164 +25,57 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from gcd.automata.horizon import Caveat
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
 from gcd.serving.arguments import rows, whole_number, whole_numbers
-from gcd.serving.kernels import served as kernels
-from gcd.serving.kernels.masks import NARROW_PART, fill_row
-from gcd.serving.kernels.sequences import NO_BUDGET, TokenSequence
-from gcd.serving.kernels.table import TableArrays
-from gcd.serving.table import make_table
+from gcd.serving.kernels.sequences import TokenSequence
+from gcd.serving.kernels.steps import fill_row
+from gcd.serving.lazy import LazyAutomaton, lazy
+from gcd.serving.served import ServedAutomaton, tokens_left
 from gcd.tokens.distances import check_whole
+from gcd.tokens.lifting import lift
+from gcd.tokens.segments import Segments
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary, num_words
+from gcd.tokens.vocabulary import Vocabulary
 
-CACHE_BYTES = 3 << 19
-_MAX_ROWS = 1024  # in the cache, where rows are short; they are searched one by one
-
-
-class ServedAutomaton:
-    """A token automaton in the form that matchers share: transitions and rows of masks.
-
-    It keeps nothing of the `TokenAutomaton` but its vocabulary and its map to classes.
-
-    Args:
-        cache_bytes: most bytes of cached rows.
-
-    Attributes:
-        vocabulary: the tokens.
-        initial: the state where a text starts.
-        final: the state after the end of a text.
-        num_words: int32 words in a row of the mask.
-        max_bytes, max_budget, caveats: as of the `TokenAutomaton`.
-    """
-
-    vocabulary: Vocabulary
-    initial: int
-    final: int
-    num_words: int
-    max_bytes: int | None
-    max_budget: int | None
-    caveats: tuple[Caveat, ...]
-
-    def __init__(self, automaton: TokenAutomaton, *, cache_bytes: int = CACHE_BYTES) -> None:
-        if whole_number(cache_bytes, "number of bytes") < 0:
-            raise ConstraintError(f"cache_bytes must be at least 0, got {cache_bytes}")
-        self.vocabulary = automaton.vocabulary
-        self.initial, self.final = automaton.initial, automaton.final
-        self.num_words = num_words(automaton.vocabulary.size)
-        self.max_bytes, self.max_budget = automaton.max_bytes, automaton.max_budget
-        self.caveats = automaton.caveats
-        num_classes = automaton.num_classes
-        num_keys = (num_classes + 63) // 64
-        pattern_of, target_start, targets, pattern_start, pattern_class, pattern_target, reach = (
-            kernels.patterns(automaton.delta, automaton.steps_to_accept)
-        )
-        alive = np.zeros(num_classes, np.bool_)
-        alive[pattern_class] = True
-        start, word, bits, size, token = kernels.pairs_of_classes(automaton.class_of, num_classes)
-        pair_start, pair_word, pair_bits, dense_of, dense = kernels.spread(
-            start, word, bits, alive, self.num_words
-        )
-        # A whole row counts less than its words, as it runs in vectors.
-        cost = np.where(dense_of >= 0, self.num_words // NARROW_PART, np.diff(pair_start))
-        num_patterns = pattern_start.size - 1
-        num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
-        self._table = make_table(
-            TableArrays(
-                class_of=automaton.class_of,
-                steps=automaton.steps_to_accept,
-                reach=reach,
-                pattern_of=pattern_of,
-                target_start=target_start,
-                targets=targets,
-                pattern_start=pattern_start,
-                pattern_class=pattern_class,
-                pattern_target=pattern_target,
-                class_size=size,
-                class_token=token,
-                pair_start=pair_start,
-                pair_word=pair_word,
-                pair_bits=pair_bits,
-                dense_of=dense_of,
-                dense=dense,
-                cost=cost.astype(np.int32),
-                row=np.empty((num_slots, self.num_words), np.int32),
-                chosen=np.empty(num_classes, np.int32),
-                known_slot=np.full(num_patterns, -1, np.int32),
-                key=np.empty((num_slots, num_keys), np.uint64),
-                bits=np.empty(num_keys, np.uint64),
-                tag=np.empty(num_slots, np.uint64),
-                serial=np.full(num_slots, -1, np.int64),
-                used=np.zeros(num_slots, np.int64),
-                known_serial=np.full(num_patterns, -1, np.int64),
-                clock=np.zeros(2, np.int64),
-            ),
-            self.num_words,
-        )
-        # The row of most tokens comes first, for others to start from.
-        num_tokens = np.add.reduceat(size[pattern_class], pattern_start[:-1])
-        self.row(int(np.flatnonzero(pattern_of == num_tokens.argmax())[0]))
-
-    @property
-    def num_states(self) -> int:
-        return int(self._table.arrays.steps.size)
-
-    @property
-    def num_patterns(self) -> int:
-        """Rows of transitions that differ in more than their targets."""
-        return int(self._table.arrays.known_slot.size)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays, the whole cache and the map from tokens to classes included."""
-        return sum(array.nbytes for array in self._table.arrays)
-
-    @property
-    def num_cached(self) -> int:
-        """Rows in the cache."""
-        return int((self._table.arrays.serial >= 0).sum())
-
-    def steps_to_accept(self, state: int) -> int:
-        """Fewest tokens, EOS included, from a state to the end."""
-        return int(self._table.arrays.steps[state])
-
-    def forget(self) -> None:
-        """Empty the cache, so that the next visit to each state is a first one again.
-
-        The row of most tokens stays, as it was there before the first visit.
-        """
-        self._table.arrays.serial[1:] = -1
-        self._table.arrays.known_slot[:] = -1
-
-    def row(self, state: int, remaining: int | None = None) -> Int32[np.ndarray, "W"]:
-        """Return the packed mask of a state with `remaining` tokens left (None: no budget).
-
-        Raises:
-            ValueError: if there is no such state. -1, where no token is allowed, is one.
-        """
-        state = whole_number(state, "state")
-        if remaining is not None:
-            remaining = whole_number(remaining, "number of tokens")
-        if not -1 <= state < self.num_states:
-            raise ValueError(f"state {state} is not one of the {self.num_states} states, nor -1")
-        out = np.empty(self.num_words, np.int32)
-        fill_row(self._table, state, _tokens_left(remaining), out)
-        return out
-
-    def __repr__(self) -> str:
-        return (
-            f"ServedAutomaton({self.num_states} states, {self.num_patterns} patterns, "
-            f"{self.nbytes} bytes)"
-        )
-
+Constraint = TokenAutomaton | ServedAutomaton | LazyAutomaton | Automaton | Segments
+"""What a matcher is made of."""
 
 _SERVED: WeakKeyDictionary[TokenAutomaton, ServedAutomaton] = WeakKeyDictionary()
+_SEGMENTS: WeakKeyDictionary[Segments, dict[Vocabulary, TokenAutomaton]] = WeakKeyDictionary()
 
 
-def served(automaton: TokenAutomaton | ServedAutomaton) -> ServedAutomaton:
-    """Return the form in which an automaton is served; made once for each `TokenAutomaton`."""
-    if isinstance(automaton, ServedAutomaton):
+def served(
+    automaton: Constraint, vocabulary: Vocabulary | None = None, exact: str = "when_ready"
+) -> ServedAutomaton | LazyAutomaton:
+    """Return the form in which a constraint is served; made once for each constraint.
+
+    Args:
+        automaton: the constraint, lifted or not.
+        vocabulary: the tokens, for a constraint that is not lifted.
+        exact: when the lifted form of such a constraint takes over.
+
+    Raises:
+        ConstraintError: a constraint that is not lifted has no vocabulary, or another one has one.
+    """
+    if isinstance(automaton, Automaton | Segments):
+        if vocabulary is None:
+            raise ConstraintError(
+                f"a matcher reads tokens, got {type(automaton).__name__} without a vocabulary; "
+                "give vocabulary=, or lift it with gcd.lift(language, vocabulary)"
+            )
+        if isinstance(automaton, Automaton):
+            return lazy(automaton, vocabulary, exact)
+        known = _SEGMENTS.setdefault(automaton, {})
+        if vocabulary not in known:
+            known[vocabulary] = lift(automaton, vocabulary)
+        return served(known[vocabulary])
+    if vocabulary is not None:
+        raise ConstraintError(
+            f"expected no vocabulary beside a {type(automaton).__name__}, which has one; leave it "
+            "out"
+        )
+    if isinstance(automaton, ServedAutomaton | LazyAutomaton):
         return automaton
     if not isinstance(automaton, TokenAutomaton):
         raise ConstraintError(
@@ -220,12 +104,18 @@ class Matcher:
     """The state of one sequence under a constraint and a budget.
 
     Args:
-        automaton: the constraint. Matchers of one automaton share its rows.
+        automaton: the constraint. Matchers of one automaton share its rows. A language that is not
+            lifted gives masks at once: see `gcd.serving.lazy`.
+        vocabulary: the tokens, for a language that is not lifted.
         budget: tokens of a whole text, EOS included; None for no budget.
+        exact: when the lifted form of such a language takes over: `"when_ready"`, `"wait"` (before
+            the first token) or `"never"`.
 
     Raises:
-        ConstraintError: if the budget is no whole number, or the constraint is not lifted.
+        ConstraintError: if the budget is no whole number, or a constraint that is not lifted has
+            no vocabulary.
         InfeasibleBudgetError: if no text of the language fits into the budget.
+        UndecidedBudgetError: if that is not known, as the language could not be lifted.
         OverlongBudgetError: if a text of so many tokens may be longer than the `max_bytes` that
             the constraint was compiled for.
 
@@ -236,32 +126,52 @@ class Matcher:
         budget: the budget that is in force, which `finish_within` makes smaller.
     """
 
-    __slots__ = ("_given_budget", "_membership", "_sequence", "automaton", "budget")
+    __slots__ = ("_given_budget", "_membership", "_sequence", "_shared", "budget")
 
     def __init__(
-        self, automaton: TokenAutomaton | ServedAutomaton, *, budget: int | None = None
+        self,
+        automaton: Constraint,
+        vocabulary: Vocabulary | None = None,
+        *,
+        budget: int | None = None,
+        exact: str = "when_ready",
     ) -> None:
-        self.automaton = served(automaton)
-        needed = self.automaton.steps_to_accept(self.automaton.initial)
         if budget is not None:
             check_whole(budget)
+        shared = served(automaton, vocabulary, exact)
+        self._shared = shared.form(budget) if isinstance(shared, LazyAutomaton) else shared
+        needed = self._shared.steps_to_accept(self._shared.initial)
         if budget is not None and budget < needed:
             raise InfeasibleBudgetError(needed, budget)
-        longest = self.automaton.max_budget
+        longest = self._shared.max_budget
         if longest is not None and (budget is None or budget > longest):
-            at_most = self.automaton.max_bytes or 0
-            raise OverlongBudgetError(longest, budget, at_most, caveats=self.automaton.caveats)
+            at_most = self._shared.max_bytes or 0
+            raise OverlongBudgetError(longest, budget, at_most, caveats=self._shared.caveats)
         self.budget = self._given_budget = budget
         self._membership: Membership | None = None
         self._sequence = TokenSequence(
-            self.automaton._table, _tokens_left(budget), self.automaton.initial
+            self._shared._table, tokens_left(budget), self._shared.initial
         )
+
+    @property
+    def automaton(self) -> ServedAutomaton | LazyAutomaton:
+        """The form of the constraint that `state` is a state of."""
+        shared = self._shared
+        if isinstance(shared, LazyAutomaton) and self._sequence.table is not shared._table:
+            assert shared.exact is not None, "the sequence goes on with it"
+            self._shared = shared.exact
+        return self._shared
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether masks are those of the exact distances, not of upper bounds."""
+        return isinstance(self.automaton, ServedAutomaton)
 
     def reset(self) -> None:
         """Go back to the beginning of a text, and to the budget that the matcher was made with."""
         self._sequence.reset(self.automaton.initial)
         self.budget = self._given_budget
-        self._sequence.limit(_tokens_left(self.budget))
+        self._sequence.limit(tokens_left(self.budget))
 
     def finish_within(self, tokens: int) -> int:
         """Leave so many tokens for the rest of the text, or as few more as its end takes.
@@ -286,7 +196,7 @@ class Matcher:
         needed = self.automaton.steps_to_accept(self.state)
         left = max(needed, tokens if self.remaining is None else min(tokens, self.remaining))
         self.budget = self.num_tokens + left
-        self._sequence.limit(_tokens_left(left))
+        self._sequence.limit(tokens_left(left))
         return left
 
     def finish(self) -> int:
@@ -301,7 +211,13 @@ class Matcher:
         """Whether the mask of next tokens is another one than without a budget."""
         if self.budget is None or self.is_finished:
             return False
-        return bool(self.automaton._table.arrays.reach[self.state] >= self.remaining)
+        automaton = self.automaton
+        if isinstance(automaton, ServedAutomaton):
+            return bool(automaton._table.arrays.reach[self.state] >= self.remaining)
+        within, without = (np.empty(automaton.num_words, np.int32) for _ in range(2))
+        self.fill_mask(within)
+        fill_row(automaton._table, self.state, tokens_left(None), without)
+        return not np.array_equal(within, without)
 
     @property
     def state(self) -> int:
@@ -338,7 +254,7 @@ class Matcher:
             return self._sequence.advance(token)
         except OverflowError:
             raise ValueError(
-                f"token {token} is not one of the {self.automaton.vocabulary.size} ids"
+                f"token {token} is not one of the {self._shared.vocabulary.size} ids"
             ) from None
 
     def rollback(self, num_tokens: int = 1) -> None:
@@ -361,11 +277,11 @@ class Matcher:
         Raises:
             ValueError: if it has another form.
         """
-        self._sequence.fill_mask(rows(out, (self.automaton.num_words,)))
+        self._sequence.fill_mask(rows(out, (self._shared.num_words,)))
 
     def mask(self) -> Int32[np.ndarray, "W"]:
         """Return the packed mask of next tokens, as a new row."""
-        out = np.empty(self.automaton.num_words, np.int32)
+        out = np.empty(self._shared.num_words, np.int32)
         self._sequence.fill_mask(out)
         return out
 
@@ -432,7 +348,7 @@ class Matcher:
     def copy(self) -> Matcher:
         """Return a matcher in the same state that goes on by itself, in no batch."""
         other = object.__new__(Matcher)
-        other.automaton, other.budget = self.automaton, self.budget
+        other._shared, other.budget = self._shared, self.budget
         other._given_budget = self._given_budget
         other._membership, other._sequence = None, self._sequence.copy()
         return other
@@ -445,7 +361,3 @@ class Matcher:
 
     def __repr__(self) -> str:
         return f"Matcher(state {self.state}, {self.num_tokens} tokens, remaining {self.remaining})"
-
-
-def _tokens_left(remaining: int | None) -> int:
-    return NO_BUDGET if remaining is None else min(remaining, NO_BUDGET)

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from jaxtyping import Int32
+
+from gcd.serving.matcher import Matcher
 from gcd.serving.pool import DEAD
 from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import BITS
 
 
 class TokenReader:
@@ -37,3 +42,50 @@ class TokenReader:
                 self._state = int(automaton.delta[self._state, automaton.class_of[token]])
             self._read.append(token)
         return self._state
+
+
+class LazyReader:
+    """Masks after tokens that usually go on where the call before ended, from a matcher.
+
+    Args:
+        matcher: at the beginning of a text; it belongs to the reader from now on.
+    """
+
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
+        self._read: list[int] = []
+
+    def fill_mask(
+        self, tokens: Sequence[int], out: Int32[np.ndarray, "W"], fit: int | None = None
+    ) -> None:
+        """Write the packed mask of the next token after all tokens into a row.
+
+        After tokens that are not allowed, or are no ids, as placeholders, only EOS is.
+
+        Args:
+            tokens: of the text so far.
+            out: the row.
+            fit: tokens that there is time for; the text ends within them, or as soon as it can.
+        """
+        same = 0
+        for known, token in zip(self._read, tokens, strict=False):
+            if known != token:
+                break
+            same += 1
+        self._matcher.rollback(len(self._read) - same)
+        del self._read[same:]
+        size = self._matcher.automaton.vocabulary.size
+        for token in tokens[same:]:
+            if not 0 <= token < size or not self._matcher.advance(token):
+                self._allow_end(out)
+                return
+            self._read.append(token)
+        left = self._matcher.remaining
+        if fit is not None and (left is None or fit < left):
+            self._matcher.finish_within(max(0, fit))
+        self._matcher.fill_mask(out)
+
+    def _allow_end(self, out: Int32[np.ndarray, "W"]) -> None:
+        words, out[:] = out.view(np.uint32), 0
+        for token in self._matcher.automaton.vocabulary.eos_ids:
+            words[token // BITS] |= np.uint32(1 << token % BITS)

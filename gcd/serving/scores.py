@@ -16,8 +16,8 @@ import numpy as np
 
 from gcd.errors import ConstraintError
 from gcd.serving.arguments import array_of, whole_numbers
-from gcd.serving.matcher import Matcher, ServedAutomaton
-from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.serving.matcher import Constraint, Matcher
+from gcd.tokens.vocabulary import Vocabulary
 
 
 class ScoresProcessor:
@@ -27,6 +27,7 @@ class ScoresProcessor:
         automaton: the constraint, as `gcd.lift` returns it; with `literals="canonical"`, text that
             leaves no choice is spelled as the tokenizer spells it.
         budget: most tokens of the answer, EOS included.
+        vocabulary, exact: for a language that is not lifted, as `gcd.Matcher` has them.
         array: what makes an array of the runtime from one of numpy, such as `mlx.core.array`, if
             its scores cannot be written in place. Scores are then returned as a new array.
         prompt_length: how many of the ids are the prompt's; by default all of the first call's.
@@ -37,13 +38,15 @@ class ScoresProcessor:
 
     def __init__(
         self,
-        automaton: TokenAutomaton | ServedAutomaton,
+        automaton: Constraint,
         budget: int,
         *,
+        vocabulary: Vocabulary | None = None,
+        exact: str = "when_ready",
         array: Callable[[np.ndarray], Any] | None = None,
         prompt_length: int | None = None,
     ) -> None:
-        self._matcher = Matcher(automaton, budget=budget)
+        self._matcher = Matcher(automaton, vocabulary, budget=budget, exact=exact)
         self._array, self._start = array, prompt_length
         self._read: list[int] = []
 

@@ -23,14 +23,17 @@ def fewest_tokens(matcher: Matcher, text: bytes) -> list[int] | None:
     """
     trie = matcher.automaton.vocabulary.trie
     ways: list[tuple[int, Matcher, list[int]]] = [(0, matcher, [])]
-    seen = {(0, matcher.state)}
+    seen = {(0, matcher.is_exact, matcher.state)}
     for position, here, tokens in ways:  # grows as it is read: breadth first
         if position == len(text):
             return tokens
         for end, token in _prefixes(trie, text, position):
             after = here.copy()
-            if after.advance(token) and (end, after.state) not in seen:
-                seen.add((end, after.state))
+            if not after.advance(token):
+                continue
+            place = (end, after.is_exact, after.state)  # the two forms number states differently
+            if place not in seen:
+                seen.add(place)
                 ways.append((end, after, [*tokens, token]))
     return None
 

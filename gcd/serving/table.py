@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcd.serving.kernels.masks import ServedTable
 from gcd.serving.kernels.table import Table, TableArrays
 
 
@@ -23,7 +24,7 @@ def make_table(arrays: TableArrays, num_words: int) -> Table:
         num_words: words in a row of the mask.
     """
     _check(arrays, num_words)
-    return Table(arrays)
+    return ServedTable(arrays)
 
 
 def _check(table: TableArrays, num_words: int) -> None:

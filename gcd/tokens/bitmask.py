@@ -24,5 +24,11 @@ def pack(mask: Bool[Tensor, "*N V"]) -> Int32[Tensor, "*N W"]:
     return words.sum(-1, dtype=torch.int32)
 
 
+def unpack(rows: Int32[Tensor, "*N W"], num_tokens: int) -> Bool[Tensor, "*N V"]:
+    """Return the boolean masks that rows of packed words stand for; the inverse of `pack`."""
+    bits = (rows.unsqueeze(-1) >> _shifts(rows.device)) & 1
+    return bits.flatten(-2)[..., :num_tokens].bool()
+
+
 def _shifts(device: torch.device) -> Int32[Tensor, "32"]:
     return torch.arange(BITS, dtype=torch.int32, device=device)

@@ -41,6 +41,7 @@ from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, check_kind
+from gcd.support.stopping import stop_if_asked
 from gcd.tokens.canonical import LITERALS, canonical
 from gcd.tokens.kernels import lifting as kernels
 from gcd.tokens.kernels.classes import (
@@ -56,7 +57,14 @@ from gcd.tokens.profiles import UnitProfile
 from gcd.tokens.segments import Segments
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.trie import read_only
-from gcd.tokens.trimming import ENDINGS, TokenTable, add_end, trim, with_final
+from gcd.tokens.trimming import (
+    ENDINGS,
+    TokenTable,
+    add_end,
+    trim,
+    trim_numbered,
+    with_final,
+)
 from gcd.tokens.unrolling import count_tokens
 from gcd.tokens.vocabulary import Vocabulary
 
@@ -118,7 +126,7 @@ def lift(
         else _table(automaton, vocabulary, eos)
     )
     if table is None:
-        raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
+        raise EmptyLanguageError(why_unwritable(automaton, vocabulary))
     lifted = TokenAutomaton(
         vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
     )
@@ -141,19 +149,59 @@ def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable
         raise EmptyLanguageError("no string satisfies the constraint: its language is empty")
     if eos == "accept":
         _refuse_continuations(automaton)
-    delta, class_of, edges = lift_arrays(
+    if eos == "token":
+        found = _numbered_table(automaton, vocabulary, None)
+        return None if found is None else found[0]
+    delta, class_of, _ = lift_arrays(
         automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors
     )
     accepting = automaton.accepting
-    if eos == "accept":
-        delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
-        initial = accepting.size if accepting[0] else 0
-        return trim(delta, class_of, initial)
+    delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
+    return trim(delta, class_of, accepting.size if accepting[0] else 0)
+
+
+def _numbered_table(
+    automaton: Automaton, vocabulary: Vocabulary, max_bytes: int | None
+) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
+    """Return the table of a language that ends with EOS, and the number of each byte state in it.
+
+    The last number is that of the final state. None as for `_table`.
+    """
+    delta, class_of, edges = lift_arrays(
+        automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors, max_bytes
+    )
+    accepting = automaton.accepting
     ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
     add_end(delta, accepting)
     class_of[list(vocabulary.eos_ids)] = delta.shape[1] - 1
     edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
-    return trim(delta, class_of, 0, edges)
+    return trim_numbered(delta, class_of, 0, edges)
+
+
+def lift_numbered(
+    automaton: Automaton, vocabulary: Vocabulary, max_bytes: int
+) -> tuple[TokenAutomaton, Int32[np.ndarray, "S1"]]:
+    """Lift a language as `lift` does, and return the number of each byte state in the result.
+
+    Args:
+        automaton: the language; some string of it can be written with the tokens.
+        vocabulary: the tokens, EOS included.
+        max_bytes: bytes of the table at most.
+
+    Returns:
+        The token automaton, and its state for each byte state and, last, for the final state; -1
+        for states that whole tokens do not reach.
+
+    Raises:
+        ConstraintError: the table would be larger.
+    """
+    found = _numbered_table(automaton, vocabulary, max_bytes)
+    assert found is not None, "some string can be written"
+    table, number = found
+    lifted = TokenAutomaton(
+        vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
+    )
+    return lifted, number
 
 
 def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
@@ -173,10 +221,12 @@ def lift_arrays(
     class_of_byte: UInt8[np.ndarray, "256"],
     vocabulary: Vocabulary,
     factors: Sequence[Automaton] = (),
+    max_bytes: int | None = None,
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
     """Return the token transitions of a byte automaton with initial state 0, without those of EOS.
 
-    `factors` are automata that it is a Boolean combination of; none where they are not known.
+    `factors` are automata that it is a Boolean combination of; none where they are not known. A
+    table of more than `max_bytes` is refused (`ConstraintError`).
 
     Returns:
         table: the state after a token of each class, -1 for none, from all states, whether whole
@@ -189,6 +239,7 @@ def lift_arrays(
     runs = _Runs.of(delta, class_of_byte, vocabulary)
     partition: tuple[np.ndarray, ...] | None = None
     for part in [_Runs.of(f.delta, f.class_of_byte, vocabulary) for f in factors] or [runs]:
+        stop_if_asked()
         partition = _split(partition, part, vocabulary)
     assert partition is not None
 
@@ -204,11 +255,19 @@ def lift_arrays(
     rows = (runs.delta, tree, trie.max_depth, runs.cells, runs.ways)
     total, live = np.zeros(first.size, np.uint64), np.zeros(first.size, np.int64)
     same = np.arange(first.size)
+    stop_if_asked()
     pass_over_rows(*rows, total, live, same, same, np.zeros((0, 0), np.int32))
     alone, agree = same, False
     same = _equal_columns(total, live)
     while not agree:
+        stop_if_asked()
         column = np.cumsum(same == alone) - 1
+        num_bytes = 4 * (delta.shape[0] + 1) * (int(column[-1]) + 2 if alone.size else 1)
+        if max_bytes is not None and num_bytes > max_bytes:
+            raise ConstraintError(
+                f"expected a table of at most {max_bytes >> 20} MiB, got {num_bytes >> 20} MiB; "
+                "simplify the constraint or raise the limit"
+            )
         table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
         edges, agree = pass_over_rows(*rows, total, live, same, column, table)
         same, merged = alone, column[same]  # columns of one sum that differ: then none is merged
@@ -332,7 +391,7 @@ def _refuse_continuations(automaton: Automaton) -> None:
         )
 
 
-def _why_unwritable(automaton: Automaton | Segments, vocabulary: Vocabulary) -> str:
+def why_unwritable(automaton: Automaton | Segments, vocabulary: Vocabulary) -> str:
     """Say that no string can be written with the tokens, naming bytes that no token has."""
     example = automaton.shortest()
     missing = sorted(set(example) - set(b"".join(vocabulary.token_bytes)))

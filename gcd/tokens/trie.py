@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Int32, Int64, UInt8
 
+from gcd.support.kernels.grouping import by_key
 from gcd.tokens.kernels import prefix_tree as kernels
 
 _ARRAYS = {
@@ -117,6 +118,20 @@ class Trie:
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
         """The parent of every node (-1 for the root), and the node at which every entry ends."""
         return kernels.ancestry(self.depth, self.entry, self.num_entries, self.max_depth)
+
+    @cached_property
+    def children(self) -> tuple[Int64[np.ndarray, "nodes2"], Int32[np.ndarray, "nodes"]]:
+        """Where the children of each node begin (those of the root first), and the children."""
+        nodes = np.arange(self.num_nodes, dtype=np.int32)
+        start, child = by_key(self.ancestry[0] + 1, self.num_nodes + 1, nodes)
+        return read_only(start), read_only(child)
+
+    @cached_property
+    def tokens(self) -> tuple[Int64[np.ndarray, "entries1"], Int32[np.ndarray, "tokens"]]:
+        """Where the token ids of each entry begin, and the ids."""
+        ids = np.flatnonzero(self.entry_of_token >= 0).astype(np.int32)
+        start, ordered = by_key(self.entry_of_token[ids], self.num_entries, ids)
+        return read_only(start), read_only(ordered)
 
     def part(
         self, chosen: Int32[np.ndarray, "chosen"]

@@ -71,6 +71,19 @@ def trim(
     be told apart by the whole table, unless `merge` says that they may not be. None if no tokens
     lead from one to the other.
     """
+    found = trim_numbered(delta, class_of, initial, edges, merge=merge)
+    return None if found is None else found[0]
+
+
+def trim_numbered(
+    delta: Int32[np.ndarray, "S C"],
+    class_of: Int32[np.ndarray, "V"],
+    initial: int,
+    edges: Int32[np.ndarray, "E 2"] | None = None,
+    *,
+    merge: bool = False,
+) -> tuple[TokenTable, Int32[np.ndarray, "S"]] | None:
+    """Do as `trim`, and return the number of each state in the new table, -1 for those dropped."""
     edges = edges_of(delta) if edges is None else edges
     num_states = delta.shape[0]
     final, eos_class = num_states - 1, delta.shape[1] - 1
@@ -79,9 +92,9 @@ def trim(
         return None
     ahead = graph.distances(edges, num_states, initial, UNREACHABLE, False)
     alive = (ahead < UNREACHABLE) & (steps < UNREACHABLE)
+    number = np.full(num_states + 1, -1, np.int32)
+    number[:-1][alive] = np.arange(alive.sum())
     if merge or not alive.all():
-        number = np.full(num_states + 1, -1, np.int32)
-        number[:-1][alive] = np.arange(alive.sum())
         delta = number[delta[alive]]
         final, initial = delta.shape[0] - 1, int(number[initial])
         is_eos = class_of == eos_class
@@ -92,7 +105,7 @@ def trim(
         eos_class = delta.shape[1] - 1
         class_of = np.where(class_of < 0, eos_class, class_of).astype(np.int32)
         steps = steps[alive]
-    return TokenTable(
+    table = TokenTable(
         class_of,
         delta,
         delta[:, eos_class] == final,
@@ -100,6 +113,7 @@ def trim(
         initial,
         eos_class,
     )
+    return table, number[:-1]
 
 
 def merge_classes(

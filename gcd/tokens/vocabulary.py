@@ -12,12 +12,14 @@ from __future__ import annotations
 import binascii
 import os
 from codecs import BOM_UTF8
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from operator import index as whole
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from gcd.tokens.segmentation import Segmentation
 from gcd.tokens.token_bytes import bytes_of_tokenizer
 from gcd.tokens.trie import Trie
 
+_PROFILES_LOCK = Lock()  # constraints are lifted in several threads
 _PROFILES = 16  # kept for one vocabulary; each takes some 10 bytes a token
 
 Ids = int | np.integer | Iterable[int]
@@ -223,17 +226,19 @@ class Vocabulary:
             unit: the unit's transitions, as `gcd.tokens.profiles` describes them.
         """
         key = unit.tobytes()
-        known = self._profiles.pop(key, None)
+        known = self._profiles.get(key)
         if known is None:
             known = UnitProfile.of(unit, self.trie)
-        self._profiles[key] = known  # the latest one last
-        while len(self._profiles) > _PROFILES:
-            self._profiles.pop(next(iter(self._profiles)))
+        with _PROFILES_LOCK:
+            self._profiles[key] = known
+            self._profiles.move_to_end(key)
+            while len(self._profiles) > _PROFILES:
+                self._profiles.popitem(last=False)
         return known
 
     @cached_property
-    def _profiles(self) -> dict[bytes, UnitProfile]:
-        return {}
+    def _profiles(self) -> OrderedDict[bytes, UnitProfile]:
+        return OrderedDict()
 
     @cached_property
     def fingerprint(self) -> bytes:

@@ -6,7 +6,6 @@ Rows are handed on as pointers to their first words, or, uncompiled, as arrays.
 from __future__ import annotations
 
 import cython
-import numpy as np
 
 if cython.compiled:
     from cython.cimports.gcd.serving.kernels.table import Table
@@ -225,7 +224,7 @@ def _slot_of(
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def write_row(
+def _write_row(
     table: Table, state: cython.int, remaining: cython.longlong, out: cython.p_int
 ) -> cython.void:
     """Write the packed mask of a state with so many tokens left; -1 allows none."""
@@ -280,10 +279,16 @@ def write_row(
     _copy(out, _cached(table, slot), table.num_words)
 
 
-def fill_row(table: Table, state: cython.int, remaining: cython.longlong, out: np.ndarray) -> None:
-    """Write the packed mask of a state with so many tokens left; -1 allows none."""
-    words: cython.int[::1] = out
-    if cython.compiled:
-        write_row(table, state, remaining, cython.address(words[0]))
-    else:
-        write_row(table, state, remaining, words)
+@cython.final
+@cython.cclass
+class ServedTable(Table):
+    """This is the table of a served constraint with its masks."""
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def write_row(
+        self, state: cython.int, remaining: cython.longlong, out: cython.p_int
+    ) -> cython.int:
+        """Write the packed mask of a state with so many tokens left; -1 allows none."""
+        _write_row(self, state, remaining, out)
+        return 0

@@ -7,15 +7,13 @@ from typing import NoReturn
 import cython
 import numpy as np
 
-from gcd.serving.kernels.table import refuse_to_pickle
+from gcd.serving.kernels.steps import refuse_to_pickle
 from gcd.tokens.distances import UNREACHABLE
 
 if cython.compiled:
-    from cython.cimports.gcd.serving.kernels.masks import write_row
-    from cython.cimports.gcd.serving.kernels.table import Table
+    from cython.cimports.gcd.serving.kernels.steps import Steps
 else:
-    from gcd.serving.kernels.masks import write_row
-    from gcd.serving.kernels.table import Table
+    from gcd.serving.kernels.steps import Steps
 
 NO_BUDGET = UNREACHABLE
 _NO_BUDGET = cython.declare(cython.longlong, NO_BUDGET)
@@ -27,7 +25,7 @@ class TokenSequence:
     """One sequence of tokens under a constraint and a budget.
 
     Args:
-        table: the constraint.
+        table: the constraint, in the form that it is served in.
         budget: tokens of a whole text, or `NO_BUDGET`.
         initial: the state where a text starts.
 
@@ -37,14 +35,14 @@ class TokenSequence:
         end: the number of tokens up to the end of the text, -1 before it.
     """
 
-    table: Table
+    table = cython.declare(Steps, visibility="readonly")
     budget: cython.longlong
     history: cython.int[::1]  # the state before each token
     state = cython.declare(cython.int, visibility="readonly")
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
     end = cython.declare(cython.Py_ssize_t, visibility="readonly")
 
-    def __init__(self, table: Table, budget: cython.longlong, initial: cython.int) -> None:
+    def __init__(self, table: Steps, budget: cython.longlong, initial: cython.int) -> None:
         self.table = table
         self.budget = budget
         self.history = np.empty(64, np.int32)
@@ -98,7 +96,19 @@ class TokenSequence:
         self.state = after
         if self.end < 0 and after == self.table.final:
             self.end = self.count
+        if self.table.successor is not None:
+            self.hand_over()
         return True
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def hand_over(self) -> cython.void:
+        """Go on with the table's successor, the states before included."""
+        i: cython.Py_ssize_t
+        for i in range(self.count):
+            self.history[i] = self.table.number[self.history[i]]
+        self.state = self.table.number[self.state]
+        self.table = self.table.successor
 
     def advance(self, token: cython.longlong) -> bool:
         """Append a token; return False, and change nothing, where the mask refuses it.
@@ -120,10 +130,9 @@ class TokenSequence:
             self.end = -1
 
     @cython.cfunc
-    @cython.exceptval(check=False)
-    def write(self, out: cython.p_int) -> cython.void:
+    def write(self, out: cython.p_int) -> cython.int:
         """Write the mask."""
-        write_row(self.table, self.state, self.left(), out)
+        return self.table.write_row(self.state, self.left(), out)
 
     def fill_mask(self, out: np.ndarray) -> None:
         """Write the mask of next tokens: W words."""
@@ -144,7 +153,7 @@ class TokenSequence:
         """
         tokens: cython.const[cython.longlong][::1] = draft
         rows: cython.int[:, ::1] = out
-        table: Table = self.table
+        table: Steps = self.table
         state: cython.int = self.state
         left: cython.longlong = self.left()
         accepted: cython.Py_ssize_t = 0
@@ -155,9 +164,9 @@ class TokenSequence:
         for i in range(tokens.shape[0] + 1):
             if i < rows.shape[0]:
                 if cython.compiled:
-                    write_row(table, state, left, cython.address(rows[i, 0]))
+                    table.write_row(state, left, cython.address(rows[i, 0]))
                 else:
-                    write_row(table, state, left, rows[i])
+                    table.write_row(state, left, rows[i])
             if i == tokens.shape[0] or state < 0:
                 continue
             state = table.next_state(state, left, tokens[i])
@@ -172,48 +181,21 @@ class TokenSequence:
 
     def num_allowed(self) -> int:
         """Count the tokens of the mask."""
-        table: Table = self.table
-        pattern: cython.Py_ssize_t = table.pattern_of[self.state]
-        own: cython.Py_ssize_t = table.target_start[self.state]
-        left: cython.longlong = self.left()
-        count: cython.longlong = 0
-        i: cython.Py_ssize_t
-        for i in range(table.pattern_start[pattern], table.pattern_start[pattern + 1]):
-            if table.steps[table.targets[own + table.pattern_target[i]]] < left:
-                count += table.class_size[table.pattern_class[i]]
-        return int(count)
+        return int(self.table.num_allowed(self.state, self.left()))
 
     def forced(self, limit: cython.Py_ssize_t) -> list[int]:
         """Return the tokens from here on while only one is allowed, at most `limit` of them."""
-        table: Table = self.table
+        table: Steps = self.table
         found: list = []
         state: cython.int = self.state
-        target: cython.int
-        after: cython.int
         token: cython.longlong
-        allowed: cython.longlong
         left: cython.longlong = self.left()
-        pattern: cython.Py_ssize_t
-        own: cython.Py_ssize_t
-        i: cython.Py_ssize_t
         while state != table.final and len(found) < limit:
-            pattern = table.pattern_of[state]
-            own = table.target_start[state]
-            allowed = 0
-            after = -1
-            token = -1
-            for i in range(table.pattern_start[pattern], table.pattern_start[pattern + 1]):
-                target = table.targets[own + table.pattern_target[i]]
-                if table.steps[target] < left:
-                    allowed += table.class_size[table.pattern_class[i]]
-                    after = target
-                    token = table.class_token[table.pattern_class[i]]
-                    if allowed > 1:
-                        break
-            if allowed != 1:
+            token = table.only_token(state, left)
+            if token < 0:
                 break
             found.append(int(token))
-            state = after
+            state = table.next_state(state, left, token)
             left -= 1
         return found
 

@@ -1,8 +1,7 @@
-cdef class Table:
+from gcd.serving.kernels.steps cimport Steps
+
+cdef class Table(Steps):
     cdef readonly object arrays
-    cdef readonly int final
-    cdef readonly Py_ssize_t vocabulary_size
-    cdef readonly Py_ssize_t num_words
     cdef const int[::1] class_of
     cdef const int[::1] steps
     cdef const int[::1] reach
@@ -30,5 +29,3 @@ cdef class Table:
     cdef long long[::1] used
     cdef long long[::1] known_serial
     cdef long long[::1] clock
-
-    cdef int next_state(self, int state, long long remaining, long long token) noexcept

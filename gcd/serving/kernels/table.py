@@ -7,10 +7,15 @@ call serves sequences under any number of different constraints.
 
 from __future__ import annotations
 
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import cython
 import numpy as np
+
+if cython.compiled:
+    from cython.cimports.gcd.serving.kernels.steps import Steps
+else:
+    from gcd.serving.kernels.steps import Steps
 
 
 class TableArrays(NamedTuple):
@@ -77,17 +82,8 @@ class TableArrays(NamedTuple):
     clock: np.ndarray
 
 
-def refuse_to_pickle() -> NoReturn:
-    """Raise the error of what cannot be pickled or copied."""
-    raise TypeError(
-        "a served constraint and its sequences cannot be pickled or copied; send the "
-        "TokenAutomaton and serve that"
-    )
-
-
-@cython.final
 @cython.cclass
-class Table:
+class Table(Steps):
     """This has the arrays of a served constraint for compiled steps; they write to the same memory.
 
     Indices in the arrays aren't checked here (`gcd.serving.table` does that).
@@ -97,15 +93,13 @@ class Table:
 
     Attributes:
         arrays: the same, for Python.
-        final: the state after the end of a text.
-        vocabulary_size: number of token ids.
-        num_words: words in a row of the mask.
 
     Raises:
         ValueError: an array has another type or another number of dimensions, or isn't contiguous.
     """
 
     def __init__(self, arrays: TableArrays) -> None:
+        super().__init__(arrays.steps.size - 1, arrays.class_of.size, arrays.dense.shape[1])
         self.arrays = arrays
         self.class_of = arrays.class_of
         self.steps = arrays.steps
@@ -134,12 +128,6 @@ class Table:
         self.used = arrays.used
         self.known_serial = arrays.known_serial
         self.clock = arrays.clock
-        self.final = self.steps.shape[0] - 1
-        self.vocabulary_size = self.class_of.shape[0]
-        self.num_words = self.dense.shape[1]
-
-    def __reduce__(self) -> NoReturn:
-        refuse_to_pickle()
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -176,3 +164,33 @@ class Table:
         )
         # The rule of `gcd.tokens.distances.fits`.
         return after if self.steps[after] < remaining else -1
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def num_allowed(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
+        """Count the tokens of a state's mask."""
+        pattern: cython.Py_ssize_t = self.pattern_of[state]
+        own: cython.Py_ssize_t = self.target_start[state]
+        count: cython.longlong = 0
+        i: cython.Py_ssize_t
+        for i in range(self.pattern_start[pattern], self.pattern_start[pattern + 1]):
+            if self.steps[self.targets[own + self.pattern_target[i]]] < remaining:
+                count += self.class_size[self.pattern_class[i]]
+        return count
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
+        """Return the token of a state's mask that has one token, else -1."""
+        pattern: cython.Py_ssize_t = self.pattern_of[state]
+        own: cython.Py_ssize_t = self.target_start[state]
+        allowed: cython.longlong = 0
+        token: cython.longlong = -1
+        i: cython.Py_ssize_t
+        for i in range(self.pattern_start[pattern], self.pattern_start[pattern + 1]):
+            if self.steps[self.targets[own + self.pattern_target[i]]] < remaining:
+                allowed += self.class_size[self.pattern_class[i]]
+                token = self.class_token[self.pattern_class[i]]
+                if allowed > 1:
+                    return -1
+        return token

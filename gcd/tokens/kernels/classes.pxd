@@ -10,4 +10,4 @@ cdef class Views:
 
 cdef void refine_views(
     Views partition, const int[::1] found, const int[::1] target, Py_ssize_t count
-) noexcept
+) noexcept nogil

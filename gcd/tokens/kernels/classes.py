@@ -81,6 +81,7 @@ def refine(
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def refine_views(
     partition: Views,

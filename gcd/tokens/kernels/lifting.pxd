@@ -7,9 +7,9 @@ cdef class Tree:
 cdef Py_ssize_t walk(
     int state, Py_ssize_t first, Py_ssize_t last, const int[:, ::1] delta, Tree tree,
     int[::1] states, int[::1] found, int[::1] target, Py_ssize_t count
-) noexcept
+) noexcept nogil
 
 cdef (Py_ssize_t, Py_ssize_t) walk_unit(
     const short[:, ::1] unit, int place, Tree tree, int[::1] places, int[::1] passed,
     int[::1] found, int[::1] goal, int[:, ::1] exits
-) noexcept
+) noexcept nogil

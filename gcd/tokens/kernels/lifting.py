@@ -4,6 +4,9 @@ Conventions: `delta[s, k]` is the state after byte class k, -1 for none. A `tree
 arrays (label, depth, skip, entry) of `gcd.tokens.trie.Trie` in preorder, `label[node]` being the
 byte class on the way into a node (for units: the byte, or the class, that their columns stand for).
 
+Loops over many states release the interpreter's lock, as constraints are lifted in the background
+(`gcd.serving.background`) while others are served.
+
 Three walks. `walk` runs all strings from one state. `walk_unit` runs them from a place of a unit
 (`gcd.tokens.kernels.counted_runs`): where a string ends inside counted runs depends on its place
 and on how many boundaries it passed, whatever run it is; where it leaves, an *exit*, the rest must
@@ -64,6 +67,7 @@ def more_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def walk(
     state: cython.int,
@@ -102,6 +106,7 @@ def walk(
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def walk_apart(
     state: cython.int,
@@ -140,6 +145,7 @@ def walk_apart(
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def walk_unit(
     unit: cython.const[cython.short][:, ::1],
@@ -207,11 +213,12 @@ def profile(
     place: cython.int
     i: cython.Py_ssize_t
     for place in range(step.shape[0]):
-        count, num_exits = walk_unit(step, place, nodes, places, passed, found, goal, exits)
-        refine_views(counted_views, found, goal, count)
-        for i in range(count):
-            goal[i] %= _PLACES
-        refine_views(uncounted_views, found, goal, count)
+        with cython.nogil:
+            count, num_exits = walk_unit(step, place, nodes, places, passed, found, goal, exits)
+            refine_views(counted_views, found, goal, count)
+            for i in range(count):
+                goal[i] %= _PLACES
+            refine_views(uncounted_views, found, goal, count)
         if size + num_exits > kept.shape[0]:
             kept = more_rows(kept, size + num_exits)
         kept[size : size + num_exits] = exits_array[:num_exits]
@@ -331,28 +338,29 @@ def split_by_exits(
         for k in range(num_classes):
             if step[way_state[way], k] >= 0:
                 live[k] = 1
-    for place in range(begin.shape[0] - 1):
-        size = 0
-        for i in range(begin[place], begin[place + 1]):
-            if live[walked.label[exit_of[i, 0]]]:
-                nodes[size, 0] = exit_of[i, 0]
-                nodes[size, 1] = exit_of[i, 1]
-                size += 1
-        for way in range(way_state.shape[0]):
-            count = 0
-            for i in range(size):
-                node = nodes[i, 0]
-                if step[way_state[way], walked.label[node]] < 0:
-                    continue
-                first = count
-                count = walk(
-                    way_state[way], node, walked.skip[node],
-                    step, walked, states, found, target, count,
-                )  # fmt: skip
-                if counts:
-                    for j in range(first, count):
-                        target[j] += num_states * nodes[i, 1]
-            refine_views(views, found, target, count)
+    with cython.nogil:
+        for place in range(begin.shape[0] - 1):
+            size = 0
+            for i in range(begin[place], begin[place + 1]):
+                if live[walked.label[exit_of[i, 0]]]:
+                    nodes[size, 0] = exit_of[i, 0]
+                    nodes[size, 1] = exit_of[i, 1]
+                    size += 1
+            for way in range(way_state.shape[0]):
+                count = 0
+                for i in range(size):
+                    node = nodes[i, 0]
+                    if step[way_state[way], walked.label[node]] < 0:
+                        continue
+                    first = count
+                    count = walk(
+                        way_state[way], node, walked.skip[node],
+                        step, walked, states, found, target, count,
+                    )  # fmt: skip
+                    if counts:
+                        for j in range(first, count):
+                            target[j] += num_states * nodes[i, 1]
+                refine_views(views, found, target, count)
 
 
 def references(
@@ -457,12 +465,13 @@ def split_by_states(
     target: cython.int[::1] = np.empty(partition[0].size, np.int32)
     count: cython.Py_ssize_t
     s: cython.int
-    for s in range(step.shape[0]):
-        if cell_of[s] >= 0:
-            continue
-        if other[s] >= 0:
-            # The reference has parted those that go elsewhere with it; what differs parts more.
-            count = walk_apart(s, other[s], step, walked, states, others, found, target)
-        else:
-            count = walk(s, 0, num_nodes, step, walked, states, found, target, 0)
-        refine_views(views, found, target, count)
+    with cython.nogil:
+        for s in range(step.shape[0]):
+            if cell_of[s] >= 0:
+                continue
+            if other[s] >= 0:
+                # The reference has parted those that go elsewhere with it; what differs parts more.
+                count = walk_apart(s, other[s], step, walked, states, others, found, target)
+            else:
+                count = walk(s, 0, num_nodes, step, walked, states, found, target, 0)
+            refine_views(views, found, target, count)

@@ -53,6 +53,7 @@ class _Chains:
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def _look_ahead(
     first: cython.int,
@@ -88,6 +89,7 @@ def _look_ahead(
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def _row_in_run(
     stay: cython.Py_ssize_t,
@@ -149,6 +151,7 @@ def _row_in_run(
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def _weigh(
     state: cython.int,
@@ -170,6 +173,7 @@ def _weigh(
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def _write(
     state: cython.int,
@@ -279,75 +283,86 @@ def pass_over_rows(
     way: cython.Py_ssize_t
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
-    for u in range(unit_start.shape[0] - 1):
-        unit = units[unit_start[u] : unit_start[u + 1]]
-        for place in range(unit.shape[0]):
-            stay, num_exits = walk_unit(unit, place, walked, path, passed, inner, goal, exits)
-            furthest = 0
-            for i in range(stay):
-                goal_passed[i] = goal[i] // _PLACES
-                goal_place[i] = goal[i] % _PLACES
-                furthest = max(furthest, goal_passed[i])
-            size = 0
-            for way in range(num_ways):
-                left_start[way] = size
-                if way_unit[way] != u:
-                    continue
-                state = way_state[way]
-                for i in range(num_exits):
-                    node = exits[i, 0]
-                    far = exits[i, 1]
-                    if step[state, walked.label[node]] < 0:
+    with cython.nogil:
+        for u in range(unit_start.shape[0] - 1):
+            unit = units[unit_start[u] : unit_start[u + 1]]
+            for place in range(unit.shape[0]):
+                stay, num_exits = walk_unit(unit, place, walked, path, passed, inner, goal, exits)
+                furthest = 0
+                for i in range(stay):
+                    goal_passed[i] = goal[i] // _PLACES
+                    goal_place[i] = goal[i] % _PLACES
+                    furthest = max(furthest, goal_passed[i])
+                size = 0
+                for way in range(num_ways):
+                    left_start[way] = size
+                    if way_unit[way] != u:
                         continue
-                    more = walk(
-                        state, node, walked.skip[node], step, walked, path, found, target, 0
-                    )
-                    if size + more > left.shape[0]:
-                        left_array = more_rows(left_array, size + more)
-                        left = left_array
-                    for j in range(more):
-                        left[size + j, 0] = found[j]
-                        left[size + j, 1] = far
-                        left[size + j, 2] = target[j]
-                    size += more
-                    furthest = max(furthest, far)
-            left_start[num_ways] = size
-            for i in range(num_cells):
-                if chains.unit_of[i] != u:
-                    continue
-                state = chains.states[chains.start[i] + place]
-                if cell[state] != i:
-                    continue
-                length, loops = _look_ahead(i, furthest, chains, ahead)
-                count = _row_in_run(
-                    stay, inner, goal_passed, goal_place, left, left_start,
-                    ahead, length, loops, furthest, chains, found, target,
-                )  # fmt: skip
-                if not writing:
-                    _weigh(state, found, target, count, sums, counts)
-                    continue
-                if num_edges + count > edges.shape[0]:
+                    state = way_state[way]
+                    for i in range(num_exits):
+                        node = exits[i, 0]
+                        far = exits[i, 1]
+                        if step[state, walked.label[node]] < 0:
+                            continue
+                        more = walk(
+                            state, node, walked.skip[node], step, walked, path, found, target, 0
+                        )
+                        if size + more > left.shape[0]:
+                            with cython.gil:
+                                left_array = more_rows(left_array, size + more)
+                                left = left_array
+                        for j in range(more):
+                            left[size + j, 0] = found[j]
+                            left[size + j, 1] = far
+                            left[size + j, 2] = target[j]
+                        size += more
+                        furthest = max(furthest, far)
+                left_start[num_ways] = size
+                for i in range(num_cells):
+                    if chains.unit_of[i] != u:
+                        continue
+                    state = chains.states[chains.start[i] + place]
+                    if cell[state] != i:
+                        continue
+                    length, loops = _look_ahead(i, furthest, chains, ahead)
+                    count = _row_in_run(
+                        stay, inner, goal_passed, goal_place, left, left_start,
+                        ahead, length, loops, furthest, chains, found, target,
+                    )  # fmt: skip
+                    if not writing:
+                        _weigh(state, found, target, count, sums, counts)
+                        continue
+                    if num_edges + count > edges.shape[0]:
+                        with cython.gil:
+                            edge_array = more_rows(edge_array, num_edges + count)
+                            edges = edge_array
+                    num_edges = _write(
+                        state, found, target, count, first_of, column_of,
+                        rows[state], seen, edges, num_edges,
+                    )  # fmt: skip
+                    if num_edges < 0:
+                        break
+                if num_edges < 0:
+                    break
+            if num_edges < 0:
+                break
+        for state in range(num_states):
+            if num_edges < 0:
+                break
+            if cell[state] >= 0:
+                continue
+            count = walk(state, 0, num_nodes, step, walked, path, found, target, 0)
+            if not writing:
+                _weigh(state, found, target, count, sums, counts)
+                continue
+            if num_edges + count > edges.shape[0]:
+                with cython.gil:
                     edge_array = more_rows(edge_array, num_edges + count)
                     edges = edge_array
-                num_edges = _write(
-                    state, found, target, count, first_of, column_of,
-                    rows[state], seen, edges, num_edges,
-                )  # fmt: skip
-                if num_edges < 0:
-                    return edge_array[:0].copy(), False
-    for state in range(num_states):
-        if cell[state] >= 0:
-            continue
-        count = walk(state, 0, num_nodes, step, walked, path, found, target, 0)
-        if not writing:
-            _weigh(state, found, target, count, sums, counts)
-            continue
-        if num_edges + count > edges.shape[0]:
-            edge_array = more_rows(edge_array, num_edges + count)
-            edges = edge_array
-        num_edges = _write(
-            state, found, target, count, first_of, column_of, rows[state], seen, edges, num_edges
-        )
-        if num_edges < 0:
-            return edge_array[:0].copy(), False
+            num_edges = _write(
+                state, found, target, count, first_of, column_of,
+                rows[state], seen, edges, num_edges,
+            )  # fmt: skip
+    if num_edges < 0:  # columns that are made one differ
+        return edge_array[:0].copy(), False
     return edge_array[:num_edges].copy(), True

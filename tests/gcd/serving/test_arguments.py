@@ -179,5 +179,5 @@ def test_other_rows_are_refused_by_name(out: Any, says: str) -> None:
 def test_a_language_that_is_not_lifted_is_refused_with_what_to_do() -> None:
     language: Any = gcd.regex("a")
     for make in (gcd.Matcher, gcd.GrammarMatcher):
-        with pytest.raises(gcd.ConstraintError, match=r"got Automaton; lift .*gcd\.lift\("):
+        with pytest.raises(gcd.ConstraintError, match=r"got Automaton .*vocabulary=.*gcd\.lift\("):
             make(language, budget=5)

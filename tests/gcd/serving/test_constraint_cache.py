@@ -121,7 +121,7 @@ def test_equal_constraints_share_an_automaton_and_refusals_are_remembered():
     for _ in range(2):
         with pytest.raises(gcd.ConstraintError, match="without"):
             cache.get(parsed({"regex": "("}))
-    assert cache.counts == (1, 0, 1, 1)
+    assert cache.counts == (1, 0, 1, 1, 0)
     with pytest.raises(gcd.WorkLimitError):
         ConstraintCache(vocabulary(), max_work=1000).get(parsed({"regex": "(a|b)*a(a|b){9}"}))
 
@@ -145,7 +145,7 @@ def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
         finally:
             go_on.set()
         assert cold[0].result(60) is cold[1].result(60)
-    assert cache.counts == (2, 0, 2, 0)
+    assert cache.counts == (2, 0, 2, 0, 0)
 
 
 def test_another_process_reads_what_this_one_has_compiled(monkeypatch, tmp_path):
@@ -204,3 +204,23 @@ def test_a_reason_is_short_and_whatever_goes_wrong_is_a_refusal(monkeypatch):
 def test_free_text_is_said_by_true():
     with pytest.raises(gcd.ConstraintError, match="anything is true"):
         parsed({"segments": [{"anything": False}]}).language()
+
+
+def test_a_request_is_served_before_it_is_lifted():
+    cache = ConstraintCache(vocabulary())
+    request = parsed({"json_schema": {"type": "string", "maxLength": 7}})
+    begun = cache.begin(request)
+    assert isinstance(begun, gcd.LazyAutomaton)
+    assert begun.wait(60.0)
+    known = cache.begin(request)
+    assert isinstance(known, gcd.TokenAutomaton)
+    assert cache.get(request) is known
+    assert (cache.counts.begun, cache.counts.compiled) == (1, 0)
+    again = ConstraintCache(vocabulary())
+    other = parsed({"regex": "a{4}"})
+    unlifted = again.begin(other, lift=False)
+    assert again.begin(other, lift=False) is unlifted
+    assert unlifted.exact is None
+    assert isinstance(again.begin(parsed({"segments": PARTS})), gcd.TokenAutomaton)
+    with pytest.raises(gcd.ConstraintError, match="no value satisfies"):
+        again.begin(parsed({"json_schema": {"enum": []}}))

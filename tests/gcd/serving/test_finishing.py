@@ -96,3 +96,27 @@ def test_copies_batches_and_the_calls_of_xgrammar_finish_too() -> None:
 def test_what_is_no_number_of_tokens_is_refused(tokens: int) -> None:
     with pytest.raises(ValueError, match=r"number of tokens|whole number"):
         Matcher(lift(regex("a"), LETTERS)).finish_within(tokens)
+
+
+@pytest.mark.parametrize("budget", [3, 4, 6, 9])
+def test_a_lazy_matcher_finishes_and_says_whether_its_budget_binds(budget: int) -> None:
+    language, vocabulary = (
+        gcd.regex("a{1,7}(bc)?"),
+        gcd.Vocabulary.from_bytes([b"a", b"aa", b"bc", b"b", b"c", b""], [5]),
+    )
+    lazy = gcd.Matcher(language, vocabulary, budget=budget, exact="never")
+    free = gcd.Matcher(language, vocabulary, exact="never")
+    while not lazy.is_finished:
+        allowed = lazy.allowed()
+        assert lazy.budget_binds == (list(allowed) != list(free.allowed()))
+        token = int(allowed[0])
+        lazy.advance(token)
+        free.advance(token)
+    lazy.reset()
+    lazy.advance(0)
+    left = lazy.finish()
+    assert lazy.remaining == left
+    while not lazy.is_finished:
+        lazy.advance(int(lazy.allowed()[-1]))
+        left -= 1
+    assert left == 0

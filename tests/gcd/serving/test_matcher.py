@@ -16,7 +16,8 @@ from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetErro
 from gcd.languages.text.regex import regex
 from gcd.serving.batch import MatcherBatch
 from gcd.serving.kernels.table import Table
-from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.matcher import Matcher
+from gcd.serving.served import ServedAutomaton
 from gcd.serving.table import make_table
 from gcd.tokens.bitmask import num_words
 from gcd.tokens.budget import BudgetMask, check_budget

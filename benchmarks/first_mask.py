@@ -1,0 +1,165 @@
+"""Time from a new JSON Schema to its first mask, and the steps after it.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.first_mask FILE.tiktoken --schemas FOLDER --every 6
+
+The vocabulary is prepared before the clock starts. `--processes fork` measures each schema in a
+process forked for it, as a server's worker that has seen no schema yet; `one` measures all of them
+in one process, one after the other. All times are processor time of one thread. *Steps* are those
+of an answer drawn at random from the engine's own masks: the mask after a token at its first visit,
+and the same answer again. Ours, lazy, is measured without its lift (`exact="never"`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import signal
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.common import head, line, ranked, with_ranks
+from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, installed
+from gcd.tokens.vocabulary import Vocabulary
+
+STEPS = 60
+PERCENTILES = (50, 90, 95, 99, 100)
+
+
+class Sample(NamedTuple):
+    """One schema under one engine: ms to the first mask, us of steps, bytes; None if refused."""
+
+    first: float
+    fresh: list[float]
+    warm: list[float]
+    num_bytes: int | None
+
+
+def measure(engine: Engine, schema: Any, seed: int) -> Sample | None:
+    """Compile a schema and follow a random answer of it."""
+    row = Row(engine.vocabulary_size)
+    start = time.process_time()
+    try:
+        compiled = engine.compile(schema)
+        matcher = engine.matcher(compiled)
+        engine.first(matcher, row)
+    except Exception:  # whatever an engine raises for a schema that it refuses
+        return None
+    first = (time.process_time() - start) * 1e3
+    rng, tokens = np.random.default_rng(seed), list[int]()
+    fresh = []
+    for _ in range(STEPS):
+        ids = np.flatnonzero(np.unpackbits(row.first.view(np.uint8), bitorder="little"))
+        if not ids.size:
+            break
+        token = int(rng.choice(ids[: 1 + int(rng.integers(ids.size))]))
+        if token in engine.ends:
+            break
+        tokens.append(token)
+        begin = time.thread_time_ns()
+        taken = engine.step(matcher, token, row)
+        fresh.append((time.thread_time_ns() - begin) / 1e3)
+        if not taken:
+            break
+    engine.reset(matcher)
+    warm = []
+    for token in tokens:
+        begin = time.thread_time_ns()
+        engine.step(matcher, token, row)
+        warm.append((time.thread_time_ns() - begin) / 1e3)
+    return Sample(first, fresh, warm, engine.num_bytes(compiled))
+
+
+def forked(call: Callable[[], Sample | None], seconds: int) -> Sample | None:
+    """Call in a forked process; None also where that takes too long or dies."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        signal.alarm(seconds)
+        with os.fdopen(writing, "wb") as file:
+            pickle.dump(call(), file)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        content = file.read()
+    os.waitpid(child, 0)
+    found: Sample | None = pickle.loads(content) if content else None
+    return found
+
+
+def table(results: dict[str, list[Sample | None]]) -> Iterator[str]:
+    """Rows of percentiles, engine by engine."""
+    yield head("ms to the first mask", "compiled", "median", "90 %", "95 %", "99 %", "worst")
+    for name, samples in results.items():
+        first = [sample.first for sample in samples if sample]
+        yield line(name, f"{len(first)} of {len(samples)}", *_percentiles(first))
+    yield ""
+    yield head("us of a step", "steps", "median", "90 %", "95 %", "99 %", "worst")
+    for name, samples in results.items():
+        for label, field in (("first visit", "fresh"), ("again", "warm")):
+            steps = [each for sample in samples if sample for each in getattr(sample, field)]
+            yield line(f"{name}, {label}", len(steps), *_percentiles(steps))
+    yield ""
+    yield head("kB of a constraint", "", "median", "90 %", "95 %", "99 %", "worst")
+    for name, samples in results.items():
+        sizes = [s.num_bytes / 1e3 for s in samples if s and s.num_bytes is not None]
+        yield line(name, len(sizes), *_percentiles(sizes))
+
+
+def _percentiles(values: list[float]) -> list[str]:
+    if not values:
+        return ["–"] * len(PERCENTILES)
+    found = np.percentile(values, PERCENTILES)
+    return [f"{v:.3g}" if v < 100 else f"{v:.0f}" for v in found]
+
+
+def main() -> None:
+    parser = with_ranks(__doc__)
+    parser.add_argument("--schemas", type=Path, required=True, help="a folder of schemas")
+    parser.add_argument("--every", type=int, default=6, help="take each n-th schema")
+    parser.add_argument("--processes", choices=("fork", "one"), default="fork")
+    parser.add_argument("--seconds", type=int, default=120, help="most for one schema, forked")
+    parser.add_argument("--without", nargs="*", default=[], choices=list(COMPETITORS))
+    arguments = parser.parse_args()
+    vocabulary = ranked(arguments.ranks)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["GCD_CACHE_DIR"] = folder  # nothing of earlier processes
+        print("\n".join(table(dict(run(vocabulary, arguments)))))
+
+
+def run(
+    vocabulary: Vocabulary, arguments: argparse.Namespace
+) -> Iterator[tuple[str, list[Sample | None]]]:
+    """Measure engine by engine."""
+    paths = sorted(arguments.schemas.glob("*.json"))[:: arguments.every]
+    schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
+    makers: dict[str, Any] = {"ours": Ours, "ours, lazy": OursLazy}
+    for module, maker in COMPETITORS.items():
+        if installed(module) and module not in arguments.without:
+            makers[module] = maker
+        else:
+            print(f"{module} is left out")
+    print(f"{vocabulary.size} tokens, {len(schemas)} schemas, {arguments.processes}\n", flush=True)
+    for name, maker in makers.items():
+        engine: Engine = maker(vocabulary, 1)
+        engine.vocabulary_size, engine.ends = vocabulary.size, set(vocabulary.eos_ids)
+        samples = []
+        for seed, schema in enumerate(schemas):
+            call = partial(measure, engine, schema, seed)
+            is_forked = arguments.processes == "fork"
+            samples.append(forked(call, arguments.seconds) if is_forked else call())
+        yield name, samples
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Lifted constraints in the form that matchers share: transitions, and packed rows of masks.
+
+The mask of state s with r tokens left of the budget is
+
+    mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
+
+as packed words (`gcd.tokens.bitmask`), 19 kB for 152 000 tokens. It never looks at the tokens one
+by one:
+
+* A `ServedAutomaton` holds a token automaton the way steps need it, some megabytes where the
+  dense table has hundreds. Rows of transitions that differ in their targets only, as those of the
+  positions in a bounded string do, share one **pattern**.
+* A row is put together from the tokens of its classes: classes of many tokens are kept as whole
+  rows, the others as (word, bits) pairs. Rows of few tokens are written directly, always.
+* Wide rows are kept, at most `cache_bytes` of them, and thrown out when they have not been used
+  for longest (approximately: second chance). What identifies one is its set of classes, which is
+  the state's pattern and which successors r still reaches; once r exceeds the longest distance,
+  the pattern alone. A new wide row starts from a recent one that is similar, or from the row of
+  most tokens, which is made beforehand.
+
+The first visit to a state therefore costs some microseconds, later ones a copy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int32
+
+from gcd.automata.horizon import Caveat
+from gcd.errors import ConstraintError
+from gcd.serving.arguments import whole_number
+from gcd.serving.kernels import served as kernels
+from gcd.serving.kernels.masks import NARROW_PART
+from gcd.serving.kernels.sequences import NO_BUDGET
+from gcd.serving.kernels.steps import Steps, fill_row
+from gcd.serving.kernels.table import TableArrays
+from gcd.serving.table import make_table
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary, num_words
+
+CACHE_BYTES = 3 << 19
+_MAX_ROWS = 1024  # in the cache, where rows are short; they are searched one by one
+
+
+class ServedAutomaton:
+    """A token automaton in the form that matchers share: transitions and rows of masks.
+
+    It keeps nothing of the `TokenAutomaton` but its vocabulary and its map to classes.
+
+    Args:
+        cache_bytes: most bytes of cached rows.
+
+    Attributes:
+        vocabulary: the tokens.
+        initial: the state where a text starts.
+        final: the state after the end of a text.
+        num_words: int32 words in a row of the mask.
+        max_bytes, max_budget, caveats: as of the `TokenAutomaton`.
+    """
+
+    vocabulary: Vocabulary
+    initial: int
+    final: int
+    num_words: int
+    max_bytes: int | None
+    max_budget: int | None
+    caveats: tuple[Caveat, ...]
+
+    def __init__(self, automaton: TokenAutomaton, *, cache_bytes: int = CACHE_BYTES) -> None:
+        if whole_number(cache_bytes, "number of bytes") < 0:
+            raise ConstraintError(f"cache_bytes must be at least 0, got {cache_bytes}")
+        self.vocabulary = automaton.vocabulary
+        self.initial, self.final = automaton.initial, automaton.final
+        self.num_words = num_words(automaton.vocabulary.size)
+        self.max_bytes, self.max_budget = automaton.max_bytes, automaton.max_budget
+        self.caveats = automaton.caveats
+        num_classes = automaton.num_classes
+        num_keys = (num_classes + 63) // 64
+        pattern_of, target_start, targets, pattern_start, pattern_class, pattern_target, reach = (
+            kernels.patterns(automaton.delta, automaton.steps_to_accept)
+        )
+        alive = np.zeros(num_classes, np.bool_)
+        alive[pattern_class] = True
+        start, word, bits, size, token = kernels.pairs_of_classes(automaton.class_of, num_classes)
+        pair_start, pair_word, pair_bits, dense_of, dense = kernels.spread(
+            start, word, bits, alive, self.num_words
+        )
+        # A whole row counts less than its words, as it runs in vectors.
+        cost = np.where(dense_of >= 0, self.num_words // NARROW_PART, np.diff(pair_start))
+        num_patterns = pattern_start.size - 1
+        num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
+        self._table = make_table(
+            TableArrays(
+                class_of=automaton.class_of,
+                steps=automaton.steps_to_accept,
+                reach=reach,
+                pattern_of=pattern_of,
+                target_start=target_start,
+                targets=targets,
+                pattern_start=pattern_start,
+                pattern_class=pattern_class,
+                pattern_target=pattern_target,
+                class_size=size,
+                class_token=token,
+                pair_start=pair_start,
+                pair_word=pair_word,
+                pair_bits=pair_bits,
+                dense_of=dense_of,
+                dense=dense,
+                cost=cost.astype(np.int32),
+                row=np.empty((num_slots, self.num_words), np.int32),
+                chosen=np.empty(num_classes, np.int32),
+                known_slot=np.full(num_patterns, -1, np.int32),
+                key=np.empty((num_slots, num_keys), np.uint64),
+                bits=np.empty(num_keys, np.uint64),
+                tag=np.empty(num_slots, np.uint64),
+                serial=np.full(num_slots, -1, np.int64),
+                used=np.zeros(num_slots, np.int64),
+                known_serial=np.full(num_patterns, -1, np.int64),
+                clock=np.zeros(2, np.int64),
+            ),
+            self.num_words,
+        )
+        # The row of most tokens comes first, for others to start from.
+        num_tokens = np.add.reduceat(size[pattern_class], pattern_start[:-1])
+        self.row(int(np.flatnonzero(pattern_of == num_tokens.argmax())[0]))
+
+    @property
+    def num_states(self) -> int:
+        return int(self._table.arrays.steps.size)
+
+    @property
+    def num_patterns(self) -> int:
+        """Rows of transitions that differ in more than their targets."""
+        return int(self._table.arrays.known_slot.size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, the whole cache and the map from tokens to classes included."""
+        return sum(array.nbytes for array in self._table.arrays)
+
+    @property
+    def num_cached(self) -> int:
+        """Rows in the cache."""
+        return int((self._table.arrays.serial >= 0).sum())
+
+    def steps_to_accept(self, state: int) -> int:
+        """Fewest tokens, EOS included, from a state to the end."""
+        return int(self._table.arrays.steps[state])
+
+    def forget(self) -> None:
+        """Empty the cache, so that the next visit to each state is a first one again.
+
+        The row of most tokens stays, as it was there before the first visit.
+        """
+        self._table.arrays.serial[1:] = -1
+        self._table.arrays.known_slot[:] = -1
+
+    def row(self, state: int, remaining: int | None = None) -> Int32[np.ndarray, "W"]:
+        """Return the packed mask of a state with `remaining` tokens left (None: no budget).
+
+        Raises:
+            ValueError: if there is no such state. -1, where no token is allowed, is one.
+        """
+        return make_row(self._table, state, remaining)
+
+    def __repr__(self) -> str:
+        return (
+            f"ServedAutomaton({self.num_states} states, {self.num_patterns} patterns, "
+            f"{self.nbytes} bytes)"
+        )
+
+
+def tokens_left(remaining: int | None) -> int:
+    """Return a number of tokens left as compiled steps take it; None for no budget."""
+    return NO_BUDGET if remaining is None else min(remaining, NO_BUDGET)
+
+
+def make_row(steps: Steps, state: int, remaining: int | None) -> Int32[np.ndarray, "W"]:
+    """Return the packed mask of a state with `remaining` tokens left (None: no budget).
+
+    Raises:
+        ValueError: if there is no such state. -1, where no token is allowed, is one.
+    """
+    state = whole_number(state, "state")
+    if remaining is not None:
+        remaining = whole_number(remaining, "number of tokens")
+    if not -1 <= state <= steps.final:
+        raise ValueError(f"state {state} is not one of the {steps.final + 1} states, nor -1")
+    out = np.empty(steps.num_words, np.int32)
+    fill_row(steps, state, tokens_left(remaining), out)
+    return out
