@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import joblib
@@ -21,6 +20,7 @@ from experiments.report.directory import read_run
 from experiments.sweeps import conclude
 from experiments.tasks import TASKS
 from gcd.support.files import write_json
+from tests import processes
 from tests.experiments import toy
 
 TESTS = ROOT / "tests"
@@ -28,7 +28,7 @@ TOY = ("+task=toy", "wandb=disabled", "model.device=cpu", "task.methods=[gcd]")
 REAL = (
     "+task=xlam", "wandb=disabled", "model.device=cpu", f"model.path={TESTS}/models/stories260K",
     f"data.path={TESTS}/experiments/requests.jsonl", "task.num_examples=1", "task.particles=[2]",
-    "task.budget=tight", "task.max_calls=1",
+    "task.budget=tight", "task.max_calls=1", "task.styles=[python]",
 )  # fmt: skip
 
 
@@ -47,9 +47,8 @@ def _here(monkeypatch, tmp_path):
 
 def sweep(*overrides: str) -> subprocess.CompletedProcess[str]:
     """Give the command, which knows the toy task as well."""
-    command = [sys.executable, "-m", "tests.experiments.toy", "--multirun", *overrides]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    command = ("-m", "tests.experiments.toy", "--multirun", *overrides)
+    return processes.run(*command, cwd=Path.cwd())
 
 
 def outcomes() -> tuple[Path, list[dict]]:
