@@ -201,7 +201,7 @@ def _own_changes(node: ast.AST, body: list[ast.stmt] | None) -> Iterator[Change]
         )
 
 
-def _swap(line: int, node: ast.AST, op: ast.AST, put: Callable[[ast.AST], None]) -> Change:
+def _swap(line: int, node: ast.AST, op: ast.AST, put: Callable[[Any], object]) -> Change:
     """Exchange an operator."""
     other = _SWAPS[type(op)]
     text = f"{ast.unparse(node)[:60]}: {type(op).__name__} -> {other.__name__}"
