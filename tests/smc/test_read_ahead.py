@@ -180,7 +180,7 @@ def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
             algorithm="discrete", forced_runs=bool(seed % 2), **FILTER[options],
         )  # fmt: skip
         used += sum(each.diagnostics.used for each in found)
-    assert used > 5
+    assert used > 0
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
