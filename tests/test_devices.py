@@ -8,7 +8,7 @@ from torch.utils import backend_registration
 from tests import processes
 
 
-@pytest.mark.slow
+@pytest.mark.slow("operations of a device in Python, in a process of its own")
 @pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="this version of PyTorch has no devices that are written in Python",

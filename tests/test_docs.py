@@ -109,7 +109,7 @@ def test_a_page_runs_benchmarks_that_there_are(page: Path) -> None:
         assert (ROOT / "benchmarks" / f"{name}.py").exists(), f"{page.name}: {name}"
 
 
-@pytest.mark.slow
+@pytest.mark.slow("builds the whole site")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """As `make docs`: links lead somewhere, and the reference finds what it names."""
     pytest.importorskip("sphinx", reason="the extra docs is not installed")

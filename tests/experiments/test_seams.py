@@ -268,7 +268,7 @@ def test_the_toy_method_is_unbiased():
     assert abs(float(evidence.mean()) - truth) < 4 * float(evidence.std()) / 20
 
 
-@pytest.mark.slow
+@pytest.mark.slow("torchrun itself, whose three processes import everything")
 def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
     """By torchrun itself, which elsewhere `tests/processes.py` stands for."""
     two = f"run_dir={tmp_path / 'two'}"
@@ -288,7 +288,7 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
 
 
 @pytest.mark.skipif(not models.IN_PARTS, reason="these versions hold no model in parts")
-@pytest.mark.slow
+@pytest.mark.slow("four processes load a model")
 def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path):
     """Two groups of two deal out the examples, and go on where one stopped in a row's middle."""
     settings = (

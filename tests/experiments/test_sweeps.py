@@ -101,7 +101,7 @@ def test_runs_of_several_tasks_are_told_and_not_compared(capsys, tmp_path):
     assert "compare runs of one task" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.slow("two processes of joblib import everything")
 def test_runs_side_by_side_share_the_cores_and_print_into_files():
     launched = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     done = sweep(*REAL, "task.methods=[gcd],[nix]", *launched)

@@ -299,6 +299,7 @@ def test_a_directory_is_read_as_transformers_reads_it() -> None:
     assert sources.vocabulary(MODEL) == lm.vocabulary
 
 
+@pytest.mark.slow("the command in a process of its own")
 def test_a_model_may_be_named_as_on_the_hub(tmp_path: Path) -> None:
     repository = tmp_path / "models--somebody--stories"
     (repository / "refs").mkdir(parents=True)
