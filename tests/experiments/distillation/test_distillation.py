@@ -7,6 +7,7 @@ import ast
 import collections
 import json
 import math
+import os
 import re
 import shlex
 import shutil
