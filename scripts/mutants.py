@@ -131,7 +131,7 @@ def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     return {name: nodes[0] for name, nodes in found.items() if len(nodes) == 1}
 
 
-Change = tuple[int, str, Callable[[], None]]
+Change = tuple[int, str, Callable[[], object]]
 
 
 def changes(function: ast.FunctionDef) -> Iterator[Change]:
