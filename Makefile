@@ -9,21 +9,28 @@ KERNELS := $(wildcard gcd/*/kernels/*.p* hmm/kernels/*.p* smc/*/kernels/*.p*)
 VLLM := .venv-vllm
 MLX := .venv-mlx
 LLAMA := .venv-llama
+BASE ?= main
+# A process that has nothing left to do takes tests from another one.
+SIDE_BY_SIDE := --numprocesses auto --dist worksteal
 ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 
-.PHONY: run test test-oldest test-newest lint format docs browser vllm mlx llama clean
+.PHONY: run test check test-oldest test-newest lint format docs browser vllm mlx llama clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(BUILT)
 	$(BIN)/python -m experiments.run +task=xlam $(ARGS)
 
-## Lint, types, and every test.
+## Lint, types, and every test; the ten slowest are named at the end.
 test: lint $(MODEL) $(BUILT)
-	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+
+## Lint, types, and the tests of what has changed against BASE; a minute of laws if nothing has.
+check: lint $(MODEL) $(BUILT)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $$($(BIN)/python -m scripts.changed_tests $(BASE)) $(ARGS)
 
 ## Every test with the oldest packages that pyproject.toml allows, and with the newest.
 test-oldest test-newest: test-%: .venv-%/.installed
-	.venv-$*/bin/python -m pytest -p no:cacheprovider --numprocesses auto $(ARGS)
+	.venv-$*/bin/python -m pytest -p no:cacheprovider $(SIDE_BY_SIDE) $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jaxtyping
@@ -57,13 +58,18 @@ sys.setrecursionlimit(5 * sys.getrecursionlimit())
 # them for garbage took a tenth of the time.
 gc.disable()
 
-# In place before any of the packages is imported, hence at collection.
-tests.typechecker.enforce(_checked_modules())
+# In place before any of the packages is imported, hence at collection. Where tests are run again on
+# another device, the same calls were checked on the CPU.
+if "GCD_TEST_DEVICE" not in os.environ:
+    tests.typechecker.enforce(_checked_modules())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest test, so that no process is left alone with it at the end."""
-    items.sort(key=lambda item: item.name != "test_on_a_device_that_pretends")
+    """Begin with the longest tests, so that no process is left alone with one at the end.
+
+    These are the tests of the whole project, which lie above the folders.
+    """
+    items.sort(key=lambda item: item.path.parent != _ROOT / "tests")
 
 
 def pytest_collection_finish() -> None:
@@ -72,9 +78,39 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_runtest_setup() -> None:
-    """Count the calls of every function anew, of which some are checked."""
-    tests.typechecker.begin_test()
+_begun: tuple[Path, str] | None = None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Count the calls of every function anew, of which some are checked.
+
+    The same test with other parameters goes on with the count.
+    """
+    global _begun
+    test = item.path, getattr(item, "originalname", item.name)
+    if test != _begun:
+        _begun = test
+        tests.typechecker.begin_test()
+    for mark in item.iter_markers("slow"):
+        item.user_properties += [(_REASON, reason) for reason in mark.args]
+
+
+_REASON = "why it takes long"
+_LONG = 5.0
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name the tests that take long without a reason beside them: `@pytest.mark.slow("...")`."""
+    long = [
+        f"{report.duration:6.1f} s {report.nodeid}"
+        for report in terminalreporter.stats.get("passed", [])
+        if report.when == "call"
+        and report.duration > _LONG
+        and _REASON not in dict(report.user_properties)
+    ]
+    if long:
+        terminalreporter.section(f"over {_LONG:.0f} s, and no reason is given")
+        terminalreporter.write_line("\n".join(long))
 
 
 @pytest.fixture

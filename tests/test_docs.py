@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import subprocess
-import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_type_hints
@@ -14,6 +12,7 @@ from typing import get_type_hints
 import pytest
 
 from experiments.harness.config import Config
+from tests import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -110,13 +109,12 @@ def test_a_page_runs_benchmarks_that_there_are(page: Path) -> None:
         assert (ROOT / "benchmarks" / f"{name}.py").exists(), f"{page.name}: {name}"
 
 
-@pytest.mark.slow
+@pytest.mark.slow("builds the whole site")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """As `make docs`: links lead somewhere, and the reference finds what it names."""
     pytest.importorskip("sphinx", reason="the extra docs is not installed")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "--quiet", "-c", "docs"]
-    built = [*command, "-d", str(tmp_path / "trees"), ".", str(tmp_path / "site")]
-    done = subprocess.run(built, cwd=ROOT, capture_output=True, text=True)
+    command = ("-m", "sphinx", "-W", "--keep-going", "--quiet", "-c", "docs")
+    done = processes.run(*command, "-d", str(tmp_path / "trees"), ".", str(tmp_path / "site"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "docs" / "index.html").exists()
 

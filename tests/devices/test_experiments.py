@@ -28,6 +28,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         f"model.path={write_checkpoint(directory / 'model')}", f"data.path={records}",
         f"hmm.path={directory}/hmm", "model.dtype=float32", "wandb=disabled", "+task=xlam",
         "task.num_examples=1", "task.particles=[2]", "task.budget=tight", "task.max_calls=1",
+        "task.styles=[python]",
         "task.methods=[pgcd]", "task.algorithms=[smc,discrete]",
     ]  # fmt: skip
 
@@ -38,7 +39,10 @@ def run(given: list[str], directory: Path, device: str) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if "seconds" not in key} for row in rows]
 
 
-def test_tool_calls(given: list[str], tmp_path: Path) -> None:
+def test_tool_calls(given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Figures and the page are made of the rows.
+    monkeypatch.setattr("experiments.harness.figures.plot_comparison", lambda *_: None)
+    monkeypatch.setattr("experiments.harness.run.write_report", lambda directory: None)
     found = run(given, tmp_path / "there", NAME)
     expected = run(given, tmp_path / "here", "cpu")
     assert len(found) == len(expected) == 2

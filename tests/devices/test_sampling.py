@@ -94,9 +94,17 @@ def test_a_model_with_a_layer_on_another_device() -> None:
         sampled(split, execution="static")
 
 
-@pytest.mark.parametrize("execution", ["eager", "static"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("name", PROPOSALS)
+# Two proposals meet every algorithm in every execution, the others every second or third.
+TOGETHER = [
+    (name, algorithm, execution)
+    for i, name in enumerate(PROPOSALS)
+    for j, algorithm in enumerate(ALGORITHMS)
+    for k, execution in enumerate(("eager", "static"))
+    if name in ("gcd", "pgcd") or (i + j + k) % 3 == 0
+]
+
+
+@pytest.mark.parametrize(("name", "algorithm", "execution"), TOGETHER)
 def test_the_same_answers_as_on_the_cpu(
     name: str, algorithm: str, execution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +206,7 @@ def test_a_model_of_transformers(both: Any, options: dict[str, Any]) -> None:
     automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), both["cpu"].vocabulary)
     prompts = ["A story. ", "The ", "A story. "]  # one of them is kept
     found, expected = (
-        smc.sample(lm, prompts, automaton, budget=[12, 9, 12], particles=6, seed=3, **options)
+        smc.sample(lm, prompts, automaton, budget=[9, 7, 9], particles=4, seed=3, **options)
         for lm in both.values()
     )
     assert_same(found, expected, FLOAT32)
@@ -210,7 +218,7 @@ def test_p_gcd_on_a_model_of_transformers(both: Any) -> None:
     hmm = HMM.random(8, both["cpu"].vocabulary.size, generator=generator, dtype=torch.float64)
     found, expected = (
         smc.sample(
-            lm, ["A story. ", "The "], automaton, budget=14, particles=4, seed=1,
+            lm, ["A story. ", "The "], automaton, budget=11, particles=3, seed=1,
             proposal=smc.PGCD(hmm.to(device), exact_top_k=8, lookahead="in_time"),
         )
         for device, lm in both.items()
@@ -224,11 +232,11 @@ def test_generate_and_the_logits_processor(both: Any) -> None:
     for device, lm in both.items():
         inputs = lm.tokenizer(["A story. "], return_tensors="pt").to(device)
         written = [
-            lm.model.generate(**inputs, max_new_tokens=12, **options)
+            lm.model.generate(**inputs, max_new_tokens=8, **options)
             for options in (
                 {"custom_generate": smc.generate(automaton, particles=4, seed=2)},
                 {
-                    "logits_processor": [smc.BudgetLogitsProcessor(automaton, 12)],
+                    "logits_processor": [smc.BudgetLogitsProcessor(automaton, 8)],
                     "do_sample": False,
                 },
             )

@@ -33,7 +33,10 @@ from experiments.harness.processes import (
 from experiments.report.directory import read_run
 from experiments.tasks import TASKS
 from smc.testing import ToyLM, target
+from tests import processes
 from tests.experiments import toy
+
+pytestmark = pytest.mark.usefixtures("tables_alone")
 
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = ROOT / "tests" / "models" / "stories260K"
@@ -247,7 +250,7 @@ def test_a_toy_method_runs_where_the_others_do(tmp_path):
     experiment.run(
         composed(
             "+task=xlam", f"run_dir={tmp_path}", "task.num_examples=2", "task.particles=[2]",
-            "task.methods=[sharp]", f"model.path={STORIES}",
+            "task.methods=[sharp]", "task.styles=[python]", f"model.path={STORIES}",
         )
     )  # fmt: skip
     rows = rows_of(tmp_path)
@@ -265,20 +268,18 @@ def test_the_toy_method_is_unbiased():
     assert abs(float(evidence.mean()) - truth) < 4 * float(evidence.std()) / 20
 
 
-def torchrun(*program: str, count: int = 2) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher.append(f"--nproc-per-node={count}")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [*launcher, *program]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-
-
-@pytest.mark.slow
+@pytest.mark.slow("torchrun itself, whose three processes import everything")
 def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
+    """By torchrun itself, which elsewhere `tests/processes.py` stands for."""
     two = f"run_dir={tmp_path / 'two'}"
     # `mode` is said again behind `wandb=disabled`: one of the two logs, and only one.
     logged = "wandb.mode=offline"
-    done = torchrun("-m", "tests.experiments.toy", "+task=toy", *QUIET, two, logged)
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    command = (*launcher, "--nproc-per-node=2", "-m", "tests.experiments.toy", "+task=toy", *QUIET)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, two, logged], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "two" / "wandb").glob("offline-run-*"))) == 1
     experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'one'}"))
@@ -287,24 +288,25 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
 
 
 @pytest.mark.skipif(not models.IN_PARTS, reason="these versions hold no model in parts")
-@pytest.mark.slow
+@pytest.mark.slow("four processes load a model")
 def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path):
     """Two groups of two deal out the examples, and go on where one stopped in a row's middle."""
     settings = (
         "+task=xlam", "task.num_examples=2", "task.particles=[2]", "task.methods=[gcd]",
         "task.algorithms=[smc,discrete]", "task.budget=tight", f"model.path={STORIES}",
-        "trace.examples=1",
+        "trace.examples=1", "task.styles=[python]",
+        f"data.path={ROOT / 'tests' / 'experiments' / 'requests.jsonl'}",
     )  # fmt: skip
     one = experiment.run(composed(*settings, f"run_dir={tmp_path / 'one'}"))
     assert len({row["example"] for row in rows_of(one)}) == 2  # one for each group
     together = tmp_path / "together"
     shutil.copytree(one, together)
-    (together / "report.html").unlink()
+    assert not (together / "report.html").exists()
     rows = (one / "results.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     assert len(rows) == 4  # of each algorithm, each example
     (together / "results.jsonl").write_text(rows[0] + rows[1][:40], encoding="utf-8")
     command = ("-m", "experiments.run", *settings, *QUIET, f"run_dir={together}")
-    done = torchrun(*command, "model.tensor_parallel=2", count=4)
+    done = processes.run(*command, "model.tensor_parallel=2", count=4)
     assert done.returncode == 0, done.stderr
     names = {path.name for path in together.iterdir()}
     assert {"results.jsonl", "traces.jsonl", "report.html"} <= names
@@ -372,7 +374,7 @@ def test_processes_that_hold_a_model_together_sample_from_one_of_them(tmp_path):
         "refuse_different_answers(str(output.logits.tolist()), 2)\n"
         "refuse_different_answers(str(logits.tolist()), 2)\n"
     )
-    done = torchrun(str(program))
+    done = processes.run(str(program), count=2)
     assert done.returncode != 0
     last = program.read_text().count("\n")
     assert f'program.py", line {last}, in <module>' in done.stderr
@@ -388,7 +390,7 @@ def test_two_processes_with_other_records_are_refused(tmp_path):
         "refuse_disagreement(world, 'alike', ['a', 'b'])\n"
         "refuse_disagreement(world, f'{rank}', ['a', 'b'][: 2 - rank])\n"
     )
-    done = torchrun(str(program))
+    done = processes.run(str(program), count=2)
     assert done.returncode != 0
     assert done.stderr.count("have not prepared the same records: process 0 has 2 and") >= 1
     assert "process 1 1; only process 0 has b. Are code, settings, data" in done.stderr

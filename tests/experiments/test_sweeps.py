@@ -21,6 +21,7 @@ from experiments.report.directory import read_run
 from experiments.sweeps import conclude
 from experiments.tasks import TASKS
 from gcd.support.files import write_json
+from tests import processes
 from tests.experiments import toy
 
 TESTS = ROOT / "tests"
@@ -28,7 +29,7 @@ TOY = ("+task=toy", "wandb=disabled", "model.device=cpu", "task.methods=[gcd]")
 REAL = (
     "+task=xlam", "wandb=disabled", "model.device=cpu", f"model.path={TESTS}/models/stories260K",
     f"data.path={TESTS}/experiments/requests.jsonl", "task.num_examples=1", "task.particles=[2]",
-    "task.budget=tight", "task.max_calls=1",
+    "task.budget=tight", "task.max_calls=1", "task.styles=[python]",
 )  # fmt: skip
 
 
@@ -47,9 +48,8 @@ def _here(monkeypatch, tmp_path):
 
 def sweep(*overrides: str) -> subprocess.CompletedProcess[str]:
     """Give the command, which knows the toy task as well."""
-    command = [sys.executable, "-m", "tests.experiments.toy", "--multirun", *overrides]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    command = ("-m", "tests.experiments.toy", "--multirun", *overrides)
+    return processes.run(*command, cwd=Path.cwd())
 
 
 def outcomes() -> tuple[Path, list[dict]]:
@@ -102,10 +102,15 @@ def test_runs_of_several_tasks_are_told_and_not_compared(capsys, tmp_path):
     assert "compare runs of one task" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.slow("two processes of joblib import everything")
 def test_runs_side_by_side_share_the_cores_and_print_into_files():
+    # Workers of joblib end with an interpreter that ends in order, which a fork doesn't.
     launched = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    done = sweep(*REAL, "task.methods=[gcd],[nix]", *launched)
+    given = (*REAL, "task.methods=[gcd],[nix]", *launched)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.experiments.toy", "--multirun", *given],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 1, done.stderr
     directory, (good, bad) = outcomes()
     assert 2 * good["threads"] <= max(2, joblib.cpu_count())

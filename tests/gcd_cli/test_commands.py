@@ -27,6 +27,7 @@ from gcd_cli.main import _LANGUAGE_OPTIONS, main
 from gcd_cli.sampling import field_lines
 from smc.bounds import Bounds
 from smc.fields import fields_of
+from tests import processes
 from tests.gcd.oracles import byte_automata
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -302,30 +303,25 @@ def test_a_directory_is_read_as_transformers_reads_it() -> None:
     assert sources.vocabulary(MODEL) == lm.vocabulary
 
 
-def offline(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command where the hub cannot be reached, but for a cache of it."""
-    return subprocess.run(
-        [sys.executable, "-m", "gcd_cli", *arguments],
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)},
-        capture_output=True,
-        text=True,
-    )
-
-
+@pytest.mark.slow("the command in a process of its own")
 def test_a_model_may_be_named_as_on_the_hub(tmp_path: Path) -> None:
     repository = tmp_path / "models--somebody--stories"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0" * 40)
     shutil.copytree(MODEL, repository / "snapshots" / ("0" * 40))
     arguments = ["--regex", PATTERN, "--budget", "9", "--particles", "4", "--json"]
-    done = offline("sample", *arguments, "--model", "somebody/stories", cache=tmp_path)
+    command = [sys.executable, "-m", "gcd_cli", "sample", *arguments, "--model", "somebody/stories"]
+    # The hub cannot be reached, but there is a cache of it.
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     same = report("sample", *arguments[:-1], "--model", MODEL)
     assert json.loads(done.stdout)["answers"] == same["answers"]
 
 
-def test_a_name_that_the_hub_does_not_give_is_bad_input(tmp_path: Path) -> None:
-    done = offline("compile", ALARM, "--tokenizer", "somebody/nothing", cache=tmp_path)
+def test_a_name_that_the_hub_does_not_give_is_bad_input() -> None:
+    arguments = ("compile", ALARM, "--tokenizer", "somebody/nothing")
+    done = processes.run("-m", "gcd_cli", *arguments)  # offline
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("Error: somebody/nothing is neither a directory nor a model")

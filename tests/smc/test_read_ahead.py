@@ -170,16 +170,17 @@ def test_particles_are_the_same(proposal: str, drafter: str) -> None:
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("options", FILTER)
 def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
-    used = 0
+    used, offset = 0, [*FILTER].index(options) + [*DRAFTERS].index(drafter)
     for seed, (particles, ahead) in enumerate([(1, 1), (1, 6), (2, 2), (4, 3)]):
-        for proposal in ("gcd", "pgcd", "lm"):
-            found = assert_same(
-                TOY, **examples(), proposal=PROPOSALS[proposal](), particles=particles, seed=seed,
-                ahead={"read_ahead": ahead, "drafter": DRAFTERS[drafter]()},
-                algorithm="discrete", forced_runs=bool(seed % 2), **FILTER[options],
-            )  # fmt: skip
-            used += sum(each.diagnostics.used for each in found)
-    assert used > 5
+        # Options, drafters and proposals know nothing of each other: any two of them meet.
+        proposal = ("gcd", "pgcd", "lm")[(seed + offset) % 3]
+        found = assert_same(
+            TOY, **examples(), proposal=PROPOSALS[proposal](), particles=particles, seed=seed,
+            ahead={"read_ahead": ahead, "drafter": DRAFTERS[drafter]()},
+            algorithm="discrete", forced_runs=bool(seed % 2), **FILTER[options],
+        )  # fmt: skip
+        used += sum(each.diagnostics.used for each in found)
+    assert used > 0
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
@@ -187,11 +188,11 @@ def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
 def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
     """A draft goes on through what is forced, up to the end of a text."""
     automaton, used = lift(LANGUAGES[language](), FORCED), 0
-    for seed in range(20):
+    for seed in range(9):
         found = assert_same(
             ToyLM(FORCED, seed=seed, spread=1.5), [[0, 1], [2], [3, 3]], automaton,
             budget=[6, 7, 8], particles=1 + seed % 3, proposal=smc.GCD(), seed=seed,
-            algorithm=algorithm, ahead={"read_ahead": 1 + seed, "drafter": Anything(seed)},
+            algorithm=algorithm, ahead={"read_ahead": 1 + 2 * seed, "drafter": Anything(seed)},
         )  # fmt: skip
         used += sum(each.diagnostics.used for each in found)
     assert (used > 0) == (language not in ("forced_last", "all_forced"))

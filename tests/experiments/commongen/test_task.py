@@ -16,7 +16,8 @@ import smc
 from experiments import run as experiment
 from hmm.checkpoint import save
 from hmm.model import HMM
-from scripts.fit_lookahead import VALUES, fit
+from scripts import fit_lookahead
+from scripts.fit_lookahead import fit
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -104,13 +105,20 @@ def test_a_run_writes_everything_and_goes_on_where_it_was(model, tmp_path, monke
         assert (directory / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(model, tmp_path, capsys):
+@pytest.mark.usefixtures("tables_alone")
+def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(
+    model, tmp_path, capsys, monkeypatch
+):
+    values = (0.0, 0.25, 1.0)  # of six
+    assert set(values) < set(fit_lookahead.VALUES)
+    monkeypatch.setattr(fit_lookahead, "VALUES", values)
     hmm = tmp_path / "hmm"
     drawn = HMM.random(4, 257, generator=torch.Generator().manual_seed(0))
     save(drawn, hmm, config={"eos_token_id": [0]})
     own = ROOT / "data" / "commongen" / "dev_100.jsonl"
     records = f"data.path={shutil.copy(own, tmp_path)}"
-    common = (f"hmm.path={hmm}", "task.algorithms=[smc]", "task.methods=[pgcd]", records)
+    common = (f"hmm.path={hmm}", "task.algorithms=[smc]", "task.methods=[pgcd]", records,
+              "task.num_examples=1")  # fmt: skip
     untold = (*common, "task.told=none")
 
     def note_of(*overrides: str) -> str:
@@ -131,7 +139,7 @@ def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(model, tmp_
     assert said["lookahead"] == {"commongen/none": best}
     means = {
         value: sum(r["log_evidence"] for r in rows_of(tmp_path / "fit" / f"{value:g}"))
-        for value in VALUES
+        for value in values
     }
     assert means[best] == max(means.values()) > min(means.values())
     assert f"commongen/none: hmm.lookahead={best:g} is kept" in capsys.readouterr().out

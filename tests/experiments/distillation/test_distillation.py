@@ -11,8 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +45,7 @@ from hmm.checkpoint import load
 from hmm.model import HMM
 from hmm.shared_rows import share_rows
 from smc.testing import ToyLM
+from tests import processes
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
 
@@ -199,15 +198,8 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
 def test_two_processes_equal_one(tmp_path, answers):
     common = [*answers, *SMALL, "save_dtype=float32"]
     one = run(*common, f"run_dir={tmp_path / 'one'}")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    two = [*launcher, "--nproc-per-node=2", "-m", "scripts.distill_hmm", *common]
-    done = subprocess.run(
-        [*two, f"run_dir={tmp_path / 'two'}"],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    two = ("-m", "scripts.distill_hmm", *common, f"run_dir={tmp_path / 'two'}")
+    done = processes.run(*two, count=2)
     assert done.returncode == 0, done.stderr
     expected, found = model_of(one), model_of(tmp_path / "two")
     for name in expected:

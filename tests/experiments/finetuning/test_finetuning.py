@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,7 @@ from experiments.harness import smollm2
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, identity_of, load_model
 from experiments.harness.run import run_task
+from tests import processes
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
 
@@ -139,15 +137,8 @@ def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(
 
 @pytest.mark.slow
 def test_two_processes_equal_one(given_, whole, tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*launcher, "--nproc-per-node=2", "-m", "scripts.finetune_lm", *given_,
-         f"run_dir={tmp_path}"],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
+    command = ("-m", "scripts.finetune_lm", *given_, f"run_dir={tmp_path}")
+    done = processes.run(*command, count=2)
     assert done.returncode == 0, done.stderr
     found, expected = adapter_of(tmp_path), adapter_of(whole)
     for name, weight in expected.items():

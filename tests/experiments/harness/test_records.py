@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from experiments.json_schema.records import load_records
 from experiments.sql.databases import read_sources
 from experiments.sql.questions import read_questions
 from experiments.tool_calling.records import read_toolcalls, read_xlam
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
@@ -139,15 +138,14 @@ def test_the_command_states_what_it_skipped_and_fails_above_the_share(tmp_path: 
     model = tmp_path / "model"
     shutil.copytree(ROOT / "tests" / "models" / "stories260K", model)
     command = [
-        *(sys.executable, "-m", "experiments.run", "+task=xlam", f"data.path={data}"),
+        *("-m", "experiments.run", "+task=xlam", f"data.path={data}"),
         *(f"model.path={model}", "model.device=cpu", "wandb=disabled", "task.max_calls=1"),
+        "task.styles=[python]",
         *("task.methods=[gcd]", "task.particles=[1]", "task.budget=tight"),
         f"run_dir={tmp_path / 'run'}",
     ]
     for more, code in ((), 2), (("data.max_skipped=0.4",), 0):
-        done = subprocess.run(
-            [*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=300
-        )
+        done = processes.run(*command, *more)
         assert done.returncode == code, done.stderr
         said = "1 of 3 records (33.3%) are malformed and skipped; the first (3): Expecting"
         assert said in done.stdout + done.stderr

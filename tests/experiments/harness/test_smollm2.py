@@ -166,7 +166,7 @@ def check_tokenizer(tokenizer: Any) -> None:
     assert shown.endswith("<|im_start|>assistant\n")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("loads SmolLM2 and samples from it")
 @pytest.mark.usefixtures("real_model", "unchecked_annotations")
 def test_the_real_model_runs():
     lm, tokenizer = load_model(ModelConfig(device="cpu"))

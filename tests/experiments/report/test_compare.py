@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
 
 from experiments.compare import compare
 from gcd.support.files import write_json
+from tests import processes
 from tests.experiments.report.test_page import data_of
-from tests.experiments.report.toy_run import CONFIGS, write_run
+from tests.experiments.report.toy_run import write_run
 
 ONE = ("task.particles=[4]",)
 
@@ -113,8 +112,7 @@ def test_damaged_files_are_refused_by_name(name, damage, message, runs, tmp_path
 
 @pytest.mark.slow
 def test_errors_are_one_line(tmp_path):
-    command = [sys.executable, "-m", "experiments.compare", str(tmp_path), str(tmp_path / "x")]
-    found = subprocess.run(command, cwd=CONFIGS.parent, capture_output=True, text=True)
+    found = processes.run("-m", "experiments.compare", str(tmp_path), str(tmp_path / "x"))
     assert found.returncode == 2
     assert found.stderr.startswith(f"error: {tmp_path} holds no finished run")
     assert found.stderr.count("\n") == 1

@@ -135,7 +135,7 @@ def test_rational_operations_are_set_operations(a, b, c):
     assert x.reverse().reverse() == x
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(nondeterministic(3), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 2)))
 def test_repetition_is_iterated_concatenation(a, minimum, extra):
     automaton = a.build()

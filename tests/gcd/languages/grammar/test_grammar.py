@@ -116,7 +116,7 @@ def test_ignored_text_has_any_length_that_its_pattern_matches():
 
 
 @checked_inside_strategies
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(lark_grammars())
 def test_derivations_are_as_many_as_texts_if_that_is_proven_and_never_fewer(text):
     language = compiled(text)

@@ -1,0 +1,90 @@
+"""Print the tests of what has changed against a branch, for `make check`.
+
+    python -m scripts.changed_tests main
+
+A changed test file is run itself; a changed helper of tests stands for its folder. For a changed
+module these are the files in its folder of tests that are named like it or name it, or the whole
+folder if there is none. Changed pages and configuration have files of tests of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ("tests/test_architecture.py", "tests/hmm/test_inference.py", "tests/smc/test_walk.py",
+        "tests/gcd/test_paper.py", "tests/gcd/tokens/test_lifting.py")  # fmt: skip
+"""Printed when nothing has changed: a minute of laws and oracles."""
+_PAGES = ("tests/test_docs.py", "tests/test_pages.py", "tests/test_readme.py")
+_CONFIGURED = ("tests/experiments/harness/test_config.py", "tests/experiments/test_experiments.py")
+
+
+def changed_files(base: str) -> list[str]:
+    """Return the files that differ from the common ancestor with a branch, or are new."""
+    return _git("diff", "--name-only", "--diff-filter=d", "--merge-base", base) + _git(
+        "ls-files", "--others", "--exclude-standard"
+    )
+
+
+def _git(*arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout.splitlines()
+
+
+def tests_of(changed: Iterable[str]) -> list[str]:
+    """Return the test files and folders for changed files, each once."""
+    found: set[str] = set()
+    for name in changed:
+        path = Path(name)
+        if path.parts[0] == "tests":
+            found |= {name} if path.name.startswith("test_") else {path.parent.as_posix()}
+        elif path.suffix == ".md":
+            found |= {*_PAGES}
+        elif path.parts[0] == "configs":
+            found |= {*_CONFIGURED}
+        elif path.suffix in (".py", ".pxd"):
+            found |= {*_tests_of_module(path)}
+    return sorted(each for each in found if not _is_within(each, found))
+
+
+def _tests_of_module(path: Path) -> list[str]:
+    """Return the tests of a module; none for a package without tests."""
+    parts = [part for part in path.with_suffix("").parts if part != "kernels"]
+    folder = ROOT / "tests" / Path(*parts[:-1])
+    while not folder.is_dir():
+        folder = folder.parent
+    if folder == ROOT / "tests":
+        return []
+    dotted = ".".join(path.with_suffix("").parts)
+    package, _, stem = dotted.rpartition(".")
+    named = re.compile(rf"\b{re.escape(dotted)}\b|\bfrom {re.escape(package)} import .*\b{stem}\b")
+    files = [
+        file
+        for file in sorted(folder.rglob("test_*.py"))
+        if file.stem == f"test_{stem}" or named.search(file.read_text("utf-8"))
+    ]
+    return [file.relative_to(ROOT).as_posix() for file in files or [folder]]
+
+
+def _is_within(name: str, others: Iterable[str]) -> bool:
+    """Return whether a file or folder lies in another one of these."""
+    return any(other in map(str, Path(name).parents) for other in others)
+
+
+def main() -> int:
+    """Print what to give to pytest."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("base", nargs="?", default="main", help="the branch to compare with")
+    print(*(tests_of(changed_files(parser.parse_args().base)) or CORE))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Commands in processes of their own that don't import everything again.
+
+`python -m tests.processes` imports the libraries once and then forks for each command. A forked
+process runs a module as `python -m` does, or several of them as `torchrun` does, with standard
+streams, arguments and an environment of its own. Importing PyTorch, transformers and Hydra takes
+five seconds of processor time; a fork takes none. The project's own modules are imported by each
+command, in its order.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parent.parent
+_LIBRARIES = (
+    "hydra.main",
+    "lark",
+    "matplotlib.figure",
+    "pandas",
+    "regex",
+    "safetensors.torch",
+    "scipy.stats",
+    "torch.distributed",
+    "transformers.models.llama.modeling_llama",
+    "wandb",
+)
+
+
+def run(
+    *program: str, count: int = 1, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as `python` would, or as `torchrun` with several processes would.
+
+    Args:
+        program: `-m`, a module and its arguments; or the path of a script and its arguments.
+        count: number of processes; each gets its rank. When one fails, the others are ended.
+        cwd: working directory.
+        environment: variables that differ from those of the tests.
+    """
+    server = _server()
+    with tempfile.TemporaryDirectory() as folder:
+        order = {
+            "program": program,
+            "count": count,
+            "cwd": str(cwd),
+            "environment": {**_own_environment(), **environment},
+            "folder": folder,
+        }
+        _write(server.stdin, order)
+        assert server.stdout is not None
+        code = json.loads(server.stdout.readline())
+        out, err = (
+            "".join((Path(folder) / f"{rank}.{name}").read_text("utf-8") for rank in range(count))
+            for name in ("out", "err")
+        )
+    return subprocess.CompletedProcess(program, code, out, err)
+
+
+def _own_environment() -> dict[str, str]:
+    """Return the variables of the tests, without those of pytest."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**own, "PYTHONPATH": str(ROOT)}
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """Start the process that forks; it ends with this one."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.processes"],
+        cwd=ROOT,
+        env={**_own_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(server.communicate)
+    return server
+
+
+def _write(stream: IO[str] | None, value: Any) -> None:
+    assert stream is not None
+    stream.write(json.dumps(value) + "\n")
+    stream.flush()
+
+
+def _serve() -> None:
+    """Fork for each command that is read, and answer with its exit status."""
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+    import torch
+
+    torch.set_num_threads(1)
+    orders, answers = sys.stdin, os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in orders:
+        order = json.loads(line)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = range(order["count"])
+        running = {_fork(order, rank, port): rank for rank in ranks}
+        code = 0
+        while running:
+            pid, status = os.wait()
+            if running.pop(pid, None) is not None and status and not code:
+                code = os.waitstatus_to_exitcode(status)
+                for other in running:
+                    os.kill(other, signal.SIGTERM)
+        _write(answers, code)
+
+
+def _fork(order: dict[str, Any], rank: int, port: int) -> int:
+    """Run a command in a fork, whose process id is returned."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        _become(order, rank, port)
+        module, *arguments = order["program"]
+        if module == "-m":
+            module, *arguments = arguments
+            sys.argv = [module, *arguments]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = [module, *arguments]
+            runpy.run_path(module, run_name="__main__")
+        code = 0
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _become(order: dict[str, Any], rank: int, port: int) -> None:
+    """Take on the environment, working directory and standard streams of a command."""
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    if order["count"] > 1:
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(order["count"]),
+            LOCAL_WORLD_SIZE=str(order["count"]),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
+    os.chdir(order["cwd"])
+    streams = [os.open(os.devnull, os.O_RDONLY)]
+    for name in ("out", "err"):
+        path = Path(order["folder"]) / f"{rank}.{name}"
+        streams.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
+
+
+if __name__ == "__main__":
+    _serve()
