@@ -216,9 +216,14 @@ class Posterior:
 
     @property
     def log_evidence_interval(self) -> tuple[float, float] | None:
-        """A 90 % interval for the log evidence, inside the bounds; None where `log_evidence` is."""
+        """A 90 % interval for the log evidence, inside the bounds; None where `log_evidence` is.
+
+        The bounds themselves where the posterior is certified: they are close, and hold.
+        """
         if self.log_evidence is None:
             return None
+        if self.bounds is not None and self.reliability.label == "certified":
+            return self.bounds.log_lower, self.bounds.log_upper
         reach = self.reliability.quantile * self.reliability.log_evidence_error
         low, high = self.log_evidence - reach, self.log_evidence + reach
         if self.bounds is not None:

@@ -85,9 +85,10 @@ def generate(
     Args:
         constraint: the constraint C of all prompts, or one for each, lifted to the model's
             vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
-        particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter, deadline,
-            cancel: as for `smc.sample`; the proposal is `smc.GCD()` if none is given. Seconds count
-            from each call of `generate` on. A function with `cancel` can't be pickled.
+        particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
+            `smc.sample`; the proposal is `smc.GCD()` if none is given.
+        deadline, cancel: as for `smc.sample`; seconds count from each call of `generate` on. A
+            function with `cancel` can't be pickled.
         seed: of all random numbers; if not given, it is drawn from torch's generator, so that
             `torch.manual_seed` decides.
         options: of the algorithm, see `smc.sample`.

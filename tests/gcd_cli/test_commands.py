@@ -403,12 +403,13 @@ def test_the_fields_of_json_answers_are_shown() -> None:
 
 def test_a_field_that_is_not_in_every_answer_has_a_line_for_that() -> None:
     texts, log_p = ['{"a":1,"b":[2]}', "{}"], [math.log(0.25), math.log(0.5)]
-    fields = fields_of(texts, [1 / 3, 2 / 3], log_p, Bounds(math.log(0.75), math.log(0.8)))
+    bounds = Bounds(math.log(0.75), math.log(0.8))
+    fields = fields_of(texts, [1 / 3, 2 / 3], lambda group, count: [0.1] * count, log_p, bounds)
     assert field_lines({pointer: asdict(field) for pointer, field in fields.items()}) == [
-        ("0.333 (0.312 to 0.376)", "/a 1"),
-        ("0.667 (0.624 to 0.688)", "/a (absent)"),
-        ("0.333 (0.312 to 0.376)", "/b/0 2"),
-        ("0.667 (0.624 to 0.688)", "/b/0 (absent)"),
+        ("0.333 +- 0.100 (0.312 to 0.376)", "/a 1"),
+        ("0.667 +- 0.100 (0.624 to 0.688)", "/a (absent)"),
+        ("0.333 +- 0.100 (0.312 to 0.376)", "/b/0 2"),
+        ("0.667 +- 0.100 (0.624 to 0.688)", "/b/0 (absent)"),
     ]
 
 

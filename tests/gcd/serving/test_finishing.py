@@ -12,6 +12,7 @@ from gcd.serving.grammar_matcher import GrammarMatcher
 from gcd.serving.matcher import Matcher
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import checked_inside_strategies
 from tests.gcd.serving.test_matcher import LETTERS, _ids, token_automata
 
@@ -100,18 +101,15 @@ def test_what_is_no_number_of_tokens_is_refused(tokens: int) -> None:
 
 @pytest.mark.parametrize("budget", [3, 4, 6, 9])
 def test_a_lazy_matcher_finishes_and_says_whether_its_budget_binds(budget: int) -> None:
-    language, vocabulary = (
-        gcd.regex("a{1,7}(bc)?"),
-        gcd.Vocabulary.from_bytes([b"a", b"aa", b"bc", b"b", b"c", b""], [5]),
-    )
-    lazy = gcd.Matcher(language, vocabulary, budget=budget, exact="never")
-    free = gcd.Matcher(language, vocabulary, exact="never")
+    vocabulary = Vocabulary.from_bytes([b"a", b"aa", b"bc", b"b", b"c", b""], [5])
+    language = regex("a{1,7}(bc)?")
+    lazy = Matcher(language, vocabulary, budget=budget, exact="never")
+    free = Matcher(language, vocabulary, exact="never")
     while not lazy.is_finished:
-        allowed = lazy.allowed()
-        assert lazy.budget_binds == (list(allowed) != list(free.allowed()))
-        token = int(allowed[0])
-        lazy.advance(token)
-        free.advance(token)
+        tokens = allowed(lazy)
+        assert lazy.budget_binds == (tokens != allowed(free))
+        lazy.advance(tokens[0])
+        free.advance(tokens[0])
     lazy.reset()
     lazy.advance(0)
     left = lazy.finish()
