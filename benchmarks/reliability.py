@@ -1,7 +1,8 @@
 """Compare stated errors with true ones, on problems whose posterior is known.
 
 Problems: random models and random patterns over a byte vocabulary, and SmolLM2 on tool names,
-dates and numbers, with the tools told in the prompt or left out. The true posterior of each is
+dates, numbers and small JSON objects in canonical spellings, with the tools told in the prompt or
+left out. The true posterior of each is
 enumerated, or certified to 0.99 by bounds. Rows are appended to a file, and problems that are in
 it are skipped, so that the run can be interrupted:
 
@@ -13,19 +14,24 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from scipy.stats import t as student_t
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 import gcd
 import smc
+from smc.reliability import ADVICE, label_of
 
 CERTIFIED = 0.99
+SLACK = 0.01
 SETTINGS = [("smc", 16), ("smc", 64), ("discrete", 16), ("discrete", 64)]
 SCALES = (0.15, 0.3, 1.0, 3.0)
 
@@ -56,6 +62,79 @@ def main() -> None:
                 for row in rows_of(problem):
                     file.write(json.dumps(row) + "\n")
                 file.flush()
+    print_tables([json.loads(line) for line in args.rows.read_text().splitlines()])
+
+
+def print_tables(rows: list[dict[str, Any]]) -> None:
+    """Print how often intervals cover the truth, by label, and what each algorithm costs."""
+    known = [row for row in rows if row["known"]]
+    print(f"{len({row['problem'] for row in known})} of {len({r['problem'] for r in rows})} known")
+    print("| algorithm | label | problems | runs | evidence covered % | texts covered % | ", end="")
+    print("median total variation |\n|---|---|---|---|---|---|---|")
+    for algorithm, label, half in product(("smc", "discrete"), ADVICE, ("chosen on", "checked on")):
+        runs = [
+            row for row in known
+            if row["algorithm"] == algorithm and labeled(row) == label
+            and (int(row["problem"].split()[1]) % 2 == 0) == (half == "chosen on")
+        ]  # fmt: skip
+        if runs:
+            texts = [covered for row in runs for covered in texts_covered(row)]
+            apart = statistics.median(row["tv"] for row in runs)
+            print(f"| {algorithm} | {label} | {half} | {len(runs)} | ", end="")
+            print(f"{percent(map(evidence_covered, runs))} | {percent(texts)} | {apart:.4f} |")
+    print(
+        "\n| problems | algorithm | particles | tokens read, mean | total variation, mean | ",
+        end="",
+    )
+    print("over 0.5 | error of the log evidence, median |\n|---|---|---|---|---|---|---|")
+    for kind, (algorithm, particles) in product(("random", "real"), SETTINGS):
+        runs = [
+            row for row in known
+            if row["problem"].startswith(kind)
+            and (row["algorithm"], row["particles"]) == (algorithm, particles)
+        ]  # fmt: skip
+        if runs:
+            wrong = statistics.median(abs(row["log_evidence"] - row["log_truth"]) for row in runs)
+            print(
+                f"| {len(runs)} {kind} | {algorithm} | {particles} | "
+                f"{statistics.mean(row['tokens'] for row in runs):.0f} | "
+                f"{statistics.mean(row['tv'] for row in runs):.3f} | "
+                f"{sum(row['tv'] > 0.5 for row in runs)} | {wrong:.4f} |"
+            )
+
+
+def percent(values: Iterable[bool]) -> str:
+    """Return the share of the true ones in percent."""
+    some = list(values)
+    return f"{100 * statistics.mean(some):.0f}" if some else "–"
+
+
+def labeled(row: dict[str, Any]) -> str:
+    """Return the label of a run."""
+    if row["enumerated"]:
+        return "certified"
+    drawn = row["algorithm"] == "smc"
+    return label_of(row["ess"], row["certified"], row["looked_at"], drawn=drawn)
+
+
+def evidence_covered(row: dict[str, Any]) -> bool:
+    """Tell whether the stated 90 % interval covers the log evidence, which is known to 1 %."""
+    low, high = row["log_lower"], row["log_upper"]
+    if labeled(row) != "certified":
+        reach = row["error"] * float(student_t.ppf(0.95, max(1.0, row["ess"] - 1)))
+        low, high = max(low, row["log_evidence"] - reach), min(high, row["log_evidence"] + reach)
+    return bool(low - SLACK <= row["log_truth"] <= high + SLACK)
+
+
+def texts_covered(row: dict[str, Any]) -> list[bool]:
+    """Tell the same of the probabilities of the three most probable texts over 1 %."""
+    q = float(student_t.ppf(0.95, max(1.0, row["ess"] - 1)))
+    covered = []
+    for p, truth, error, low, high in row["texts"][:3]:
+        if max(p, truth) >= SLACK:
+            least = min(high, max(low, p - q * error)) - SLACK
+            covered.append(least <= truth <= max(low, min(high, p + q * error)) + SLACK)
+    return covered
 
 
 def random_problems(count: int, done: set[str]) -> Iterator[Problem]:
@@ -127,8 +206,8 @@ def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
         told = "\n".join(signature(tool) for tool in tools) if k % 2 else ""
         language, cue = [
             (gcd.choice(labels), "Tool to call:"),
-            (gcd.regex("[1-9][0-9]{0,3}"), "The number in the request is"),
-            (gcd.regex("(19|20)[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]"), "Today's date is"),
+            (gcd.regex("[1-9][0-9]?"), "The number in the request is"),
+            (gcd.regex("(0[1-9]|1[0-2])-[0-3][0-9]"), "Month and day are, as in 12-31,"),
             (
                 gcd.json_schema(
                     {
@@ -148,7 +227,7 @@ def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
         if name in done:
             continue
         prompt = f"{told}\nRequest: {record.query}\n{cue} ".lstrip()
-        yield Problem(name, lm, prompt, gcd.lift(language, lm.vocabulary), 40)
+        yield Problem(name, lm, prompt, gcd.lift(language, lm.vocabulary, literals="canonical"), 40)
 
 
 def load_smollm2() -> smc.TransformersLM:
@@ -166,7 +245,7 @@ def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
     """Yield a row for each setting; one without figures where the truth isn't known."""
     name, lm, prompt, constraint, budget = problem
     truth = None
-    for particles in (256, 4096) if name.startswith("random") else (128,):
+    for particles in (256, 4096) if name.startswith("random") else (256,):
         (truth,) = smc.sample(
             lm, [prompt], constraint, budget=budget, particles=particles, proposal=smc.GCD(),
             algorithm="discrete", floor=0, count_finished=False, max_rows=4096,

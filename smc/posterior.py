@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -150,7 +150,7 @@ class Posterior:
     diagnostics: Diagnostics
     reliability: Reliability
     bounds: Bounds | None = None
-    ancestry: Ancestry | None = None
+    ancestry: Ancestry | None = field(default=None, compare=False)
     stopped: str | None = None
     budget: BudgetEffect | None = None
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from smc.bounds import Bounds
 
@@ -241,7 +241,7 @@ class Reliability:
     @property
     def quantile(self) -> float:
         """Standard errors on either side of an estimate in a 90 % interval (Student's t)."""
-        return float(student_t.ppf((1 + CONFIDENCE) / 2, max(1.0, self.ess - 1)))
+        return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))
 
 
 ADVICE = {
@@ -253,6 +253,21 @@ ADVICE = {
     "unknown": "Branches that were never looked at could hold far more than was found: give more "
     "particles, algorithm='discrete', or a prompt that makes valid answers more probable.",
 }
+
+
+def label_of(ess: float, certified: float | None, looked_at: float | None, *, drawn: bool) -> str:
+    """Return the label of an estimate; the arguments are attributes of `Reliability`.
+
+    Args:
+        drawn: whether particles draw their tokens, and prefixes aren't selected.
+    """
+    if certified is not None and certified >= CERTIFIED:
+        return "certified"
+    if ess < FEWEST_INDEPENDENT:
+        return "collapsed"
+    if looked_at is None or looked_at < (LOOKED_AT_DRAWN if drawn else LOOKED_AT_SELECTED):
+        return "unknown"
+    return "estimated"
 
 
 def reliability_of(
@@ -288,19 +303,11 @@ def reliability_of(
     if bounds is not None and bounds.log_upper > -math.inf:
         looked_at = math.exp(min(0.0, log_evidence - bounds.log_upper))
     certified = None if bounds is None else bounds.certified
-    if enumerated or (certified is not None and certified >= CERTIFIED):
+    label = label_of(ess, certified, looked_at, drawn=drawn)
+    if enumerated:
         label = "certified"
-    elif not num_texts or (ancestry is not None and ess < FEWEST_INDEPENDENT):
-        label = "collapsed"
-    elif (
-        ancestry is None
-        or stopped
-        or looked_at is None
-        or looked_at < (LOOKED_AT_DRAWN if drawn else LOOKED_AT_SELECTED)
-    ):
+    elif label == "estimated" and (ancestry is None or stopped):
         label = "unknown"
-    else:
-        label = "estimated"
     k = None
     if drawn and ancestry is not None:
         k = pareto_k(np.bincount(ancestry.strata[0].unit, ancestry.share, num_particles))

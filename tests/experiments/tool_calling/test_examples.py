@@ -52,6 +52,8 @@ def made_by_hand(answers: dict[bytes, float], *, complete: bool, share: float, f
         complete=complete,
         log_evidence=-1.0 if answers else float("-inf"),
         ess=1.0,
+        certified=0.5,
+        reliability=SimpleNamespace(label="estimated", log_evidence_error=0.1, ess=1.0),
         enumerated=False,
         diagnostics=diagnostics,
         particles=(SimpleNamespace(answer=fragment),),
