@@ -60,7 +60,7 @@ def assert_close(found: Any, expected: Any) -> None:
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
             assert_close(one, other)
-    elif isinstance(expected, float):
+    elif isinstance(expected, float | np.ndarray):
         assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
     else:
         assert found == expected
