@@ -106,9 +106,10 @@ def strata_of_selections(
         if len(some):
             # A candidate is its tokens up to the one that was selected.
             upto = np.arange(tokens.shape[1]) <= column[some, None]
-            _, first, unit[some] = np.unique(
+            _, first, number = np.unique(
                 np.where(upto, tokens[some], -1), axis=0, return_index=True, return_inverse=True
             )
+            unit[some] = number.reshape(-1)  # numpy 2.0 keeps an axis
             factor = -np.expm1(here[some][first])
         strata.append(Stratum(unit, factor, int(uncertain[s]), float(slack[s])))
     return strata
