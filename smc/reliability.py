@@ -247,8 +247,8 @@ class Reliability:
 
 ADVICE = {
     "certified": f"At least {CERTIFIED:.0%} of the posterior was found, whatever was drawn.",
-    "estimated": "The stated errors can be trusted: on problems with a known posterior, their "
-    "90 % intervals cover the truth at least 85 % of the time.",
+    "estimated": "With the discrete filter, the stated 90 % intervals cover a known posterior at "
+    "least 85 % of the time; this isn't shown for SMC.",
     "collapsed": "The estimate rests on a few particles: give more particles, or "
     "algorithm='discrete'.",
     "unknown": "Branches that were never looked at could hold far more than was found: give more "
