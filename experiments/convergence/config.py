@@ -8,9 +8,9 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from experiments.harness.algorithms import algorithms_of, is_discrete
-from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import Config
 from experiments.harness.methods import METHODS, existing_hmm, method_of, methods_of, needs_hmm
+from experiments.harness.settings import at_least, inside, left_alone, one_of
 
 MOST_PREFIXES = 200_000
 

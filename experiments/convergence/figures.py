@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from experiments.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
-from experiments.harness.arms import Arm
+from experiments.harness.algorithms import Arm
 from experiments.harness.figures import legend_of, log_axis, plain
 from experiments.harness.summary import grouped
 

@@ -26,9 +26,8 @@ from experiments.distillation.baselines import compare
 from experiments.distillation.clones import cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import Worker, mean_log_likelihood
-from experiments.harness.identity import fingerprint
 from experiments.harness.processes import bar
-from experiments.harness.seeds import derived_seed
+from experiments.harness.results import derived_seed, fingerprint
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.checkpoint import load, save
 from hmm.model import HMM

@@ -17,11 +17,10 @@ from experiments.convergence.headline import (
     estimates_of,
     headline,
 )
-from experiments.harness.algorithms import is_discrete
-from experiments.harness.arms import Arm
+from experiments.harness.algorithms import Arm, is_discrete
 from experiments.harness.results import as_lines
 from experiments.harness.run import Run
-from experiments.harness.tables import Table, as_markdown
+from experiments.harness.summary import Table, as_markdown
 from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
 
 if TYPE_CHECKING:

@@ -36,13 +36,11 @@ from experiments.distillation.data import digest
 from experiments.distillation.training import at_random
 from experiments.harness import smollm2
 from experiments.harness.algorithms import ALGORITHMS, is_discrete
-from experiments.harness.identity import Identity, results_config
-from experiments.harness.lookahead import FITTED
-from experiments.harness.methods import METHODS, needs_hmm, refuse_little_memory
+from experiments.harness.methods import FITTED, METHODS, needs_hmm, refuse_little_memory
 from experiments.harness.models import digest_of, load_model, weights_of
 from experiments.harness.processes import bar
-from experiments.harness.results import Key, Row
-from experiments.harness.run import Run, Task
+from experiments.harness.results import Identity, Key, Row, results_config
+from experiments.harness.run import ExperimentTask, Run
 from hmm.model import HMM
 
 
@@ -255,7 +253,7 @@ def _log(ratio: float, log_evidence: float) -> float | None:
     return None if ratio <= 0 else float(np.log(ratio)) + log_evidence
 
 
-TASK = Task(
+TASK = ExperimentTask(
     "convergence",
     ConvergenceConfig,
     check,

@@ -23,15 +23,20 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from experiments.harness.checks import at_least, distinct, left_alone, one_of
 from experiments.harness.config import Config
-from experiments.harness.identity import Identity, results_config
 from experiments.harness.models import SHAPE, resolve_device, title_of, weights_of
-from experiments.harness.results import Key, Row, key_of, read_rows
-from experiments.harness.run import Run, Task
-from experiments.harness.seeds import derived_seed
-from experiments.harness.summary import grouped
-from experiments.harness.tables import as_markdown, number
+from experiments.harness.results import (
+    Identity,
+    Key,
+    Row,
+    derived_seed,
+    key_of,
+    read_rows,
+    results_config,
+)
+from experiments.harness.run import ExperimentTask, Run
+from experiments.harness.settings import at_least, distinct, left_alone, one_of
+from experiments.harness.summary import as_markdown, grouped, number
 from experiments.latency.models import timed_model
 from experiments.latency.timing import Bench, methods_of
 
@@ -214,4 +219,4 @@ def _record(method: str, rows: Sequence[Row], times: Mapping[str, list[float]]) 
     }
 
 
-TASK = Task("latency", LatencyConfig, check, _read, _identity, _run)
+TASK = ExperimentTask("latency", LatencyConfig, check, _read, _identity, _run)
