@@ -31,7 +31,7 @@ from benchmarks.common import head, line, tool_calls
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model, resolve_device
 from experiments.harness.settings import budget_of
-from experiments.latency.timing import seconds_of
+from experiments.studies.latency.timing import seconds_of
 from experiments.tool_calling.prompts import compact_prompt
 
 SIDES: dict[str, dict[str, Any]] = {

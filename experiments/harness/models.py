@@ -38,7 +38,7 @@ from gcd.support.files import read_json, write_json
 from smc.models.transformers_lm import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"
-"""The path of a model with random weights (`experiments.latency.models`)."""
+"""The path of a model with random weights (`experiments.studies.latency.models`)."""
 ROOT = Path(__file__).resolve().parents[2]
 _HASHED_BYTES = 256 * 1024**2  # larger files are told apart by size and time
 _HASHED = (

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from omegaconf import DictConfig
 
-from experiments.convergence.exact import Exact, Law, log_sum_of_paths, total_variation
-from experiments.convergence.problems import Prepared
-from experiments.convergence.sampler import TreeProposal, tabulate
-from experiments.convergence.tree import Tree
 from experiments.harness.config import HMMConfig
 from experiments.harness.methods import METHODS, hmm_settings
+from experiments.studies.convergence.exact import Exact, Law, log_sum_of_paths, total_variation
+from experiments.studies.convergence.problems import Prepared
+from experiments.studies.convergence.sampler import TreeProposal, tabulate
+from experiments.studies.convergence.tree import Tree
 from hmm.model import HMM
 
 

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.convergence.headline import (
+from experiments.harness.algorithms import Arm, is_discrete
+from experiments.harness.results import as_lines
+from experiments.harness.run import Run
+from experiments.harness.summary import Table, as_markdown
+from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
+from experiments.studies.convergence.headline import (
     GOAL,
     LEAST,
     SMALL,
@@ -17,11 +22,6 @@ from experiments.convergence.headline import (
     estimates_of,
     headline,
 )
-from experiments.harness.algorithms import Arm, is_discrete
-from experiments.harness.results import as_lines
-from experiments.harness.run import Run
-from experiments.harness.summary import Table, as_markdown
-from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
 
 if TYPE_CHECKING:
     import wandb
@@ -37,7 +37,7 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
         notes: what there is to say about the HMMs.
     """
     # matplotlib takes half a second, and is needed when a run has ended.
-    from experiments.convergence.figures import plot_medians, plot_panels
+    from experiments.studies.convergence.figures import plot_medians, plot_panels
 
     (run.directory / "results.jsonl").write_text(as_lines(reports), encoding="utf-8")
     summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,

@@ -37,8 +37,8 @@ from experiments.harness.results import (
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, distinct, left_alone, one_of
 from experiments.harness.summary import as_markdown, grouped, number
-from experiments.latency.models import timed_model
-from experiments.latency.timing import Bench, methods_of
+from experiments.studies.latency.models import timed_model
+from experiments.studies.latency.timing import Bench, methods_of
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
 """What is timed: `transformers.generate`; `smc.sample` in static shapes, under each proposal; and

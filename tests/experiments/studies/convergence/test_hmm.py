@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.convergence import hmm as subject
-from experiments.convergence.hmm import Distilled, Recipe, distil
+from experiments.studies.convergence import hmm as subject
+from experiments.studies.convergence.hmm import Distilled, Recipe, distil
 from gcd import Vocabulary
 from smc.testing import ToyLM
 

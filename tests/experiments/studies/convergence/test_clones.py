@@ -8,10 +8,10 @@ import math
 import pytest
 import torch
 
-from experiments.convergence import visited
-from experiments.convergence.visited import Visited, visit
 from experiments.distillation import clones
 from experiments.distillation.clones import cloned
+from experiments.studies.convergence import visited
+from experiments.studies.convergence.visited import Visited, visit
 from gcd import Vocabulary
 from hmm.inference import log_likelihood
 from hmm.model import HMM

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from experiments.convergence.evaluate import (
+from experiments.harness.config import HMMConfig
+from experiments.harness.methods import METHODS
+from experiments.studies.convergence.evaluate import (
     Evaluator,
     load_values,
     save_values,
 )
-from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs, tabulate
-from experiments.convergence.tree import Restriction, Tree, count_prefixes
-from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS
+from experiments.studies.convergence.sampler import TreeLM, TreeProposal, sample_runs, tabulate
+from experiments.studies.convergence.tree import Restriction, Tree, count_prefixes
 from gcd.tokens.batch import AutomatonBatch
 from hmm.model import HMM
 from smc.algorithms import SMC

@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from experiments.convergence.evaluate import refuse_nan
 from experiments.distillation.clones import random_projection
 from experiments.distillation.data import Sequences
+from experiments.studies.convergence.evaluate import refuse_nan
 from smc.draw import categorical
 from smc.models.protocol import LanguageModel
 

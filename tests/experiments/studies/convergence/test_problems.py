@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from experiments import run as experiment
-from experiments.convergence import task
-from experiments.convergence.problems import prepare, read_problems
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
+from experiments.studies.convergence import task
+from experiments.studies.convergence.problems import prepare, read_problems
 from hmm.checkpoint import save
 from hmm.model import HMM
-from tests.experiments.convergence.test_convergence import (
+from tests.experiments.studies.convergence.test_convergence import (
     QUICK,
     STORIES,
     composed,

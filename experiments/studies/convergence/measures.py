@@ -38,9 +38,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy import sparse
 
-from experiments.convergence.exact import total_variation
-from experiments.convergence.sampler import Runs
 from experiments.harness.summary import Interval
+from experiments.studies.convergence.exact import total_variation
+from experiments.studies.convergence.sampler import Runs
 
 _RESAMPLES = 200
 _LEVEL = 0.95

@@ -22,7 +22,7 @@ from typing import Any
 
 import gcd
 import smc
-from experiments.convergence.tree import Restriction, Tree, count_prefixes
+from experiments.studies.convergence.tree import Restriction, Tree, count_prefixes
 
 _REQUIRED = ("prompt", "budget")
 _ANSWERS = ("strings", "regex")

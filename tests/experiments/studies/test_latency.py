@@ -12,14 +12,14 @@ from hydra import compose, initialize_config_dir
 import gcd
 import smc
 from experiments import run as experiment
-from experiments.latency import task
-from experiments.latency.models import made_up_vocabulary
-from experiments.latency.task import PAPER
-from experiments.latency.timing import table_seconds
+from experiments.studies.latency import task
+from experiments.studies.latency.models import made_up_vocabulary
+from experiments.studies.latency.task import PAPER
+from experiments.studies.latency.timing import table_seconds
 from hmm.model import HMM
 from tests.experiments.toy_model import write_checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 QUIET = ("+task=latency", "wandb=disabled", "model.device=cpu")
 
 

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import torch
 from filelock import FileLock
 
-from experiments.convergence.visited import MOST_BYTES, Visited, visit
 from experiments.distillation.baselines import compare
 from experiments.distillation.clones import cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import Worker, mean_log_likelihood
 from experiments.harness.processes import bar
 from experiments.harness.results import derived_seed, fingerprint
+from experiments.studies.convergence.visited import MOST_BYTES, Visited, visit
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.checkpoint import load, save
 from hmm.model import HMM

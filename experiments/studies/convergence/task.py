@@ -21,17 +21,6 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from experiments.convergence.builtin import builtin
-from experiments.convergence.config import ConvergenceConfig, check
-from experiments.convergence.evaluate import Evaluator, load_values, save_values
-from experiments.convergence.exact import Exact, exact, floor_of_draws
-from experiments.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
-from experiments.convergence.measures import estimate
-from experiments.convergence.methods import law_of_sample, on_tree, settings_of
-from experiments.convergence.problems import Prepared, Problem, prepare, read_problems
-from experiments.convergence.report import report
-from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
-from experiments.convergence.tree import Tree
 from experiments.distillation.data import digest
 from experiments.distillation.training import at_random
 from experiments.harness import smollm2
@@ -41,6 +30,17 @@ from experiments.harness.models import digest_of, load_model, weights_of
 from experiments.harness.processes import bar
 from experiments.harness.results import Identity, Key, Row, results_config
 from experiments.harness.run import ExperimentTask, Run
+from experiments.studies.convergence.builtin import builtin
+from experiments.studies.convergence.config import ConvergenceConfig, check
+from experiments.studies.convergence.evaluate import Evaluator, load_values, save_values
+from experiments.studies.convergence.exact import Exact, exact, floor_of_draws
+from experiments.studies.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
+from experiments.studies.convergence.measures import estimate
+from experiments.studies.convergence.methods import law_of_sample, on_tree, settings_of
+from experiments.studies.convergence.problems import Prepared, Problem, prepare, read_problems
+from experiments.studies.convergence.report import report
+from experiments.studies.convergence.sampler import TreeLM, TreeProposal, sample_runs
+from experiments.studies.convergence.tree import Tree
 from hmm.model import HMM
 
 

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from experiments.convergence.tree import Tree
+from experiments.studies.convergence.tree import Tree
 from smc.competition import sums_by
 
 

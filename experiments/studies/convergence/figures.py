@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from experiments.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
 from experiments.harness.algorithms import Arm
 from experiments.harness.figures import legend_of, log_axis, plain
 from experiments.harness.summary import grouped
+from experiments.studies.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
 
 _LEAST = 1e-5  # what is closer than that is drawn there
 _NOTHING = 0.5  # where no prefix is read, on an axis that has no zero

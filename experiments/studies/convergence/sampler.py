@@ -26,8 +26,8 @@ from jaxtyping import Bool, Float64, Int, Int64
 from scipy import sparse
 from torch import Tensor
 
-from experiments.convergence.evaluate import Evaluator
-from experiments.convergence.tree import DEAD, Tree
+from experiments.studies.convergence.evaluate import Evaluator
+from experiments.studies.convergence.tree import DEAD, Tree
 from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete

@@ -21,7 +21,7 @@ from typing import Any
 
 import gcd
 import smc
-from experiments.convergence.problems import Problem, largest_budget, vocabulary_of
+from experiments.studies.convergence.problems import Problem, largest_budget, vocabulary_of
 from experiments.tool_calling.answers import write_answer
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, read_xlam

@@ -15,13 +15,13 @@ from omegaconf import DictConfig
 
 import gcd
 from experiments import run as experiment
-from experiments.convergence import builtin, task
-from experiments.convergence.evaluate import Evaluator
-from experiments.convergence.headline import headline
-from experiments.convergence.problems import prepare
-from experiments.convergence.report import table_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
+from experiments.studies.convergence import builtin, task
+from experiments.studies.convergence.evaluate import Evaluator
+from experiments.studies.convergence.headline import headline
+from experiments.studies.convergence.problems import prepare
+from experiments.studies.convergence.report import table_of
 from hmm.checkpoint import save
 from hmm.model import HMM
 from tests.experiments.wandb_files import stored_runs

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from experiments.convergence.tree import Tree
+from experiments.studies.convergence.tree import Tree
 from smc.models.protocol import LanguageModel, Rows
 
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.latency.models import SCHEMA, Scripted, fixed_tokens
+from experiments.studies.latency.models import SCHEMA, Scripted, fixed_tokens
 from hmm.model import HMM
 from smc.answers import check_room
 from smc.models.transformers_lm import TransformersLM

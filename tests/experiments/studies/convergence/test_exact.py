@@ -13,16 +13,22 @@ import torch
 from scipy import sparse, stats
 
 import smc
-from experiments.convergence import measures
-from experiments.convergence.evaluate import Evaluator
-from experiments.convergence.exact import exact, floor_of_draws, total_variation
-from experiments.convergence.methods import law_of_sample
-from experiments.convergence.sampler import Runs, TreeLM, TreeProposal, sample_runs, tabulate
 from experiments.harness.config import HMMConfig
 from experiments.harness.methods import METHODS as ALL_METHODS
+from experiments.studies.convergence import measures
+from experiments.studies.convergence.evaluate import Evaluator
+from experiments.studies.convergence.exact import exact, floor_of_draws, total_variation
+from experiments.studies.convergence.methods import law_of_sample
+from experiments.studies.convergence.sampler import (
+    Runs,
+    TreeLM,
+    TreeProposal,
+    sample_runs,
+    tabulate,
+)
 from smc.algorithms import SMC, Discrete
 from smc.testing import target, walk
-from tests.experiments.convergence.test_tree import (
+from tests.experiments.studies.convergence.test_tree import (
     CONSTRAINTS,
     HMM_,
     LM,
