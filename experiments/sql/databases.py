@@ -19,7 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from experiments.harness.records import DataError, read_text
-from experiments.sql.fillings import constants_of, fill
 from experiments.sql.questions import Question
 from experiments.sql.sandbox import Sandbox
 from gcd.errors import ConstraintError
@@ -94,6 +93,8 @@ def make_databases(
         questions: all that the folder has, as generated rows suit their gold queries.
         fillings: how many to generate for a database without rows.
     """
+    from experiments.sql.fillings import constants_of, fill  # sqlglot is slow to import
+
     queries: dict[str, list[str]] = defaultdict(list)
     for question in questions:
         queries[question.database].append(question.query)

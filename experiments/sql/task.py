@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -30,9 +30,11 @@ from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records
 from experiments.harness.summary import Group, Table, as_table, summarize, with_interval
 from experiments.sql.databases import Database, make_databases, read_sources
-from experiments.sql.judge import Judge
 from experiments.sql.prompts import build_prompt
 from experiments.sql.questions import Question, find_questions, read_questions
+
+if TYPE_CHECKING:
+    from experiments.sql.judge import Judge
 
 _LOG = logging.getLogger(__name__)
 OWN = ROOT / "data" / "sql"
@@ -89,6 +91,8 @@ def read(config: DictConfig) -> Asked:
         DataError: a folder or file is missing or damaged, or there is no question that can be
             judged.
     """
+    from experiments.sql.judge import Judge  # sqlglot is slow to import
+
     folder = OWN if config.data.path is None else Path(config.data.path).expanduser()
     sources = read_sources(folder)
     everything = read_questions(find_questions(folder), sources)
