@@ -1,0 +1,1 @@
+"""Experiments: tasks, their shared harness, and the reports of runs."""
