@@ -64,7 +64,7 @@ def register() -> None:
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     one_of("source", config.source, tuple(SOURCES))
     check_model(config)
     distinct("paths", config.paths)

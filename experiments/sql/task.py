@@ -56,7 +56,7 @@ class SqlConfig(RecordConfig):
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     task = config.task
     check_records(config)
     for name in ("tables", "max_states", "fillings"):
@@ -177,7 +177,7 @@ def as_query_table(summary: Summary) -> Table:
 
 
 def _run(run: Run, asked: Asked) -> None:
-    """Compile the languages, sample what is not there yet, and report."""
+    """Compile the languages, sample the missing rows, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
     own = record_handler(config, asked, tokenizer)
