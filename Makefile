@@ -36,6 +36,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m scripts.check_prose
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

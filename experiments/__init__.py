@@ -1,0 +1,8 @@
+"""Experiments: tasks, methods, reports and sweeps, run from a checkout."""
+
+from importlib.util import find_spec
+
+from gcd.support.optional import missing
+
+if find_spec("hydra") is None:
+    raise missing("hydra", "experiments", "the package experiments")

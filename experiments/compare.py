@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.harness.command import errors_in_one_line
-from experiments.harness.identity import fingerprint
+from experiments.harness.processes import errors_in_one_line
+from experiments.harness.results import fingerprint
 from experiments.report.directory import RunData, names_of, read_run
 from experiments.report.page import NAME, write_page
 

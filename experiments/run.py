@@ -12,10 +12,10 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.harness.command import errors_in_one_line
 from experiments.harness.models import ROOT
+from experiments.harness.processes import errors_in_one_line
 from experiments.harness.records import at_most_skipped
-from experiments.harness.run import Task, run_task
+from experiments.harness.run import ExperimentTask, run_task
 from experiments.harness.settings import check_shared
 from experiments.sweeps import run_one, sweeping
 from experiments.tasks import TASKS, register
@@ -38,7 +38,7 @@ def run_whole(config: DictConfig) -> Path:
         return run(config)
 
 
-def task_of(config: DictConfig) -> Task:
+def task_of(config: DictConfig) -> ExperimentTask:
     """Find the task that was chosen.
 
     Raises:
@@ -65,7 +65,7 @@ register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.harness.command` for how errors are reported."""
+    """Run the command line; see `experiments.harness.processes` for how errors are reported."""
     with errors_in_one_line():
         if sweeping():
             run_one(run_whole, config)

@@ -21,12 +21,10 @@ from typing import NamedTuple
 
 from experiments.commongen.metrics import rouge_l
 from experiments.commongen.records import read_file
-from experiments.harness.algorithms import is_discrete
-from experiments.harness.arms import Arm
+from experiments.harness.algorithms import Arm, is_discrete
 from experiments.harness.paired import difference
 from experiments.harness.results import Row
-from experiments.harness.summary import Measure, by_example, grouped
-from experiments.harness.tables import Table, as_markdown, number
+from experiments.harness.summary import Measure, Table, as_markdown, by_example, grouped, number
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"

@@ -8,9 +8,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 import gcd
-from experiments.harness.checks import at_least, one_of
 from experiments.harness.config import RecordConfig
-from experiments.harness.settings import check_records
+from experiments.harness.settings import at_least, check_records, one_of
 
 AUTO, LEMMINFLECT = "auto", "lemminflect"
 TOLD = {

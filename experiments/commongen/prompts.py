@@ -20,8 +20,8 @@ from typing import Any
 
 from experiments.commongen.config import TOLD
 from experiments.commongen.records import ConceptSet
-from experiments.harness.checks import one_of
-from experiments.harness.prompts import chat, is_chat
+from experiments.harness.models import chat, is_chat
+from experiments.harness.settings import one_of
 
 _WORDED = (
     "Write one short sentence about an everyday scene. It must use all of the given words, in any "

@@ -17,14 +17,15 @@ from experiments.harness.results import Row
 from experiments.harness.summary import (
     Group,
     Measure,
+    Table,
     example_of,
     grouped,
     log_evidence_of,
     share_of_evidence,
     summarize,
     titles_in,
+    with_interval,
 )
-from experiments.harness.tables import Table, with_interval
 
 PUBLISHED = (  # system, metric, figure in percent
     ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),

@@ -20,11 +20,11 @@ from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
 from experiments.commongen.summary import PUBLISHED, as_table, compared, summarize_text
 from experiments.harness.comparison import compare, identity, report
-from experiments.harness.examples import Example, RecordTask, name_of_example
+from experiments.harness.examples import Example, RecordHandler, name_of_example
 from experiments.harness.models import ROOT, load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
-from experiments.harness.run import Run, Task
+from experiments.harness.run import ExperimentTask, Run
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"
 """The first 100 sets of CommonGen's development set."""
@@ -40,7 +40,7 @@ def _read(config: DictConfig) -> ReadResult[ConceptSet]:
     return result.part(data.offset, task.num_examples)
 
 
-def record_task(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> RecordTask:
+def record_handler(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> RecordHandler:
     """Say what becomes of a concept set."""
     task = config.task
 
@@ -68,7 +68,7 @@ def record_task(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> R
     def has_all(record: ConceptSet, answer: bytes) -> bool:
         return all(covered(answer.decode(errors="replace"), record.inflections))
 
-    return RecordTask(
+    return RecordHandler(
         language=language,
         prompt=lambda record: build_prompt(
             record, told=task.told, tokenizer=tokenizer, kind=config.model.prompt
@@ -82,7 +82,7 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     """Compile the constraints, sample what is not there yet, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
-    prepared, rows = compare(run, read, record_task(config, lm, tokenizer), lm, tokenizer)
+    prepared, rows = compare(run, read, record_handler(config, lm, tokenizer), lm, tokenizer)
     if rows is None:
         return
     records: list[tuple[str, Any]] = [(name_of_example(e), e.record) for e in prepared.examples]
@@ -117,4 +117,4 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     )
 
 
-TASK = Task("commongen", CommonGenConfig, check, _read, identity, _run, processes="rows")
+TASK = ExperimentTask("commongen", CommonGenConfig, check, _read, identity, _run, processes="rows")

@@ -39,7 +39,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from experiments.harness.seeds import derived_seed
+from experiments.harness.results import derived_seed
 from hmm.model import HMM
 from hmm.transition import from_factors
 

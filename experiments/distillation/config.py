@@ -17,10 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.commongen.config import TOLD
 from experiments.distillation.clones import FEWEST_STATES
 from experiments.distillation.prompts import SOURCES
-from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
-from experiments.harness.identity import Identity, plain
-from experiments.harness.settings import check_model
+from experiments.harness.results import Identity, plain
+from experiments.harness.settings import at_least, check_model, inside, left_alone, one_of
 from experiments.tool_calling.answers import STYLES
 from hmm.transition import factor_shapes
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from experiments.commongen.training import prompt_of, read_training
-from experiments.harness.prompts import encode
+from experiments.harness.models import encode
 from experiments.json_schema import records as schema_records
 from experiments.sql.databases import read_sources
 from experiments.sql.prompts import build_prompt as build_query_prompt

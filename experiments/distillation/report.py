@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.distillation import config as distill_config
 from experiments.distillation.training import Point
-from experiments.harness.checks import writable
-from experiments.harness.command import to_repeat
+from experiments.harness.results import to_repeat
 from experiments.harness.run import Run
+from experiments.harness.settings import writable
 from experiments.harness.tracking import log_shown, log_summary
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, WEIGHTS

@@ -24,7 +24,7 @@ import torch
 from experiments.distillation.data import Sequences, save
 from experiments.distillation.top_tokens import TopTokens
 from experiments.harness.processes import bar
-from experiments.harness.seeds import derived_seed
+from experiments.harness.results import derived_seed
 from smc.models.protocol import LanguageModel
 
 _LOG = logging.getLogger(__name__)

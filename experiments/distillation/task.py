@@ -38,10 +38,9 @@ from experiments.distillation.training import (
     mean_log_likelihood,
     train,
 )
-from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import load_model, resolve_device, title_of, weights_of
-from experiments.harness.run import Run, Task
-from experiments.harness.seeds import derived_seed
+from experiments.harness.results import Identity, derived_seed, fingerprint, without_places
+from experiments.harness.run import ExperimentTask, Run
 from hmm.checkpoint import load, save
 from hmm.initialize import distilled
 from hmm.lumping import Lumping
@@ -269,7 +268,7 @@ def _in_words(config: DictConfig) -> str:
     return f"{config.num_sequences} answers of {model} to {SOURCES[config.source].words(config)}"
 
 
-TASK = Task(
+TASK = ExperimentTask(
     "distill",
     distill_config.DistillConfig,
     distill_config.check,

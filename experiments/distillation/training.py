@@ -29,7 +29,7 @@ from torch import Tensor
 
 from experiments.distillation.data import Sequences
 from experiments.harness.processes import bar, wait_for_all
-from experiments.harness.seeds import derived_seed
+from experiments.harness.results import derived_seed
 from gcd.support.files import read_json, write_json
 from hmm import em, inference
 from hmm.checkpoint import load_step, save_step

@@ -10,9 +10,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.finetuning.lessons import SOURCES
-from experiments.harness.checks import at_least, distinct, inside, one_of
 from experiments.harness.config import MAX_SKIPPED, ModelConfig, WandbConfig
-from experiments.harness.settings import check_model
+from experiments.harness.settings import at_least, check_model, distinct, inside, one_of
 
 
 @dataclass

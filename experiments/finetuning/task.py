@@ -14,11 +14,9 @@ from experiments.finetuning import config as settings
 from experiments.finetuning.lessons import SOURCES
 from experiments.finetuning.training import CHECKPOINT, Trainer, adapted, split
 from experiments.harness import smollm2
-from experiments.harness.adapters import write_base
-from experiments.harness.command import to_repeat
-from experiments.harness.identity import Identity, plain
-from experiments.harness.models import identity_of, load_model, title_of
-from experiments.harness.run import Run, Task
+from experiments.harness.models import identity_of, load_model, title_of, write_base
+from experiments.harness.results import Identity, plain, to_repeat
+from experiments.harness.run import ExperimentTask, Run
 from gcd.support.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -111,7 +109,7 @@ answers alone. Prompts are compact ones, as `experiments` writes them.
     run.report(f"## {out.name}\n\n{curve}\n", summary, log, also=f"; adapter: {out}")
 
 
-TASK = Task(
+TASK = ExperimentTask(
     "finetune",
     settings.FinetuneConfig,
     settings.check,

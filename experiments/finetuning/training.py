@@ -21,7 +21,7 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft
 
 from experiments.finetuning.batches import batch_of, loss_of, pieces
 from experiments.finetuning.lessons import Lesson, lessons
-from experiments.harness.adapters import without_renaming
+from experiments.harness.models import without_renaming
 from experiments.harness.run import Run
 from gcd.support.files import read_json, write_json
 

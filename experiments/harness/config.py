@@ -79,7 +79,7 @@ class HMMConfig:
     path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the task's own in models/
     paths: dict[str, str] = field(default_factory=dict)  # more, by name: pgcd:NAME takes that one
     # "in_time", "conditional", "joint" or a number from 0 to 1, see `smc.PGCD`; "auto": the number
-    # that was fitted for such prompts (`experiments.harness.lookahead`), "in_time" without any
+    # that was fitted for such prompts (`experiments.harness.methods`), "in_time" without any
     lookahead: Any = "auto"
     exact_top_k: int | None = 64  # null: exact for every token
     defence: float = 0.01

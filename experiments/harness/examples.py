@@ -1,13 +1,13 @@
-"""Records are made ready, sampled, and turned into rows, whatever the task.
+"""Preparation and sampling of records, and the rows of results that they become.
 
-What a task does with its records is a `RecordTask`. For each record its language is lifted to the
-model's tokens, the budget follows from the shortest answer, and the prompt is checked against the
-context. A record that cannot be honoured is refused here, by name, before the model runs; the
-others are sampled, and their rows written as soon as they are there.
+A `RecordHandler` defines what a task does with its records. For each record its language is lifted
+to the model's tokens, its budget is computed, and its prompt is checked against the context length.
+Invalid records are refused by name before the model runs. The other records are sampled, and each
+row is written as soon as it is complete.
 
-The seconds of rows are to compare methods, so what is done once for all of them is done before
-(`ready`): prompts are read and kept, and every arm samples once, for nothing. Of what happens once
-a method's own tables alone are left in the time of its first rows.
+Rows report seconds so that methods can be compared. Work shared by all methods is therefore done
+beforehand (`ready`): prompts are prefilled and cached, and every arm samples one example whose
+result is discarded. Only a method's own tables remain in the time of its first rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.algorithms import ALGORITHMS
-from experiments.harness.budgets import budget_of, budgets_in, part_of
 from experiments.harness.methods import method_of, refuse_little_memory
-from experiments.harness.prompts import PromptError, encode
-from experiments.harness.results import Key, ResultStore, Row
-from experiments.harness.seeds import derived_seed
+from experiments.harness.models import PromptError, encode
+from experiments.harness.results import Key, ResultStore, Row, derived_seed
+from experiments.harness.settings import budget_of, budgets_in, part_of
 from experiments.report.traces import Tracing
 
 _WARM_PARTICLES = 4  # enough to be resampled
@@ -43,7 +42,7 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True)
-class RecordTask:
+class RecordHandler:
     """What a task does with its records, all of one type.
 
     Attributes:
@@ -113,7 +112,7 @@ class Preparation:
 
 def prepare(
     records: Sequence[Record],
-    task: RecordTask,
+    task: RecordHandler,
     lm: smc.TransformersLM,
     tokenizer: Any,
     config: DictConfig,
@@ -216,7 +215,7 @@ def ready(
 
 def sample_examples(
     examples: Sequence[Example],
-    task: RecordTask,
+    task: RecordHandler,
     lm: smc.TransformersLM,
     config: DictConfig,
     proposals: Mapping[str, smc.Proposal],
@@ -273,7 +272,7 @@ def _sample(
 def _write(
     due: Sequence[Example],
     trial: Trial,
-    task: RecordTask,
+    task: RecordHandler,
     store: ResultStore,
     tracing: Tracing,
     progress: Callable[[int], object],
@@ -331,7 +330,7 @@ def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
     return [trial.key(example) for trial in trials_of(task) for example in examples]
 
 
-def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Posterior) -> Row:
+def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.Posterior) -> Row:
     """Make the row of one posterior, a line of `results.jsonl`."""
     correct = [task.is_correct(example.record, answer) for answer in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""

@@ -18,10 +18,9 @@ from matplotlib.ticker import (
     ScalarFormatter,
 )
 
-from experiments.harness.algorithms import ALGORITHMS
-from experiments.harness.arms import Arm, arms_in
-from experiments.harness.budgets import FACTORS, multiple_in
+from experiments.harness.algorithms import ALGORITHMS, Arm, arms_in
 from experiments.harness.methods import method_of
+from experiments.harness.settings import FACTORS, multiple_in
 from experiments.harness.summary import Group, styles_in
 
 Records = Sequence[dict[str, Any]]
@@ -193,7 +192,7 @@ def plot_budgets(
 
     Args:
         summary: records of `summarize` whose parts are budgets by multiples
-            (`experiments.harness.budgets.part_of`); others are left out.
+            (`experiments.harness.settings.part_of`); others are left out.
         differences: those of `paired.differences`, in "valid" and in `key`.
         title, settings, metric, key: as for `plot_comparison`.
     """

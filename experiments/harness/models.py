@@ -1,10 +1,21 @@
-"""This module loads a language model by directory or hub name, with errors that say what to do."""
+"""This module loads a language model by directory or hub name, with errors that say what to do.
+
+An adapter is a small change of a model's weights (LoRA, Hu et al., arXiv 2106.09685).
+
+It lies in a directory in the form of `peft`, with a file beside it that says for which weights it
+was trained: on others it would load as well, and answer nonsense.
+
+A prompt is `compact`, or goes through the chat template of the tokenizer; `auto` is either.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -20,15 +31,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.distributed import DistributedConfig
 
 from experiments.harness import smollm2
-from experiments.harness.adapters import check_base, existing_adapter, merged
-from experiments.harness.config import ModelConfig
+from experiments.harness.config import PROMPTS, ModelConfig
 from experiments.harness.processes import group_of
 from gcd.errors import ConstraintError
-from gcd.support.files import read_json
+from gcd.support.files import read_json, write_json
 from smc.models.transformers_lm import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"
-"""The path of a model with random weights (`experiments.latency.models`)."""
+"""The path of a model with random weights (`experiments.studies.latency.models`)."""
 ROOT = Path(__file__).resolve().parents[2]
 _HASHED_BYTES = 256 * 1024**2  # larger files are told apart by size and time
 _HASHED = (
@@ -255,3 +265,156 @@ def digest_of(directory: Path, left_out: str | None = None) -> str:
             else:
                 digest.update(f"{file.stat().st_size} {file.stat().st_mtime_ns}".encode())
     return digest.hexdigest()[:16]
+
+
+BASE = "base.json"
+"""The file that says what the adapter belongs to."""
+
+
+def write_base(directory: Path, base: str, title: str) -> None:
+    """Note beside an adapter which weights it belongs to.
+
+    Args:
+        directory: of the adapter.
+        base: identity of the weights (`experiments.harness.models.identity_of`).
+        title: what to call them in messages.
+    """
+    write_json({"base": base, "title": title}, directory / BASE)
+
+
+def existing_adapter(path: str) -> Path:
+    """Find the directory of an adapter.
+
+    Raises:
+        ValueError: there is none.
+    """
+    directory = Path(path).expanduser()
+    weights = ("adapter_model.safetensors", "adapter_model.bin")
+    has_weights = any((directory / name).is_file() for name in weights)
+    if not has_weights or not (directory / "adapter_config.json").is_file():
+        missing = "adapter_config.json" if has_weights else weights[0]
+        raise ValueError(
+            f"model.adapter={path}: no adapter there ({directory} has no {missing}); give a "
+            "directory that scripts.finetune_lm has written, or `none`"
+        )
+    return directory
+
+
+def check_base(directory: Path, base: str, path: str) -> None:
+    """Refuse an adapter of other weights.
+
+    Args:
+        directory: of the adapter; one that does not say what it belongs to is not checked.
+        base: identity of the model's weights.
+        path: what `model.path` calls them.
+
+    Raises:
+        ValueError: it belongs to others, or the file that says so is damaged.
+    """
+    if not (directory / BASE).is_file():
+        return
+    known = read_json(directory / BASE, remedy="copy the adapter again")
+    if not isinstance(known, dict) or not {"base", "title"} <= known.keys():
+        raise ValueError(f"{directory / BASE} does not name a base; copy the adapter again")
+    if known["base"] != base:
+        raise ValueError(
+            f"model.adapter={directory} was trained for {known['title']}, and model.path={path} "
+            "has other weights; give model.adapter=none, or train one with scripts.finetune_lm"
+        )
+
+
+@contextmanager
+def without_renaming() -> Iterator[None]:
+    """Leave out one warning: `peft` reads a property that `transformers` has given another name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
+        yield
+
+
+def merged(model: Any, directory: Path) -> Any:
+    """Give the model with the adapter added to its weights.
+
+    Raises:
+        ValueError: the adapter is damaged, or of a model of another shape.
+    """
+    from peft import PeftModel  # seconds, which runs without an adapter need not wait for
+
+    try:
+        with without_renaming():
+            return PeftModel.from_pretrained(model, directory).merge_and_unload()
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"model.adapter={directory}: cannot load it: {cause}; copy it again, or give "
+            "model.adapter=none"
+        ) from error
+
+
+class PromptError(ValueError):
+    """A chat template refuses the messages of a record."""
+
+
+def is_chat(kind: str, tokenizer: Any) -> bool:
+    """Tell whether a kind of prompt (`model.prompt`) means chat for this tokenizer.
+
+    Raises:
+        ValueError: unknown kind, or `chat` without a chat template.
+    """
+    if kind not in PROMPTS:
+        allowed = ", ".join(PROMPTS)
+        raise ValueError(f"unknown value {kind!r} for the kind of prompt: use one of {allowed}")
+    has_template = getattr(tokenizer, "chat_template", None) is not None
+    if kind == "chat" and not has_template:
+        raise ValueError("this tokenizer has no chat template: use the prompt kind 'compact'")
+    return kind != "compact" and has_template
+
+
+def chat(tokenizer: Any, instruction: str, request: str, joined: str | None = None) -> str:
+    """Write a dialogue in which the answer comes next, as the tokenizer's template has it.
+
+    Args:
+        tokenizer: with a chat template.
+        instruction: for the system.
+        request: of the user.
+        joined: of the user alone, for templates that know no system; both in a row by default.
+    """
+    apart = [{"role": "system", "content": instruction}, {"role": "user", "content": request}]
+    return dialogue(tokenizer, apart, joined)
+
+
+def dialogue(
+    tokenizer: Any, messages: Sequence[Mapping[str, str]], joined: str | None = None
+) -> str:
+    """Write messages as the tokenizer's template has them, an answer to come next.
+
+    Args:
+        tokenizer: with a chat template.
+        messages: each with `role` and `content`.
+        joined: one message of the user instead of the first two, for templates that know no system;
+            both in a row by default.
+
+    Raises:
+        PromptError: the template refuses them, without a system too.
+    """
+    from jinja2 import TemplateError  # which compact prompts need not wait for
+
+    def write(these: Sequence[Mapping[str, str]]) -> str:
+        return str(tokenizer.apply_chat_template(these, tokenize=False, add_generation_prompt=True))
+
+    try:
+        try:
+            return write(messages)
+        except TemplateError:  # some templates know no system role
+            if [message["role"] for message in messages[:2]] != ["system", "user"]:
+                raise
+            both = joined or f"{messages[0]['content']}\n\n{messages[1]['content']}"
+            return write([{"role": "user", "content": both}, *messages[2:]])
+    except TemplateError as error:
+        roles = ", ".join(message["role"] for message in messages)
+        raise PromptError(f"the chat template refuses messages of {roles}: {error}") from error
+
+
+def encode(text: str, kind: str, tokenizer: Any) -> tuple[int, ...]:
+    """Encode a prompt of a kind; a chat template writes its special tokens itself."""
+    encoded = tokenizer(text, add_special_tokens=not is_chat(kind, tokenizer), verbose=False)
+    return tuple(encoded["input_ids"])

@@ -19,19 +19,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.harness.arms import Arm
+from experiments.harness.algorithms import Arm
 from experiments.harness.results import Row
 from experiments.harness.summary import (
     Group,
     Interval,
     Measure,
+    Table,
     bootstrap,
     by_example,
     example_of,
     grouped,
+    number,
     titles_in,
+    with_interval,
 )
-from experiments.harness.tables import Table, number, with_interval
 
 REFERENCE = "gcd"
 """The method that the others are compared with, unless `task.reference` says otherwise."""

@@ -1,9 +1,14 @@
-"""A run is one process, or several under `torchrun` that wait for each other."""
+"""A run is one process, or several under `torchrun` that wait for each other.
+
+Every command reports errors in one line, leaves its processes in order, and can be repeated.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -109,3 +114,20 @@ def bar(total: int, what: str, unit: str, rank: int, initial: int = 0) -> tqdm:
     return tqdm(
         total=total, initial=initial, desc=what, unit=unit, disable=rank > 0, dynamic_ncols=True
     )
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """End the process with one line for errors of the user; `HYDRA_FULL_ERROR=1` shows all."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ValueError, OSError) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

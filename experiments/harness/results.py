@@ -1,20 +1,127 @@
-"""This module writes rows of results to disk one by one, and reads them when a run is resumed.
+"""The identity of a run is what determines its results; a fingerprint names it.
+
+This module writes rows of results to disk one by one, and reads them when a run is resumed.
 
 One row is one example under one method and algorithm with one number of particles, perhaps repeated
 with other random numbers. A row is written whole and
 flushed before the next is begun, so an interrupted run loses at most the row it was writing; a
 last line that was cut short is dropped when the file is read.
+
+A seed depends only on what it is for, never on what came before.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.harness.algorithms import unread
+from experiments.harness.methods import hmms_of, methods_of, needs_hmm
+
+Identity = dict[str, Any]
+_PLAIN_WORD = re.compile(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*")
+_PLACES = {
+    "model": ("path",),
+    "hmm": ("path", "paths"),
+    "data": ("path",),
+    "records": ("path",),
+    "task": ("problems", "hmm"),
+}
+
+
+def fingerprint(identity: Any) -> str:
+    """Compute a digest of plain values, such as the identity of a run: ten hexadecimal digits."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def without_places(identity: Identity) -> Identity:
+    """Leave out where models, HMMs and records lie, however that is spelled.
+
+    What lies there is in the identity, too: digests of the files, and hub names as they are.
+    """
+    kept = dict(identity)
+    for group, places in _PLACES.items():
+        if isinstance(kept.get(group), dict):
+            settings = kept[group].items()
+            kept[group] = {k: v for k, v in settings if k.partition(".")[0] not in places}
+    return kept
+
+
+def flat(values: Any, key: str = "") -> dict[str, Any]:
+    """Give nested values by their dotted keys."""
+    if not isinstance(values, dict):
+        return {key: values}
+    return {
+        name: value
+        for inner, each in values.items()
+        for name, value in flat(each, f"{key}.{inner}".strip(".")).items()
+    }
+
+
+def to_repeat(module: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    """Write the command that has these settings, with every one that is not the default."""
+    defaults = flat(dict(usual))
+    settings = flat(dict(given)).items()
+    changed = [f"{key}={_word(value)}" for key, value in settings if defaults[key] != value]
+    return shlex.join(["python", "-m", module, *changed])
+
+
+def _word(value: object) -> str:
+    """A value as Hydra reads it: text in quotes where it could be taken for something else."""
+    if isinstance(value, list):
+        return "[" + ",".join(map(_word, value)) + "]"
+    if isinstance(value, str) and not _PLAIN_WORD.fullmatch(value):
+        # A backslash is one but before a quote, or at the end.
+        escaped = re.sub(r"(\\*)('|$)", lambda m: 2 * m[1] + m[2].replace("'", "\\'"), value)
+        return f"'{escaped}'"
+    return "null" if value is None else str(value)
+
+
+def plain(config: DictConfig) -> Identity:
+    """Turn the configuration into plain values."""
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def results_config(config: DictConfig) -> Identity:
+    """Give the part of the configuration that determines the results, as plain values.
+
+    Logging, traces, batching, the device and memory do not; nor do the HMM's settings where no
+    method looks ahead, nor options that no algorithm of the run reads.
+    """
+    values = plain(config)
+    for key in ("trace", "wandb", "run_dir", "resume"):
+        values.pop(key, None)
+    for key in ("device", "device_map", "tensor_parallel", "prompt_mib"):
+        values["model"].pop(key, None)
+    values["data"].pop("max_skipped", None)
+    values["model"].pop("adapter", None)  # its files count, not where they lie
+    values["task"].pop("reference", None)
+    values["smc"].pop("max_rows", None)
+    values["hmm"].pop("max_table_mib", None)
+    if not any(map(needs_hmm, methods_of(config))):
+        values.pop("hmm")
+    else:
+        named, paths = hmms_of(config), values["hmm"].pop("paths")
+        values["hmm"] |= {f"paths.{name}": paths[name] for name in named if name}
+    for key in unread(config):
+        group, _, option = key.partition(".")
+        values[group].pop(option)
+    if not values["discrete"]:
+        values.pop("discrete")
+    return values
+
 
 Row = dict[str, Any]
 
@@ -212,3 +319,8 @@ def drop_partial_line(path: Path) -> None:
         whole = content[: content.rfind(b"\n") + 1]
         # Others may read meanwhile, and must never see fewer lines.
         os.truncate(path, len(whole)) if whole else path.unlink()
+
+
+def derived_seed(*parts: object) -> int:
+    """Compute a seed from these values, unlike those of others."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7])

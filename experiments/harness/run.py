@@ -1,19 +1,19 @@
-"""This module runs tasks: a task is one record, and a run of any task is one class.
+"""Runs of tasks: checks, run directories, resumption and reports.
 
-A `Task` is what sets a task apart. `run_task` does the rest for all of them, in this order:
+An `ExperimentTask` defines one task. `run_task` runs any task in this order:
 
-    check       the task's own settings, before anything is loaded
-    read        what the task works on (records, problems)
-    identity    what determines the results (settings, data, weights); it names the directory
-    refuse      a directory that holds another run, or that cannot be written to
-    run         the task itself, with a `Run` at hand:
-                    open       the directory is made, and rows of an earlier attempt are taken in
-                    sampling   with a bar; rows go to disk as they are made
-                    merged     all rows, those of other processes too, in one order
-                    report     table, summary, wandb
+    check       validate the task's settings before anything is loaded
+    read        read the task's inputs (records, problems)
+    identity    collect what determines the results (settings, data, weights) and name the directory
+    refuse      reject a directory that holds another run or isn't writable
+    run         run the task with a `Run`:
+                    open       create the directory and load the rows of an earlier attempt
+                    sampling   show a progress bar; rows are written as they are made
+                    merged     collect the rows of all processes in one order
+                    report     write the table and the summary, and log to wandb
 
-Until `open` nothing is written: what a task refuses before leaves nothing behind. An interrupted
-run says how far it came, and the same command goes on from there to the same result.
+Nothing is written before `open`, so a refused task leaves no files behind. An interrupted run
+reports its progress, and the same command resumes it and gives the same result.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from experiments.harness import tracking
-from experiments.harness.checks import writable
-from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import resolve_device, settle, title_of
 from experiments.harness.processes import (
     bar,
@@ -42,7 +40,8 @@ from experiments.harness.processes import (
     refuse_disagreement,
     wait_for_all,
 )
-from experiments.harness.results import Key, ResultStore, Row
+from experiments.harness.results import Identity, Key, ResultStore, Row, fingerprint, without_places
+from experiments.harness.settings import writable
 from experiments.report.directory import write_about
 from experiments.report.page import NAME as REPORT
 from experiments.report.page import write_report
@@ -60,7 +59,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Task:
+class ExperimentTask:
     """A task, as the command sees it.
 
     Attributes:
@@ -90,7 +89,7 @@ class Task:
     adapter: str | None = None
 
 
-def run_task(task: Task, config: DictConfig) -> Path:
+def run_task(task: ExperimentTask, config: DictConfig) -> Path:
     """Run a task to its end, or from where it was interrupted; returns the run directory.
 
     Args:
@@ -126,7 +125,7 @@ def run_task(task: Task, config: DictConfig) -> Path:
     return run.directory
 
 
-def check_tensor_parallel(wanted: int, world: int, task: Task) -> None:
+def check_tensor_parallel(wanted: int, world: int, task: ExperimentTask) -> None:
     """Refuse processes that cannot hold the model together: `ValueError`."""
     if task.processes != "rows":
         raise ValueError(
@@ -159,7 +158,12 @@ class Run:
     store: ResultStore
 
     def __init__(
-        self, task: Task, config: DictConfig, identity: Identity, rank: int = 0, world: int = 1
+        self,
+        task: ExperimentTask,
+        config: DictConfig,
+        identity: Identity,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         self.config = config
         self.identity = identity

@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from urllib.parse import urlparse
 
 from experiments.harness.config import WandbConfig
-from experiments.harness.identity import Identity, fingerprint
-from experiments.harness.results import Row
-from experiments.harness.summary import Group, grouped
-from experiments.harness.tables import Table
+from experiments.harness.results import Identity, Row, fingerprint
+from experiments.harness.summary import Group, Table, grouped
 
 if TYPE_CHECKING:
     import wandb

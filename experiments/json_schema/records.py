@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.config import DataConfig
-from experiments.harness.models import ROOT
-from experiments.harness.prompts import chat, dialogue, is_chat
+from experiments.harness.models import ROOT, chat, dialogue, is_chat
 from experiments.harness.records import (
     ReadResult,
     read_hub,

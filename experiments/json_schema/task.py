@@ -19,15 +19,14 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.checks import at_least, one_of
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.config import RecordConfig
-from experiments.harness.examples import Example, RecordTask
+from experiments.harness.examples import Example, RecordHandler
 from experiments.harness.models import load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
-from experiments.harness.run import Run, Task
-from experiments.harness.settings import check_records
+from experiments.harness.run import ExperimentTask, Run
+from experiments.harness.settings import at_least, check_records, one_of
 from experiments.harness.summary import as_table, summarize
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.tool_calling.answers import parses, same_values
@@ -66,7 +65,7 @@ def _read(config: DictConfig) -> ReadResult[SchemaRecord]:
     return load_records(config.data, config.task.num_examples)
 
 
-def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> RecordTask:
+def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> RecordHandler:
     """Say what becomes of a record; keywords of schemas that constrain nothing are counted."""
 
     @cache
@@ -108,7 +107,7 @@ def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> Re
         record: Any = example.record
         return {"gold": gold(record), "parses": parses(text, "json")}
 
-    return RecordTask(
+    return RecordHandler(
         language=language,
         prompt=lambda record: build_prompt(record, tokenizer=tokenizer, kind=config.model.prompt),
         is_correct=is_correct,
@@ -122,7 +121,7 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     config = run.config
     lm, tokenizer = load_model(config.model)
     ignored = Counter[str]()
-    prepared, rows = compare(run, read, record_task(config, tokenizer, ignored), lm, tokenizer)
+    prepared, rows = compare(run, read, record_handler(config, tokenizer, ignored), lm, tokenizer)
     if rows is None:
         return
     if ignored:
@@ -146,4 +145,6 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     )
 
 
-TASK = Task("json_schema", JsonSchemaConfig, check, _read, identity, _run, processes="rows")
+TASK = ExperimentTask(
+    "json_schema", JsonSchemaConfig, check, _read, identity, _run, processes="rows"
+)

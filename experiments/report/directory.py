@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.identity import flat
-from experiments.harness.results import KEYED, Row, read_rows, refuse_cut_short
+from experiments.harness.results import KEYED, Row, flat, read_rows, refuse_cut_short
 from experiments.report.traces import Trace, read_traces
 from gcd.support.files import read_json, write_json
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.harness.prompts import chat, is_chat
+from experiments.harness.models import chat, is_chat
 from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folded, quoted
 
 EXAMPLE_SCHEMA = SqlSchema(

@@ -20,18 +20,15 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness import comparison
-from experiments.harness.checks import at_least
 from experiments.harness.comparison import compare, report
 from experiments.harness.config import RecordConfig
-from experiments.harness.examples import Example, RecordTask
-from experiments.harness.identity import Identity
+from experiments.harness.examples import Example, RecordHandler
 from experiments.harness.models import ROOT, load_model
 from experiments.harness.records import DataError, ReadResult
-from experiments.harness.results import Row, as_lines
-from experiments.harness.run import Run, Task
-from experiments.harness.settings import check_records
-from experiments.harness.summary import Group, as_table, summarize
-from experiments.harness.tables import Table, with_interval
+from experiments.harness.results import Identity, Row, as_lines
+from experiments.harness.run import ExperimentTask, Run
+from experiments.harness.settings import at_least, check_records
+from experiments.harness.summary import Group, Table, as_table, summarize, with_interval
 from experiments.sql.databases import Database, make_databases, read_sources
 from experiments.sql.judge import Judge
 from experiments.sql.prompts import build_prompt
@@ -113,7 +110,7 @@ def _identity(config: DictConfig, asked: Asked) -> Identity:
     return {**comparison.identity(config, asked.questions), "databases": digests}
 
 
-def record_task(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordTask:
+def record_handler(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordHandler:
     """Say what becomes of a question."""
     task, judge = config.task, asked.judge
 
@@ -141,7 +138,7 @@ def record_task(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordTask:
             "gold": question.query,
         }
 
-    return RecordTask(
+    return RecordHandler(
         language=lambda question: language_of(question.database),
         prompt=prompt,
         is_correct=judge.is_correct,
@@ -179,7 +176,7 @@ def _run(run: Run, asked: Asked) -> None:
     """Compile the languages, sample what is not there yet, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
-    own = record_task(config, asked, tokenizer)
+    own = record_handler(config, asked, tokenizer)
     prepared, rows = compare(run, asked.questions, own, lm, tokenizer)
     if rows is None:
         return
@@ -224,4 +221,4 @@ def _report_unjudged(run: Run, asked: Asked) -> int:
     return len(unjudged)
 
 
-TASK = Task("sql", SqlConfig, check, read, _identity, _run, processes="rows")
+TASK = ExperimentTask("sql", SqlConfig, check, read, _identity, _run, processes="rows")

@@ -30,7 +30,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from experiments.harness.checks import one_of
+from experiments.harness.settings import one_of
 from gcd.languages.tools.tool_keys import declared_parameters
 from gcd.languages.values.python_values import is_python_name
 

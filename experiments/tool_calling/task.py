@@ -17,15 +17,14 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.checks import at_least, distinct, one_of
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.config import RecordConfig
-from experiments.harness.examples import Example, RecordTask
+from experiments.harness.examples import Example, RecordHandler
 from experiments.harness.models import load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
-from experiments.harness.run import Run, Task
-from experiments.harness.settings import check_records
+from experiments.harness.run import ExperimentTask, Run
+from experiments.harness.settings import at_least, check_records, distinct, one_of
 from experiments.harness.summary import as_table, summarize
 from experiments.tool_calling.answers import STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.demand import (
@@ -96,7 +95,9 @@ class Request(NamedTuple):
         return self.record.id
 
 
-def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str]) -> RecordTask:
+def record_handler(
+    config: DictConfig, tokenizer: Any, unknown_types: Counter[str]
+) -> RecordHandler:
     """Say what becomes of a request; parameter types that are read as any value are counted."""
     demanding, thinking = config.task.demand != "nothing", config.task.thinking
 
@@ -143,7 +144,7 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
         calls = write_answer(request.record.calls, request.record.tools, request.style)
         return calls if thinking == NONE else cue(request.style) + calls
 
-    return RecordTask(
+    return RecordHandler(
         language=language,
         prompt=prompt,
         is_correct=is_correct,
@@ -161,7 +162,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     prepared, rows = compare(
         run,
         ReadResult(requests, read.skipped, read.total),
-        record_task(config, tokenizer, unknown),
+        record_handler(config, tokenizer, unknown),
         lm,
         tokenizer,
     )
@@ -193,4 +194,4 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     )
 
 
-TASK = Task("xlam", XlamConfig, check, _read, identity, _run, processes="rows")
+TASK = ExperimentTask("xlam", XlamConfig, check, _read, identity, _run, processes="rows")

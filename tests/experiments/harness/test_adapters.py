@@ -11,9 +11,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from experiments.harness.adapters import BASE, without_renaming, write_base
 from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, identity_of, load_model
+from experiments.harness.models import (
+    BASE,
+    ROOT,
+    identity_of,
+    load_model,
+    without_renaming,
+    write_base,
+)
 from tests.experiments.toy_model import write_checkpoint
 
 STORIES = str(ROOT / "tests" / "models" / "stories260K")
