@@ -357,6 +357,8 @@ def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Post
         "reliability": posterior.reliability.label,
         "ess": posterior.ess,
         "independent": posterior.reliability.ess,
+        "budget_removed": None if posterior.budget is None else posterior.budget.removed,
+        "stopped": posterior.stopped,
         "lm_calls": posterior.diagnostics.lm_calls,
         "tokens": posterior.diagnostics.tokens,
         # A method that leaves the language model alone does not even read the prompt.
