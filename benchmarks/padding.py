@@ -77,7 +77,7 @@ def measure(lm: smc.TransformersLM, style: str, particles: int, count: int) -> B
     try:
         smc.sample(
             lm, prompts, constraints, budget=[budget_of("default", each) for each in constraints],
-            particles=particles, proposal=smc.GCD(), read_ahead=0,
+            particles=particles, proposal=smc.GCD(), algorithm="smc", read_ahead=0,
         )  # fmt: skip
     finally:
         SharingRows.extend = both._extend  # type: ignore[method-assign]
