@@ -34,6 +34,8 @@ napoleon_use_ivar = True
 napoleon_attr_annotations = False
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_title = project
 html_copy_source = False
 html_show_sourcelink = False

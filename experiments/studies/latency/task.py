@@ -64,7 +64,7 @@ class LatencyConfig:
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     task = config.task
     distinct("task.kinds", task.kinds)
     for kind in task.kinds:
