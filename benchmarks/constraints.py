@@ -60,6 +60,7 @@ class Measured(NamedTuple):
 
 
 def load(vocabulary: Vocabulary, limit: int | None) -> list[Case]:
+    """Load the schemas with the tokens of their answers."""
     spell = longest_match(vocabulary)
     cases = []
     for path in sorted(SCHEMAS.glob("*.json"))[:limit]:
@@ -79,6 +80,7 @@ def resident() -> int:
 
 
 def microseconds(start: int) -> float:
+    """Return the microseconds since `start`."""
     return (time.perf_counter_ns() - start) / 1e3
 
 

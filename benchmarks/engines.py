@@ -91,7 +91,7 @@ class Engine(ABC):
 
 
 class Ours(Engine):
-    """This project; with `slack`, a budget of the answer's length plus `slack` tokens is active."""
+    """Matchers of this project; with `slack`, the budget is the answer's length plus `slack`."""
 
     def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
         del threads
@@ -143,7 +143,7 @@ _ALL_TYPES = {
 
 
 class OursLazy(Engine):
-    """This project before a constraint is lifted, without lifting it."""
+    """Matchers of this project before a constraint is lifted, without lifting it."""
 
     name = "ours, lazy"
 
@@ -337,6 +337,7 @@ COMPETITORS: dict[str, Callable[[Vocabulary, int], Engine]] = {
 
 
 def installed(module: str) -> bool:
+    """Tell whether a module is installed."""
     return importlib.util.find_spec(module) is not None
 
 
