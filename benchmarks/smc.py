@@ -153,7 +153,7 @@ def ours(case: Case, particles: int) -> list[Way]:
         def run(seed: int) -> tuple[float, int]:
             (found,) = smc.sample(
                 case.lm, [case.prompt], case.constraints[literals], budget=case.budget,
-                particles=particles, proposal=proposal, seed=seed,
+                particles=particles, proposal=proposal, algorithm="smc", seed=seed,
             )  # fmt: skip
             assert found.log_evidence is not None
             return found.log_evidence, sum(len(sample.ids) for sample in found.particles)
@@ -205,7 +205,7 @@ def reference(case: Case, literals: str, particles: int) -> Reference:
     def estimate(number: int, seed: int, **options: Any) -> smc.Posterior:
         return smc.sample(
             case.lm, [case.prompt], automaton, budget=case.budget, particles=number,
-            proposal=smc.GCD(), seed=seed, **options,
+            proposal=smc.GCD(), seed=seed, **{"algorithm": "smc", **options},
         )[0]  # fmt: skip
 
     if sequences(automaton, case.budget) <= particles:

@@ -376,7 +376,7 @@ def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
         raise NotStaticError(
             f"{N} prefixes of up to {most} tokens with {width} tokens that may be the last one are "
             f"{N * width * most} answers, more than the {MOST_ANSWERS} that static shapes have "
-            "room for; give fewer particles, or execution='eager'"
+            "room for; give fewer particles, algorithm='smc', or execution='eager'"
         )
 
 

@@ -93,11 +93,17 @@ async def stream(
 
     Args:
         lm, prompt, constraint: as for `smc.sample`, but for one prompt.
-        options: the keyword arguments of `smc.sample`, but `observe`, `finished` and `abandon`.
+        options: the keyword arguments of `smc.sample`, but `observe`, `finished`, `abandon` and
+            `certify`, which finds answers after sampling.
 
     Raises:
-        ValueError: and all else that `smc.sample` raises.
+        ValueError: `certify` is given; and all else that `smc.sample` raises.
     """
+    if options.get("certify") is not None:
+        raise ValueError(
+            f"expected no certify in smc.stream, got {options['certify']!r}: answers that are "
+            "found after sampling need not begin with what was certain; use smc.sample_async"
+        )
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
     def send(certain: bytes | None) -> None:

@@ -28,7 +28,7 @@ from gcd.tokens.extent import count_prefixes, longest_answer
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.checks import check_example, check_lifted, check_list, check_model
-from smc.enumerating import Tree, read_trees
+from smc.enumerating import NARROW, Tree, read_trees
 from smc.models.protocol import LanguageModel, Prompt, of_example
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc.revisiting import TreeReader
@@ -36,9 +36,6 @@ from smc.settings import check_temperature, real, whole
 
 PREFIXES = 1000
 """Prefixes that are read of each prompt's tree unless another number is given."""
-NARROW = 32
-"""Branches of a tree read in a pass where not all can be read, so that the best come first."""
-
 BATCH = 32
 """Prompts that are read together."""
 MOST_STATES = 2000
@@ -243,6 +240,7 @@ def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
         enumerated=tree.is_whole,
         diagnostics=diagnostics,
         log_mass=tree.log_mass,
+        algorithm="enumeration",
     )
 
 

@@ -83,6 +83,7 @@ class Diagnostics:
         used: tokens that had been read in advance, and became part of a prefix.
         landed: of `used`, those that were chosen and not forced. Divided by `lm_calls`, that is
             what engines call accepted tokens a pass.
+        read_on: of `tokens`, those that were read after sampling, for `certify`.
         overrun: seconds from the deadline to the end of its batch; 0 before it, and without one.
     """
 
@@ -101,6 +102,7 @@ class Diagnostics:
     used: int = 0
     landed: int = 0
     start_seconds: float = 0.0
+    read_on: int = 0
     overrun: float = 0.0
 
 
@@ -110,7 +112,8 @@ class Posterior:
 
     Attributes:
         answers: distinct answers as bytes, the most probable first.
-        probabilities: of the answers; they sum to one (to zero when dead).
+        probabilities: of the answers; they sum to one (to zero when dead). Where reading went on
+            for `certify`, they are the model's own, divided by their sum.
         log_evidence: log of the estimate of P_lm(C within n). The estimate is unbiased, so its log
             is too low in the mean. -inf when dead; None where top_p < 1 leaves nothing that it
             would estimate.
@@ -125,7 +128,8 @@ class Posterior:
             how near the estimate is: a poor or a dead one is exact, too; see `enumerated`.
         enumerated: whether this is the target itself, and no estimate: the discrete filter had room
             for every prefix, and left none out.
-        particles: all N particles, dead ones included; or the whole pool.
+        particles: all N particles, dead ones included; or the whole pool; or all token sequences
+            found, where reading went on for `certify`, weighed by what the model gives them.
         diagnostics: how it went.
         reliability: standard errors of it all, and a label.
         bounds: of the evidence, which hold whatever was drawn (`smc.Bounds`); None with top_p < 1,
@@ -136,6 +140,8 @@ class Posterior:
             that of the answers that were still possible, which is at most P_lm(C within n).
         budget: how much probability the budget removed, where first, and the budget from which
             nothing would have been (`smc.BudgetEffect`); None where there are no bounds.
+        algorithm: "smc", "discrete", or "enumeration" where answers were read and not drawn
+            (`smc.distribution`).
     """
 
     answers: tuple[bytes, ...]
@@ -153,6 +159,7 @@ class Posterior:
     ancestry: Ancestry | None = field(default=None, compare=False)
     stopped: str | None = None
     budget: BudgetEffect | None = None
+    algorithm: str = "smc"
 
     @property
     def dead(self) -> bool:
@@ -304,6 +311,7 @@ def posterior(
     num_particles: int | None = None,
     stopped: str | None = None,
     budget: BudgetEffect | None = None,
+    algorithm: str = "smc",
 ) -> Posterior:
     """Make the posterior of these sequences.
 
@@ -311,6 +319,7 @@ def posterior(
         exact: whether p_lm was left as it is.
         stopped: why answers were closed early; None if they weren't.
         budget: what the budget removed; None if it is not known.
+        algorithm: by which the sequences were found.
         log_mass: log of the probability of what was found or left open; None if it is not known.
         strata: the units that the sequences descend from; None if they are no random sample.
         num_particles: N; None if each sequence is one.
@@ -361,6 +370,7 @@ def posterior(
         ancestry=ancestry,
         stopped=stopped,
         budget=budget,
+        algorithm=algorithm,
     )
 
 

@@ -372,6 +372,8 @@ def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.P
         "reliability": posterior.reliability.label,
         "ess": posterior.ess,
         "independent": posterior.reliability.ess,
+        "budget_removed": None if posterior.budget is None else posterior.budget.removed,
+        "stopped": posterior.stopped,
         "lm_calls": posterior.diagnostics.lm_calls,
         "tokens": posterior.diagnostics.tokens,
         # A method that doesn't use the language model doesn't read the prompt either.

@@ -100,6 +100,7 @@ def _unread(posterior: smc.Posterior) -> smc.Posterior:
         exact=False,
         diagnostics=replace(posterior.diagnostics, lm_calls=0, tokens=0),
         bounds=None,
+        budget=None,
     )
 
 

@@ -293,6 +293,7 @@ def _record(
         **{key: _mean(r[key] for r in group) for key in _OF_SOME if key in group[0]},
         "dead": sum(r["dead"] for r in group),
         **_reliability(group),
+        **_budget(group),
         # The discrete filter doesn't draw its answers, so its ESS isn't a share of N.
         "ess_fraction": None
         if is_discrete(arm.algorithm)
@@ -322,6 +323,12 @@ def _reliability(group: Sequence[Row]) -> dict[str, float | None]:
     }
 
 
+def _budget(group: Sequence[Row]) -> dict[str, float | None]:
+    """Average what the budget removed; rows of earlier versions don't say."""
+    told = [row["budget_removed"] for row in group if row.get("budget_removed") is not None]
+    return {"budget_removed": _mean(told)} if told else {}
+
+
 def as_table(summary: Sequence[dict[str, Any]]) -> Table:
     """Format the summary as a table: percentages, intervals, and costs per example."""
     repeated = any(s["repeats"] > 1 for s in summary)
@@ -346,6 +353,11 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
                     "reliable %": number(100 * s["reliable"], 1),
                 }
                 if "reliable" in s
+                else {}
+            ),
+            **(
+                {"removed by budget %": number(100 * s["budget_removed"], 1)}
+                if "budget_removed" in s
                 else {}
             ),
             "dead rows": s["dead"],

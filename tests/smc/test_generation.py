@@ -430,7 +430,7 @@ def test_options_are_checked_at_once() -> None:
     with pytest.raises(ValueError, match="does not read temperature="):
         smc.generate(CONSTRAINTS["a_star_b"](), temperature=0.5)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="does not read floor="):
-        smc.generate(CONSTRAINTS["a_star_b"](), floor=0.5)
+        smc.generate(CONSTRAINTS["a_star_b"](), floor=0.5, algorithm="smc")
 
 
 def test_transformers_is_loaded_when_it_is_needed() -> None:

@@ -59,6 +59,7 @@ class Bench:
             return self._generate(seed) / len(self.tokens)
         options = self.config.smc
         algorithm: dict[str, Any] = {
+            "algorithm": "smc",
             "resampling": options.resampling,
             "ess_threshold": options.ess_threshold,
             "strata": options.strata,
