@@ -78,8 +78,8 @@ class ClassMaskProposal(MaskProposal):
 
     It isn't public, because a mask narrower than GCD's would change the target without a word, and
     make bounds wrong, which rely on forced tokens being the only ones that the budget allows
-    (`smc.bounds`). To allow less, intersect the languages; for another g, subclass `smc.Proposal`
-    or `smc.Lookahead`.
+    (`smc.bounds`). To allow less, intersect the languages; for another g, subclass
+    `smc.MaskProposal` or `smc.Lookahead`.
     """
 
     @abstractmethod
