@@ -19,13 +19,12 @@ from transformers.utils import logging
 import smc
 from benchmarks.reliability import Problem, random_problems, real_problems
 
-SHARES = (0.9, 0.99)
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--problems", type=int, default=60, help="problems with random models")
     parser.add_argument("--real", type=int, default=16, help="problems with SmolLM2")
+    parser.add_argument("--certify", type=float, nargs="+", default=[0.9, 0.99])
     parser.add_argument("--most", type=int, default=1000, help="most tokens that are read on")
     args = parser.parse_args()
     print("| problems | certify | had it before | reached | tokens of sampling, median | ", end="")
@@ -37,7 +36,7 @@ def main() -> None:
     }
     for kind, problems in kinds.items():
         some = list(problems)
-        for share in SHARES:
+        for share in args.certify if some else ():
             print(f"| {len(some)} {kind} | {share} | {line(some, share, args.most)} |", flush=True)
 
 
