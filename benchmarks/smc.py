@@ -33,9 +33,9 @@ from benchmarks import common
 from benchmarks.common import CLOCKS
 from experiments.commongen import prompts as sentences
 from experiments.commongen.records import read_file
-from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
+from experiments.harness.settings import budget_of
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord
 from hmm.checkpoint import load

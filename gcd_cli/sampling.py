@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 import gcd
 import smc
+from gcd.support.optional import missing
 from gcd_cli.sources import BadInput
 
 PROPOSALS: dict[str, Callable[[], smc.Proposal[Any]]] = {
@@ -52,8 +53,11 @@ def draw(
     """
     # Before the language model: an HMM of another vocabulary is refused at once.
     method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+    except ModuleNotFoundError as error:
+        raise BadInput(str(missing("transformers", "cli", "`gcd sample`"))) from error
 
     logging.disable_progress_bar()
     try:

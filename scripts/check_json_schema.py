@@ -42,7 +42,7 @@ _DEEPER = (4, 5, 6)  # `max_depth` for instances that are nested deeper than the
 
 
 def golden(draft: str) -> Path:
-    """The file with the outcomes of one draft."""
+    """Return the file with the outcomes of one draft."""
     return GOLDEN / f"draft{draft}.json"
 
 
@@ -71,7 +71,7 @@ def outcomes(suite: Path, draft: str, files: list[str] | None = None) -> dict[st
 
 
 def suite_files(suite: Path, draft: str) -> Iterator[str]:
-    """The files of a draft that are read: its required part, and the formats that are honoured."""
+    """Yield the files of a draft that are read: its required part and the honored formats."""
     folder = suite / f"draft{draft}"
     yield from (path.name for path in folder.glob("*.json"))
     for path in (folder / _FORMATS).glob("*.json"):
@@ -154,7 +154,7 @@ class Shares(NamedTuple):
 
 
 def shares(draft: str, found: dict[str, str]) -> list[Shares]:
-    """The outcomes of a draft counted, for the required part and for the formats."""
+    """Count the outcomes of a draft, for the required part and for the formats."""
     required = [outcome for key, outcome in found.items() if not key.startswith(_FORMATS)]
     formats = [outcome for key, outcome in found.items() if key.startswith(_FORMATS)]
     rows = []
@@ -166,7 +166,7 @@ def shares(draft: str, found: dict[str, str]) -> list[Shares]:
 
 
 def suite_markdown(found: dict[str, dict[str, str]]) -> str:
-    """The shares of every draft, and what is refused, as tables."""
+    """Return the shares of every draft and the refused keywords as tables."""
     lines = [
         "| part of the suite | schemas | compiled | refused | narrower | wrong |",
         "|---|---|---|---|---|---|",
@@ -196,7 +196,7 @@ def _reasons(found: list[str]) -> Counter[str]:
 
 
 def check_suite(suite: Path, *, update: bool) -> tuple[str, bool]:
-    """The tables, and whether a schema is compiled wrongly; prints what is not compiled."""
+    """Print refused schemas; return the tables and whether a schema is compiled wrongly."""
     found = {draft: outcomes(suite, draft) for draft in DRAFTS}
     for draft, by_schema in found.items():
         for key, outcome in by_schema.items():
@@ -281,7 +281,7 @@ def _serve(paths: list[Path], results: Connection) -> None:
 
 
 def public_outcomes(paths: list[Path], limit: float) -> Iterator[Public]:
-    """What becomes of each public schema; a process that takes too long over one is ended."""
+    """Yield the outcome of each public schema; end a process that takes too long over one."""
     context = multiprocessing.get_context("spawn")
     done = 0
     while done < len(paths):
@@ -329,7 +329,7 @@ def public_markdown(found: list[Public], slowest: int = 10) -> str:
 
 
 def check_public(folder: Path, limit: float) -> tuple[str, bool]:
-    """The tables, and whether an instance is wrongly accepted; prints what is not right."""
+    """Print wrong outcomes; return the tables and whether an instance is accepted wrongly."""
     found = []
     for row in public_outcomes(sorted(folder.glob("*.json")), limit):
         found.append(row)
@@ -340,6 +340,7 @@ def check_public(folder: Path, limit: float) -> tuple[str, bool]:
 
 
 def main() -> None:
+    """Run the suite or read the public schemas, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="the test suite, or a folder of public schemas")
     parser.add_argument("--update", action="store_true", help=f"write {GOLDEN.name}/")

@@ -1,4 +1,4 @@
-"""This script says how many tool lists compile, and whether their gold answers are accepted.
+"""Count the tool lists that compile, and check that their gold answers are accepted.
 
     python -m scripts.check_tools ../shared/data/bfcl/*.json ../shared/data/toolcalls/*.json
     python -m scripts.check_tools ../shared/data/xlam/first_600.jsonl --style python
@@ -96,7 +96,7 @@ class Report:
     compiled: list[tuple[float, int, str]] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """The report, one line each."""
+        """Return the lines of the report."""
         compiled = len(self.compiled)
         total = compiled + len(self.refused)
         found = [
@@ -155,13 +155,14 @@ def check(records: Sequence[Record], style: Style) -> Report:
 
 
 def _reason(error: ConstraintError) -> str:
-    """The message without the place in the tool list, so that equal reasons are counted as one."""
+    """Return the message without its place in the tool list, so that equal reasons are one."""
     if isinstance(error, UnsupportedSchemaError):
         return str(error).replace(f" at {error.pointer!r}", "")
     return str(error)
 
 
 def main() -> None:
+    """Read the tool lists and print the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("paths", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--style", choices=(*STYLES, "both"), default="both")

@@ -14,11 +14,11 @@ from gguf import GGUFReader
 
 import gcd
 import smc
-from experiments.convergence.builtin import LOOSE, builtin
-from experiments.convergence.problems import prepare, read_problems
 from experiments.harness import smollm2
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
+from experiments.studies.convergence.builtin import LOOSE, builtin
+from experiments.studies.convergence.problems import prepare, read_problems
 
 
 @pytest.fixture

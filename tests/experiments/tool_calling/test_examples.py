@@ -9,7 +9,7 @@ import gcd
 from experiments.harness.examples import Example, Trial, row_of, trials_of
 from experiments.tool_calling.answers import Call
 from experiments.tool_calling.records import ToolRecord
-from experiments.tool_calling.task import Request, record_task
+from experiments.tool_calling.task import Request, record_handler
 from smc.posterior import Diagnostics
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
@@ -24,7 +24,7 @@ WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
 OPTIONS = SimpleNamespace(
     max_calls=None, demand="nothing", thinking="none", formats="assert", max_bytes=None
 )
-TASK = record_task(SimpleNamespace(task=OPTIONS), None, Counter())
+TASK = record_handler(SimpleNamespace(task=OPTIONS), None, Counter())
 FOUR = Trial("gcd", "smc", 4)
 
 
@@ -32,7 +32,7 @@ def test_a_limit_beyond_all_answers_does_not_refuse_a_record():
     tool = {"name": "f", "parameters": {"a": {"type": "str", "maxLength": 1 << 20}}}
     record = ToolRecord("8", "Call f.", (tool,), (Call("f", {"a": "x"}),))
     options = SimpleNamespace(**vars(OPTIONS) | {"formats": "ignore", "max_bytes": 300})
-    task = record_task(SimpleNamespace(task=options), None, Counter())
+    task = record_handler(SimpleNamespace(task=options), None, Counter())
     language = task.language(Request(record, "json"))
     assert language.max_bytes == 300
     assert language.accepts(task.gold(Request(record, "json")))
