@@ -84,6 +84,8 @@ class Diagnostics:
         landed: of `used`, those that were chosen and not forced. Divided by `lm_calls`, that is
             what engines call accepted tokens a pass.
         read_on: of `tokens`, those that were read after sampling, for `certify`.
+        rounds: with `target_error`, the particles of each round. The last round is what is
+            returned; `lm_calls`, `tokens` and seconds are those of all.
         overrun: seconds from the deadline to the end of its batch; 0 before it, and without one.
     """
 
@@ -103,6 +105,7 @@ class Diagnostics:
     landed: int = 0
     start_seconds: float = 0.0
     read_on: int = 0
+    rounds: tuple[int, ...] = ()
     overrun: float = 0.0
 
 

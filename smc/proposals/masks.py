@@ -74,7 +74,13 @@ class LM(MaskProposal):
 
 
 class ClassMaskProposal(MaskProposal):
-    """The base of proposals that allow some classes of tokens; subclasses give `alive` alone."""
+    """The base of proposals that allow some classes of tokens; subclasses give `alive` alone.
+
+    It isn't public, because a mask narrower than GCD's would change the target without a word, and
+    make bounds wrong, which rely on forced tokens being the only ones that the budget allows
+    (`smc.bounds`). To allow less, intersect the languages; for another g, subclass
+    `smc.MaskProposal` or `smc.Lookahead`.
+    """
 
     @abstractmethod
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
