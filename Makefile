@@ -36,6 +36,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/python -m scripts.check_prose
+	$(BIN)/python -m scripts.check_version
+	$(BIN)/zizmor --offline --quiet .github
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

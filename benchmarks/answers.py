@@ -28,10 +28,10 @@ from tqdm import tqdm
 import gcd
 import smc
 from benchmarks.common import head, line, tool_calls
-from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model, resolve_device
-from experiments.latency.timing import seconds_of
+from experiments.harness.settings import budget_of
+from experiments.studies.latency.timing import seconds_of
 from experiments.tool_calling.prompts import compact_prompt
 
 SIDES: dict[str, dict[str, Any]] = {
@@ -161,7 +161,8 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
     def run(constraint: gcd.TokenAutomaton, settings: dict[str, Any]) -> smc.Posterior:
         return smc.sample(
             lm, [prompt], constraint, budget=budget_of("default", constraint),
-            particles=particles, proposal=smc.GCD(), **{"read_ahead": 0, **settings},
+            particles=particles, proposal=smc.GCD(), algorithm="smc",
+            **{"read_ahead": 0, **settings},
         )[0]  # fmt: skip
 
     def spent(work: Callable[[], object]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,20 +55,6 @@ def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.
             yield record, gcd.tool_calls(record.tools, style=style)
         except gcd.ConstraintError:
             continue
-
-
-def public_schemas(
-    folder: Path, sample: int, most_bytes: int, rng: random.Random
-) -> Iterator[gcd.Automaton]:
-    """Draw schemas of a folder at random; give the languages of those that compile."""
-    paths = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= most_bytes]
-    for path in rng.sample(paths, min(sample, len(paths))):
-        try:
-            language = gcd.json_schema(json.loads(path.read_text("utf-8-sig"))["schema"])
-        except (gcd.ConstraintError, RecursionError):
-            continue
-        if not language.is_empty:
-            yield language
 
 
 def head(*columns: str) -> str:

@@ -60,7 +60,7 @@ def runs(
         begin = now()
         (posterior,) = smc.sample(
             lm, [prompt], constraint, budget=constraint.fewest_tokens + MORE, particles=particles,
-            proposal=smc.GCD(), deadline=deadline,
+            proposal=smc.GCD(), algorithm="smc", deadline=deadline,
         )  # fmt: skip
         return now() - begin, posterior
 

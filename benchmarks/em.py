@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.common import head, line
 from experiments.harness.models import resolve_device
-from experiments.latency.timing import seconds_of
+from experiments.studies.latency.timing import seconds_of
 from hmm.em import Statistics, expected_statistics, maximize
 from hmm.model import HMM
 

@@ -23,12 +23,12 @@ from statistics import mean, median
 import torch
 
 import smc
-from experiments.convergence.builtin import builtin
-from experiments.convergence.evaluate import Evaluator
-from experiments.convergence.hmm import Recipe, distil, given
-from experiments.convergence.problems import Prepared, prepare, read_problems
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
+from experiments.studies.convergence.builtin import builtin
+from experiments.studies.convergence.evaluate import Evaluator
+from experiments.studies.convergence.hmm import Recipe, distil, given
+from experiments.studies.convergence.problems import Prepared, prepare, read_problems
 from hmm.model import HMM
 
 FILES = [ROOT / "docs" / f"convergence_{name}_stories.json" for name in ("new", "check")]

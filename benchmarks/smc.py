@@ -33,9 +33,9 @@ from benchmarks import common
 from benchmarks.common import CLOCKS
 from experiments.commongen import prompts as sentences
 from experiments.commongen.records import read_file
-from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
+from experiments.harness.settings import budget_of
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord
 from hmm.checkpoint import load
@@ -152,7 +152,7 @@ def ours(case: Case, particles: int) -> list[Way]:
         def run(seed: int) -> tuple[float, int]:
             (found,) = smc.sample(
                 case.lm, [case.prompt], case.constraints[literals], budget=case.budget,
-                particles=particles, proposal=proposal, seed=seed,
+                particles=particles, proposal=proposal, algorithm="smc", seed=seed,
             )  # fmt: skip
             assert found.log_evidence is not None
             return found.log_evidence, sum(len(sample.ids) for sample in found.particles)
@@ -204,7 +204,7 @@ def reference(case: Case, literals: str, particles: int) -> Reference:
     def estimate(number: int, seed: int, **options: Any) -> smc.Posterior:
         return smc.sample(
             case.lm, [case.prompt], automaton, budget=case.budget, particles=number,
-            proposal=smc.GCD(), seed=seed, **options,
+            proposal=smc.GCD(), seed=seed, **{"algorithm": "smc", **options},
         )[0]  # fmt: skip
 
     if sequences(automaton, case.budget) <= particles:

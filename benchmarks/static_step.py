@@ -23,7 +23,7 @@ import torch
 import gcd
 import smc
 from benchmarks.common import head, lifted, line, ranked
-from experiments.latency.models import SCHEMA, made_up_vocabulary
+from experiments.studies.latency.models import SCHEMA, made_up_vocabulary
 from hmm.model import HMM
 
 ALGORITHMS: dict[str, dict[str, Any]] = {

@@ -30,7 +30,7 @@ from triton.compiler import ASTSource
 
 import gcd
 import smc
-from experiments.latency.models import SCHEMA, made_up_vocabulary
+from experiments.studies.latency.models import SCHEMA, made_up_vocabulary
 from hmm.model import HMM
 from smc.models.kernels import triton_rows
 from smc.models.static_cache import move_rows

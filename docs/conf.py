@@ -11,7 +11,7 @@ project = "Globally constrained decoding"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = [
-    "README.md",
+    "*.md",
     "docs/**.md",
     "benchmarks/*.md",
     "data/*/README.md",
@@ -34,6 +34,8 @@ napoleon_use_ivar = True
 napoleon_attr_annotations = False
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_title = project
 html_copy_source = False
 html_show_sourcelink = False

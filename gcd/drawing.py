@@ -8,14 +8,18 @@ also shows the fewest tokens from it to the end.
 from __future__ import annotations
 
 import shutil
+from typing import TYPE_CHECKING
 
-import graphviz
 import numpy as np
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, check_kind
 from gcd.readable import readable_bytes, readable_ranges
+from gcd.support.optional import missing
 from gcd.tokens.token_automaton import TokenAutomaton
+
+if TYPE_CHECKING:
+    import graphviz
 
 MAX_STATES = 300
 """More states than this are refused by default: nobody can read them, and `dot` takes minutes."""
@@ -29,6 +33,7 @@ def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATE
 
     Raises:
         ConstraintError: if it has more than `max_states` states.
+        ImportError: the package graphviz is not installed (extra `drawing`).
     """
     return _graph(automaton, max_states).source
 
@@ -38,6 +43,7 @@ def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATE
 
     Raises:
         ConstraintError: if the program `dot` is not installed, or the automaton is too large.
+        ImportError: the package graphviz is not installed (extra `drawing`).
     """
     graph = _graph(automaton, max_states)
     if shutil.which("dot") is None:
@@ -60,6 +66,10 @@ def _graph(automaton: Automaton | TokenAutomaton, max_states: int) -> graphviz.D
             f"the automaton has {automaton.num_states} states, more than the {max_states} that a "
             "drawing shows; pass a larger max_states, or draw a smaller constraint"
         )
+    try:
+        import graphviz
+    except ImportError as error:
+        raise missing("graphviz", "drawing", "a drawing of an automaton") from error
     graph = graphviz.Digraph(
         graph_attr={"rankdir": "LR"}, node_attr={"shape": "circle"}, edge_attr={"fontsize": "10"}
     )

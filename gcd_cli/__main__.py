@@ -1,5 +1,5 @@
 """`python -m gcd_cli` is the command `gcd`."""
 
-from gcd_cli.main import main
+from gcd_cli import run
 
-main(prog_name="gcd")
+run()

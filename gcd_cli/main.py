@@ -343,11 +343,15 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--particles", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--proposal", type=click.Choice(["lm", "lcd", "gcd", "greedy_close", "pgcd"]),
               default="gcd", show_default=True)  # fmt: skip
-@click.option("--algorithm", type=click.Choice(["smc", "discrete"]), default="smc",
+@click.option("--algorithm", type=click.Choice(["auto", "smc", "discrete"]), default="auto",
               show_default=True)  # fmt: skip
 @click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
               help="Seconds from the loaded model on, after which answers end.")  # fmt: skip
+@click.option("--certify", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
+              help="Read on until so much of the posterior is certainly found.")  # fmt: skip
+@click.option("--max-tokens-read", type=click.IntRange(1), default=1000, show_default=True,
+              metavar="TOKENS", help="With --certify: most tokens that are read on.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @_as_json
 def sample(
@@ -362,6 +366,8 @@ def sample(
     algorithm: str,
     hmm: str | None,
     deadline: float | None,
+    certify: float | None,
+    max_tokens_read: int,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -369,7 +375,8 @@ def sample(
 
     Prints every distinct answer with its estimated posterior probability, the standard error, and
     an interval in which the true one certainly lies; of JSON answers, the same for the values of
-    each field; and how far to trust the estimates. Exit code 1 if there is none, 2 if no text that
+    each field; and how far to trust the estimates. With --certify the error is the greatest one
+    possible. Exit code 1 if there is none, 2 if no text that
     satisfies the constraint is as short as the budget.
 
     \b
@@ -377,6 +384,7 @@ def sample(
       gcd sample schema.json --model models/mine --budget 60 --prompt 'Answer: '
       gcd sample --regex '(yes|no), .{1,40}' --model models/mine --budget 20
       gcd sample schema.json --model models/mine --budget 200 --deadline 5
+      gcd sample schema.json --model models/mine --budget 60 --certify 0.95
     """
     if (proposal == "pgcd") != (hmm is not None):
         raise click.UsageError("--proposal pgcd and --hmm DIR go together")
@@ -389,6 +397,7 @@ def sample(
     found = draw(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
         proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm, deadline=deadline,
+        certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     lines = [
         (f"{estimated(a)} ({rounded(a['interval'])})", a["text"]) for a in found["answers"]

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 import gcd
 import smc
+from gcd.support.optional import missing
 from gcd_cli.sources import BadInput
 
 PROPOSALS: dict[str, Callable[[], smc.Proposal[Any]]] = {
@@ -34,6 +35,8 @@ def draw(
     seed: int,
     hmm: str | None = None,
     deadline: float | None = None,
+    certify: float | None = None,
+    max_tokens_read: int = 1000,
 ) -> dict[str, Any]:
     """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
 
@@ -42,14 +45,18 @@ def draw(
         language: the constraint over bytes, in case the model's vocabulary is another than
             `automaton` was lifted to.
         prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
+        certify, max_tokens_read: the same.
         proposal: a key of `PROPOSALS`, or pgcd.
         hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
             because it has not read the prompt.
     """
     # Before the language model: an HMM of another vocabulary is refused at once.
     method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+    except ModuleNotFoundError as error:
+        raise BadInput(str(missing("transformers", "cli", "`gcd sample`"))) from error
 
     logging.disable_progress_bar()
     try:
@@ -71,6 +78,8 @@ def draw(
         algorithm=algorithm,
         seed=seed,
         deadline=deadline,
+        certify=certify,
+        max_tokens_read=max_tokens_read,
     )
     found = posterior.reliability
     effect = posterior.budget
@@ -90,11 +99,13 @@ def draw(
         "certified": posterior.certified,
         "log_evidence": None if posterior.dead else posterior.log_evidence,
         "log_evidence_error": None if posterior.dead else found.log_evidence_error,
+        "algorithm": posterior.algorithm,
         "reliability": found.label,
         "advice": found.advice,
         "ess": found.ess,
         "valid": posterior.valid,
         "complete": posterior.complete,
+        "read_on": posterior.diagnostics.read_on,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
         "budget": {

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 import gcd
+from gcd.support.optional import missing
 
 KINDS = ("schema", "regex", "tools", "sql", "grammar")
 _CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -135,9 +136,7 @@ def vocabulary(given: str) -> gcd.Vocabulary:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise BadInput(
-            "reading a tokenizer needs the package tokenizers: pip install tokenizers"
-        ) from error
+        raise BadInput(str(missing("tokenizers", "cli", "reading a tokenizer"))) from error
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more special
@@ -162,7 +161,8 @@ def _from_hub(name: str) -> Path:
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
-        raise BadInput(f"{name} is not a directory; {_GIVE}") from error
+        needed = missing("huggingface_hub", "cli", f"{name} is not a directory, and the hub")
+        raise BadInput(str(needed)) from error
     disable_progress_bars()
     try:
         return Path(snapshot_download(name, allow_patterns=["tokenizer.json", *_CONFIGS]))

@@ -32,6 +32,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gcd.support.indices import check_indices, check_shape
+from gcd.support.optional import missing
 from hmm.em import PseudoCounts, Statistics, maximize
 from hmm.model import HMM
 from hmm.transition import factor_shapes
@@ -61,16 +62,13 @@ def cluster(
         seed: of faiss's own choices. The same seed and data give the same groups.
 
     Raises:
-        ImportError: if faiss is not installed.
+        ImportError: if faiss is not installed (extra `distillation`).
         ValueError: if there are fewer vectors than groups, or some are not finite.
     """
     try:
         import faiss
     except ImportError as error:
-        raise ImportError(
-            "latent variable distillation clusters with faiss; `pip install faiss-cpu`, or "
-            "initialise at random"
-        ) from error
+        raise missing("faiss", "distillation", "latent variable distillation") from error
     if vectors.shape[0] < num_clusters or num_clusters < 1:
         raise ValueError(
             f"{vectors.shape[0]} vectors do not make {num_clusters} clusters; give more "

@@ -16,8 +16,8 @@ from omegaconf import DictConfig
 from experiments.finetuning import config as finetune_config
 from experiments.finetuning.task import TASK
 from experiments.harness import config as configuration
-from experiments.harness.command import errors_in_one_line
 from experiments.harness.models import ROOT
+from experiments.harness.processes import errors_in_one_line
 from experiments.harness.records import at_most_skipped
 from experiments.harness.run import run_task
 
@@ -27,7 +27,7 @@ finetune_config.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="finetune_lm")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.harness.command` for error messages."""
+    """Run the command line; see `experiments.harness.processes` for error messages."""
     with errors_in_one_line(), at_most_skipped("max_skipped", config.max_skipped):
         run_task(TASK, config)
 

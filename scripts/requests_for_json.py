@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import gcd
-from experiments.harness.command import errors_in_one_line
 from experiments.harness.config import MAX_SKIPPED
+from experiments.harness.processes import errors_in_one_line
 from experiments.harness.records import at_most_skipped
 from experiments.tool_calling.answers import in_declared_order, name_of, parameters_of
 from experiments.tool_calling.records import ToolRecord, read_xlam

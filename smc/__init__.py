@@ -25,6 +25,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from gcd.support.optional import missing
 from smc.asking import Reply, ask, ask_all
 from smc.asynchronous import Part, sample_async, stream
 from smc.bounds import Bounds
@@ -138,5 +139,11 @@ def __getattr__(name: str) -> Any:
         return AutomatonPosition
     if name not in _WITH_TRANSFORMERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_WITH_TRANSFORMERS[name]), name)
+    try:
+        module = import_module(_WITH_TRANSFORMERS[name])
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise missing("transformers", "models", f"smc.{name}") from error
+    value = globals()[name] = getattr(module, name)
     return value

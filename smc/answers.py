@@ -375,7 +375,7 @@ def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
         raise NotStaticError(
             f"static shapes support {MOST_ANSWERS} answers, but {N} prefixes of up to {most} "
             f"tokens with {width} possible last tokens may give {N * width * most}; lower "
-            "particles, or set execution='eager'"
+            "particles, or set algorithm='smc' or execution='eager'"
         )
 
 

@@ -93,11 +93,18 @@ async def stream(
 
     Args:
         lm, prompt, constraint: as for `smc.sample`, with a single prompt.
-        options: keyword arguments of `smc.sample` except `observe`, `finished` and `abandon`.
+        options: keyword arguments of `smc.sample` except `observe`, `finished`, `abandon`, and
+            `certify`, which finds answers after sampling.
 
     Raises:
-        ValueError: `smc.sample` raises it; the same holds for its other errors.
+        ValueError: `certify` is given, or `smc.sample` raises it; the same holds for its other
+            errors.
     """
+    if options.get("certify") is not None:
+        raise ValueError(
+            f"expected no certify in smc.stream, got {options['certify']!r}, which finds answers "
+            "that may not begin with the streamed text; use smc.sample_async"
+        )
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
     def send(certain: bytes | None) -> None:

@@ -29,7 +29,7 @@ from gcd.tokens.extent import count_prefixes, longest_answer
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.checks import check_example, check_lifted, check_list, check_model
-from smc.enumerating import Tree, read_trees
+from smc.enumerating import NARROW, Tree, read_trees
 from smc.models.protocol import LanguageModel, Prompt, of_example
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc.revisiting import TreeReader
@@ -37,9 +37,6 @@ from smc.settings import check_temperature, real, whole
 
 PREFIXES = 1000
 """Default limit on the number of prefixes computed for each prompt."""
-NARROW = 32
-"""Number of branches per pass if the limit excludes some, so that the best ones come first."""
-
 BATCH = 32
 """Number of prompts computed together."""
 MOST_STATES = 2000
@@ -245,6 +242,7 @@ def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
         enumerated=tree.is_whole,
         diagnostics=diagnostics,
         log_mass=tree.log_mass,
+        algorithm="enumeration",
     )
 
 

@@ -21,9 +21,10 @@ import torch
 
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.algorithms import Options
+from smc.algorithms import Discrete, Options
 from smc.batches import Room, in_batches
 from smc.budgeting import BudgetEffect, effect_of
+from smc.certifying import Sampled, read_on
 from smc.checks import check_example, check_lifted, check_list, check_model
 from smc.deadlines import CancelToken, TimeLimit, time_limit
 from smc.drafters import Drafter
@@ -35,7 +36,7 @@ from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc.proposals import Batch, Proposal
 from smc.reliability import Stratum, strata_of_founders, strata_of_selections
-from smc.settings import Settings, settings_of, whole
+from smc.settings import MAX_TOKENS_READ, Settings, settings_of, whole
 
 MOST_AUTOMATA = 2 << 30
 """Bytes of the tables of all automata that are in the running batch."""
@@ -51,7 +52,7 @@ def sample(
     budget: int | Sequence[int],
     particles: int,
     proposal: Proposal[Any],
-    algorithm: str = "smc",
+    algorithm: str = "auto",
     temperature: float | int = 1.0,
     top_p: float | int = 1.0,
     seed: int = 0,
@@ -61,6 +62,8 @@ def sample(
     execution: str = "auto",
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
+    certify: float | int | None = None,
+    max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
     cancel: CancelToken | None = None,
     abandon: CancelToken | None = None,
@@ -78,7 +81,9 @@ def sample(
         budget: most tokens of an answer, EOS included; for all prompts, or one for each.
         particles: N, per prompt: particles, or distinct prefixes that are kept at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another.
-        algorithm: "smc" or "discrete"; see `smc.algorithms`.
+        algorithm: "smc", "discrete", or "auto": the discrete filter, but SMC where `options` has
+            one that only SMC reads, and with one particle (`smc.algorithms`).
+            `Posterior.algorithm` says which it was.
         temperature: part of p_lm, hence of the target.
         top_p: under one, tokens are drawn from the nucleus of q; the posteriors are then marked
             inexact and report no evidence.
@@ -98,6 +103,11 @@ def sample(
             that it pays (`TransformersLM.reads_ahead`: on a CPU, and not for a small model). Only
             eagerly.
         drafter: guesses these tokens; `smc.PromptLookup()` if not given.
+        certify: a share of the posterior, such as 0.9. Where sampling has found less of it for
+            certain (`Posterior.certified`), the model reads on, the most probable open branches
+            first, until the share, `max_tokens_read` or the deadline is reached. Probabilities are
+            then p of the answers found, divided by their sum (`smc.certifying`).
+        max_tokens_read: most tokens that are read so, for each prompt.
         deadline: seconds from now on. Answers that are still running take the shortest way to their
             end early enough to be complete by then, if the model is fast enough for a shortest one;
             0 gives shortest answers. `Posterior.stopped` says so (`docs/deadlines.md`).
@@ -146,7 +156,8 @@ def sample(
     settings = settings_of(
         proposal=proposal, particles=particles, algorithm=algorithm, options=options,
         max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, top_p=top_p,
-        execution=execution, read_ahead=read_ahead, drafter=drafter,
+        execution=execution, read_ahead=read_ahead, drafter=drafter, certify=certify,
+        max_tokens_read=max_tokens_read,
     )  # fmt: skip
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -170,6 +181,16 @@ def sample(
         part = None if limit is None else limit.share(len(batch) / left)
         left -= len(batch)
         posteriors = _sampled([tasks[i] for i in batch], settings, executor, draw, observe, part)
+        if settings.certify is not None:
+            posteriors = read_on(
+                lm,
+                [
+                    Sampled(tasks[i].prompt, tasks[i].automaton, tasks[i].budget, each)
+                    for i, each in zip(batch, posteriors, strict=True)
+                ],
+                certify=settings.certify, max_tokens_read=settings.max_tokens_read,
+                temperature=settings.temperature, max_rows=settings.max_rows, limit=part,
+            )  # fmt: skip
         if limit is not None:
             posteriors = _with_overrun(posteriors, limit.overrun())
         found = dict(zip(batch, posteriors, strict=True))
@@ -324,6 +345,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
                 log_mass=log_mass[b],
+                algorithm="discrete" if isinstance(settings.algorithm, Discrete) else "smc",
                 strata=_strata_of(outcome, b, slice(bounds[b], bounds[b + 1]), N),
                 num_particles=N,
                 stopped=outcome.closed_because if closed[b] else None,

@@ -86,6 +86,7 @@ class Diagnostics:
         used: number of tokens that were computed in advance and became part of a prefix.
         landed: the part of `used` that was chosen, not forced. Divided by `lm_calls`, it is the
             number of accepted tokens per pass that serving engines report.
+        read_on: the part of `tokens` that was computed after sampling, for `certify`.
         overrun: seconds from the deadline to the end of its batch; 0 without an overrun.
     """
 
@@ -104,6 +105,7 @@ class Diagnostics:
     used: int = 0
     landed: int = 0
     start_seconds: float = 0.0
+    read_on: int = 0
     overrun: float = 0.0
 
 
@@ -113,7 +115,8 @@ class Posterior:
 
     Attributes:
         answers: distinct answers as bytes, the most probable first.
-        probabilities: probabilities of the answers; they sum to one (to zero when dead).
+        probabilities: probabilities of the answers; they sum to one (to zero when dead). If the
+            computation continued for `certify`, they are the model's own, divided by their sum.
         log_evidence: log of the estimate of P_lm(C within n). The estimate is unbiased, so its log
             is too low on average. -inf when dead; None if top_p < 1, which leaves no quantity to
             estimate.
@@ -128,7 +131,9 @@ class Posterior:
             accuracy of the estimate: a poor or dead posterior is exact, too; see `enumerated`.
         enumerated: whether this is the target itself instead of an estimate: the discrete filter
             had a slot for every prefix and dropped none.
-        particles: all N particles, including dead ones; or the whole pool.
+        particles: all N particles, including dead ones; or the whole pool; or, if the computation
+            continued for `certify`, all found token sequences, weighted by their probabilities
+            under the model.
         diagnostics: statistics of the sampling.
         reliability: standard errors of all estimates, and a label.
         bounds: bounds of the evidence, which hold in every run (`smc.Bounds`); None with top_p < 1,
@@ -139,6 +144,8 @@ class Posterior:
             still possible, which is at most P_lm(C within n).
         budget: the probability that the budget removed, where it first did, and the budget that
             would have removed nothing (`smc.BudgetEffect`); None without bounds.
+        algorithm: "smc", "discrete", or "enumeration" for answers that were computed instead of
+            drawn (`smc.distribution`).
     """
 
     answers: tuple[bytes, ...]
@@ -156,6 +163,7 @@ class Posterior:
     ancestry: Ancestry | None = field(default=None, compare=False)
     stopped: str | None = None
     budget: BudgetEffect | None = None
+    algorithm: str = "smc"
 
     @property
     def dead(self) -> bool:
@@ -310,6 +318,7 @@ def posterior(
     num_particles: int | None = None,
     stopped: str | None = None,
     budget: BudgetEffect | None = None,
+    algorithm: str = "smc",
 ) -> Posterior:
     """Build the posterior of these sequences.
 
@@ -317,6 +326,7 @@ def posterior(
         exact: whether p_lm is unmodified.
         stopped: the reason for closing answers early; None if they weren't closed.
         budget: the effect of the budget; None if unknown.
+        algorithm: the algorithm that found the sequences.
         log_mass: log of the probability found or left open; None if unknown.
         strata: the units that the sequences descend from; None if they aren't a random sample.
         num_particles: N; None if each sequence is a particle.
@@ -367,6 +377,7 @@ def posterior(
         ancestry=ancestry,
         stopped=stopped,
         budget=budget,
+        algorithm=algorithm,
     )
 
 

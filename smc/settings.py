@@ -14,6 +14,8 @@ from smc.proposals import Proposal
 
 COLDEST = 1e-6
 """The lowest temperature; logits of any model can be divided by it."""
+MAX_TOKENS_READ = 1000
+"""Tokens that are read after sampling, for `certify`, unless another number is given."""
 EXECUTIONS = ("auto", "eager", "static")
 """See `smc.execution`."""
 
@@ -36,6 +38,8 @@ class Settings:
     execution: str
     read_ahead: int | str
     drafter: Drafter
+    certify: float | None
+    max_tokens_read: int
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -56,6 +60,20 @@ class Settings:
             raise ValueError(
                 f"drafter is {self.drafter!r}; give one that is made, such as smc.PromptLookup()"
             )
+        if self.max_tokens_read < 1:
+            raise ValueError(
+                f"expected max_tokens_read of at least 1, got {self.max_tokens_read}; leave "
+                "certify out to read nothing after sampling"
+            )
+        if self.certify is None:
+            return
+        if not 0 < self.certify <= 1:
+            raise ValueError(f"expected certify in (0, 1], got {self.certify}; 1 reads everything")
+        if self.top_p < 1:
+            raise ValueError(
+                f"expected top_p=1 with certify, got {self.top_p}; a nucleus leaves no bounds that "
+                "a share could be certified by, so leave one of both out"
+            )
 
 
 def settings_of(
@@ -70,6 +88,8 @@ def settings_of(
     execution: str = "auto",
     read_ahead: object = "auto",
     drafter: object = None,
+    certify: object = None,
+    max_tokens_read: object = MAX_TOKENS_READ,
 ) -> Settings:
     """Make settings of what a caller of `smc.sample` gives by these names, whatever it is.
 
@@ -80,10 +100,11 @@ def settings_of(
         raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
     if not isinstance(forced_runs, bool):
         raise ValueError(f"forced_runs is {forced_runs!r}; give True or False")
+    count = whole("particles", particles)
     return Settings(
         proposal=proposal,
-        particles=whole("particles", particles),
-        algorithm=algorithms.algorithm(algorithm, options),
+        particles=count,
+        algorithm=algorithms.algorithm(algorithms.chosen(algorithm, options, count), options),
         temperature=real("temperature", temperature),
         top_p=real("top_p", top_p),
         max_rows=whole("max_rows", max_rows),
@@ -91,6 +112,8 @@ def settings_of(
         execution=execution,
         read_ahead=read_ahead if isinstance(read_ahead, str) else whole("read_ahead", read_ahead),
         drafter=PromptLookup() if drafter is None else drafter,  # type: ignore[arg-type]
+        certify=None if certify is None else real("certify", certify),
+        max_tokens_read=whole("max_tokens_read", max_tokens_read),
     )
 
 

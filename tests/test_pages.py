@@ -108,6 +108,7 @@ NEEDS: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/distillation.md": stories,
     "docs/experiments.md": smollm,
     "docs/labels.md": stories,
+    "docs/reliability.md": stories,
     "docs/segments.md": stories,
     "docs/sql.md": concerts,
     "docs/transformers.md": stories,

@@ -1,9 +1,9 @@
-"""The CommonGen task, `+task=commongen`: a sentence that has every given concept.
+"""CommonGen task, `+task=commongen`: write a sentence with all given concepts.
 
-The constraint is `gcd.keywords`, one group of inflections for each concept, so coverage is certain
-under methods that finish what they begin; how good the sentences are is for BLEU, ROUGE-L and the
-model itself to say. Source: Lin et al., "CommonGen: A Constrained Text Generation Challenge for
-Generative Commonsense Reasoning" (Findings of EMNLP 2020).
+The constraint is `gcd.keywords` with one group of inflections per concept, so every finished answer
+covers all concepts. BLEU, ROUGE-L and the model's log-probability measure the sentences. Source:
+Lin et al., "CommonGen: A Constrained Text Generation Challenge for Generative Commonsense
+Reasoning" (Findings of EMNLP 2020).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
 from experiments.commongen.summary import PUBLISHED, as_table, compared, summarize_text
 from experiments.harness.comparison import compare, identity, report
-from experiments.harness.examples import Example, RecordTask, name_of_example
+from experiments.harness.examples import Example, RecordHandler, name_of_example
 from experiments.harness.models import ROOT, load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
-from experiments.harness.run import Run, Task
+from experiments.harness.run import ExperimentTask, Run
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"
-"""The first 100 sets of CommonGen's development set."""
+"""First 100 sets of CommonGen's development set."""
 
 
 def _read(config: DictConfig) -> ReadResult[ConceptSet]:
-    """Load at most `task.num_examples` sets after `data.offset`; malformed ones are only listed."""
+    """Load at most `task.num_examples` sets after `data.offset`; malformed ones are skipped."""
     data, task = config.data, config.task
     if data.hub is not None:
         result = read_hub(data.hub, data.split, task.inflections)
@@ -40,8 +40,8 @@ def _read(config: DictConfig) -> ReadResult[ConceptSet]:
     return result.part(data.offset, task.num_examples)
 
 
-def record_task(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> RecordTask:
-    """Say what becomes of a concept set."""
+def record_handler(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> RecordHandler:
+    """Return the functions that define the task on concept sets."""
     task = config.task
 
     def language(record: ConceptSet) -> gcd.Automaton:
@@ -68,7 +68,7 @@ def record_task(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> R
     def has_all(record: ConceptSet, answer: bytes) -> bool:
         return all(covered(answer.decode(errors="replace"), record.inflections))
 
-    return RecordTask(
+    return RecordHandler(
         language=language,
         prompt=lambda record: build_prompt(
             record, told=task.told, tokenizer=tokenizer, kind=config.model.prompt
@@ -79,10 +79,10 @@ def record_task(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> R
 
 
 def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
-    """Compile the constraints, sample what is not there yet, and report."""
+    """Compile the constraints, sample the missing rows, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
-    prepared, rows = compare(run, read, record_task(config, lm, tokenizer), lm, tokenizer)
+    prepared, rows = compare(run, read, record_handler(config, lm, tokenizer), lm, tokenizer)
     if rows is None:
         return
     records: list[tuple[str, Any]] = [(name_of_example(e), e.record) for e in prepared.examples]
@@ -117,4 +117,4 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     )
 
 
-TASK = Task("commongen", CommonGenConfig, check, _read, identity, _run, processes="rows")
+TASK = ExperimentTask("commongen", CommonGenConfig, check, _read, identity, _run, processes="rows")

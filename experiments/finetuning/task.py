@@ -1,4 +1,4 @@
-"""An adapter is trained on a task's answers, saved with a card, and its curve reported."""
+"""Fine-tuning task: train an adapter on a task's answers, and save it with a card and a curve."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from experiments.finetuning import config as settings
 from experiments.finetuning.lessons import SOURCES
 from experiments.finetuning.training import CHECKPOINT, Trainer, adapted, split
 from experiments.harness import smollm2
-from experiments.harness.adapters import write_base
-from experiments.harness.command import to_repeat
-from experiments.harness.identity import Identity, plain
-from experiments.harness.models import identity_of, load_model, title_of
-from experiments.harness.run import Run, Task
+from experiments.harness.models import identity_of, load_model, title_of, write_base
+from experiments.harness.results import Identity, plain, to_repeat
+from experiments.harness.run import ExperimentTask, Run
 from gcd.support.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ def _read(config: DictConfig) -> list[Any]:
 
 
 def _identity(config: DictConfig, items: list[Any]) -> Identity:
-    """What determines the result: settings, files and weights."""
+    """Return what determines the result: settings, files and weights."""
     values = {k: v for k, v in plain(config).items() if k not in settings.NOT_IDENTITY}
     for key in ("device", "device_map", "prompt_mib"):
         values["model"].pop(key)
@@ -67,10 +65,10 @@ def _run(run: Run, items: list[Any]) -> None:
 
 
 def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> None:
-    """Save the adapter in half precision, with its card, and report the curve."""
+    """Save the adapter in half precision with its card, and report the curve."""
     config = run.config
     trainer.adapter.to(torch.float16).save_pretrained(out)
-    # Where the weights lay on this machine is nobody else's business; who made them is.
+    # The card names the model, not its path on this machine.
     known = read_json(out / "adapter_config.json", remedy="train it again")
     base = smollm2.HUB if config.model.path == smollm2.NAME else config.model.path
     write_json({**known, "base_model_name_or_path": base}, out / "adapter_config.json")
@@ -111,7 +109,7 @@ answers alone. Prompts are compact ones, as `experiments` writes them.
     run.report(f"## {out.name}\n\n{curve}\n", summary, log, also=f"; adapter: {out}")
 
 
-TASK = Task(
+TASK = ExperimentTask(
     "finetune",
     settings.FinetuneConfig,
     settings.check,

@@ -1,8 +1,8 @@
-"""Answers in JSON, `+task=json_schema`: every request has a schema of its own, and a right answer.
+"""JSON task, `+task=json_schema`: every request has its own schema and a correct answer.
 
-The schema of a record becomes the constraint. The budget is a multiple of the tokens of the right
-answer, so what is compared is who finishes when tokens are as short as people set them: after
-TruncProof (arXiv 2605.13076), whose set JSON-Mode-Eval has the same form.
+The schema of a record becomes the constraint. The budget is a multiple of the tokens of the correct
+answer, so the comparison shows which methods finish with the tight budgets that users set. The
+setup follows TruncProof (arXiv 2605.13076); its data set JSON-Mode-Eval has the same format.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.checks import at_least, one_of
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.config import RecordConfig
-from experiments.harness.examples import Example, RecordTask
+from experiments.harness.examples import Example, RecordHandler
 from experiments.harness.models import load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
-from experiments.harness.run import Run, Task
-from experiments.harness.settings import check_records
+from experiments.harness.run import ExperimentTask, Run
+from experiments.harness.settings import at_least, check_records, one_of
 from experiments.harness.summary import as_table, summarize
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.tool_calling.answers import parses, same_values
@@ -50,13 +49,13 @@ class JsonSchemaConfig(RecordConfig):
     particles: list[int] = field(default_factory=lambda: [1])
     budget: Any = field(default_factory=lambda: ["gold:1.0", "gold:1.25", "gold:2.0"])
     literals: str = "canonical"
-    formats: str = "assert"  # as in `gcd.json_schema`; "ignore": they describe
-    max_bytes: int | None = None  # longest answer that is compiled; None: any
-    reference: str = "lcd"  # the method that the others are compared with, pair by pair
+    formats: str = "assert"  # see `gcd.json_schema`; "ignore": as annotations
+    max_bytes: int | None = None  # longest answer that is compiled; None: no limit
+    reference: str = "lcd"  # the method of paired comparisons
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     check_records(config)
     one_of("task.formats", config.task.formats, FORMATS)
     at_least("task.max_bytes", config.task.max_bytes, 1)
@@ -66,13 +65,13 @@ def _read(config: DictConfig) -> ReadResult[SchemaRecord]:
     return load_records(config.data, config.task.num_examples)
 
 
-def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> RecordTask:
-    """Say what becomes of a record; keywords of schemas that constrain nothing are counted."""
+def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> RecordHandler:
+    """Return the functions that define the task, and count ignored schema keywords."""
 
     @cache
     def language_of(schema: str) -> gcd.Automaton:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")  # counted here, reported once for all records
+            warnings.simplefilter("always")  # counted here and reported once
             language = gcd.json_schema(
                 schema,
                 whitespace="spaced",
@@ -86,7 +85,7 @@ def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> Re
         return language
 
     def language(record: SchemaRecord) -> gcd.Automaton:
-        """Refuse a record that no answer under its schema could be right for."""
+        """Return the language, or refuse a record whose correct answer violates its schema."""
         allowed, right = language_of(json.dumps(record.schema)), gold(record)
         if not allowed.accepts(right.encode()):
             raise gcd.ConstraintError(
@@ -108,7 +107,7 @@ def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> Re
         record: Any = example.record
         return {"gold": gold(record), "parses": parses(text, "json")}
 
-    return RecordTask(
+    return RecordHandler(
         language=language,
         prompt=lambda record: build_prompt(record, tokenizer=tokenizer, kind=config.model.prompt),
         is_correct=is_correct,
@@ -118,11 +117,11 @@ def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> Re
 
 
 def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
-    """Compile the schemas, sample what is not there yet, and report."""
+    """Compile the schemas, sample the missing rows, and report."""
     config = run.config
     lm, tokenizer = load_model(config.model)
     ignored = Counter[str]()
-    prepared, rows = compare(run, read, record_task(config, tokenizer, ignored), lm, tokenizer)
+    prepared, rows = compare(run, read, record_handler(config, tokenizer, ignored), lm, tokenizer)
     if rows is None:
         return
     if ignored:
@@ -146,4 +145,6 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     )
 
 
-TASK = Task("json_schema", JsonSchemaConfig, check, _read, identity, _run, processes="rows")
+TASK = ExperimentTask(
+    "json_schema", JsonSchemaConfig, check, _read, identity, _run, processes="rows"
+)

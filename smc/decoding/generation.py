@@ -39,7 +39,7 @@ from smc.models.suitability import check_state, check_suitable, num_logits
 from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
-from smc.settings import settings_of, whole
+from smc.settings import MAX_TOKENS_READ, settings_of, whole
 from smc.transformers_internals import CACHE_ARGUMENTS
 
 _PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
@@ -64,11 +64,13 @@ def generate(
     particles: int = 16,
     proposal: Proposal[Any] | None = None,
     seed: int | None = None,
-    algorithm: str = "smc",
+    algorithm: str = "auto",
     max_rows: int = 256,
     forced_runs: bool = True,
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
+    certify: float | int | None = None,
+    max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
     cancel: CancelToken | None = None,
     **options: Unpack[Options],
@@ -87,6 +89,7 @@ def generate(
             vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
         particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
             `smc.sample`; the default proposal is `smc.GCD()`.
+        certify, max_tokens_read: as for `smc.sample`.
         deadline, cancel: as for `smc.sample`; the deadline in seconds restarts with each call of
             `generate`. A function with `cancel` can't be pickled.
         seed: seed of all random numbers; by default it is drawn from torch's generator, which
@@ -105,7 +108,7 @@ def generate(
     chosen = GCD() if proposal is None else proposal
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
-        read_ahead=read_ahead, drafter=drafter,
+        read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     time_limit(deadline, cancel)
     if seed is not None:
@@ -113,6 +116,7 @@ def generate(
     settings = {
         "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
         "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter,
+        "certify": certify, "max_tokens_read": max_tokens_read,
         "deadline": deadline, "cancel": cancel, **options,
     }  # fmt: skip
     return _Decoding(constraint, seed, settings)

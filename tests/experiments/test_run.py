@@ -20,8 +20,7 @@ from hydra import compose, initialize_config_dir
 
 import smc
 from experiments import run as experiment
-from experiments.harness.identity import results_config
-from experiments.harness.results import key_of, read_rows
+from experiments.harness.results import key_of, read_rows, results_config
 from experiments.tool_calling import task
 from hmm.checkpoint import save
 from hmm.model import HMM

@@ -15,11 +15,10 @@ import gcd
 import smc
 from experiments import run as experiment
 from experiments.harness.algorithms import ALGORITHMS
-from experiments.harness.checks import at_least
-from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import METHODS, Method, hmm_settings
-from experiments.harness.results import Key
-from experiments.harness.run import Run, Task
+from experiments.harness.results import Identity, Key, results_config
+from experiments.harness.run import ExperimentTask, Run
+from experiments.harness.settings import at_least
 from experiments.tasks import TASKS, register
 from smc.testing import ToyLM
 
@@ -94,7 +93,7 @@ def _run(run: Run, words: tuple[str, ...]) -> None:
         run.report("\n".join(lines) + "\n", {"rows": rows}, lambda tracked: None)
 
 
-TASK = Task(
+TASK = ExperimentTask(
     "toy", ToyConfig, _check, _read, _identity, _run, processes="rows", kept=("scratch.txt",)
 )
 

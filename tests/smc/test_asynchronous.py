@@ -42,12 +42,16 @@ LM = ToyLM(BYTES, seed=4)
 def test_the_answers_are_those_of_the_plain_call() -> None:
     every: dict[str, Any] = {"budget": 5, "particles": 8, "proposal": smc.GCD(), "seed": 2}
     automaton = CONSTRAINTS["few_words"]()
-    expected = smc.sample(TOY, [PROMPT] * 2, automaton, **every)
-    found = asyncio.run(smc.sample_async(TOY, [PROMPT] * 2, automaton, **every))
+    expected = smc.sample(TOY, [PROMPT] * 2, automaton, **{"algorithm": "smc", **every})
+    found = asyncio.run(
+        smc.sample_async(TOY, [PROMPT] * 2, automaton, **{"algorithm": "smc", **every})
+    )
     for one, other in zip(found, expected, strict=True):
         assert (one.answers, one.probabilities) == (other.answers, other.probabilities)
     with pytest.raises(ValueError, match="deadline"):
-        asyncio.run(smc.sample_async(TOY, [PROMPT], automaton, **every, deadline=-1))
+        asyncio.run(
+            smc.sample_async(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every}, deadline=-1)
+        )
 
 
 class Gated(ToyLM):
@@ -75,7 +79,9 @@ def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
     automaton = gcd.lift(gcd.regex("[a-z]{5,30}"), BYTES)
 
     async def main() -> None:
-        call = smc.sample_async(lm, [[1]], automaton, budget=31, particles=2, proposal=smc.GCD())
+        call = smc.sample_async(
+            lm, [[1]], automaton, budget=31, particles=2, proposal=smc.GCD(), algorithm="smc"
+        )
         task = asyncio.create_task(call)
         while not lm.entered.is_set():  # the loop is free during a forward pass
             await asyncio.sleep(0.001)
@@ -91,7 +97,9 @@ def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
 
 
 async def parts_of(lm: ToyLM, automaton: gcd.TokenAutomaton, **options: Any) -> list[smc.Part]:
-    return [part async for part in smc.stream(lm, [1], automaton, **options)]
+    return [
+        part async for part in smc.stream(lm, [1], automaton, **{"algorithm": "smc", **options})
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
@@ -104,7 +112,7 @@ def test_parts_are_the_common_beginning_and_its_values(algorithm: str, particles
             "algorithm": algorithm,
         }  # fmt: skip
         parts = asyncio.run(parts_of(LM, automaton, **options))
-        (expected,) = smc.sample(LM, [[1]], automaton, **options)
+        (expected,) = smc.sample(LM, [[1]], automaton, **{"algorithm": "smc", **options})
         assert [part.posterior is not None for part in parts[:-1]] == [False] * (len(parts) - 1)
         found = parts[-1].posterior
         assert found is not None
@@ -125,7 +133,9 @@ def test_leaving_a_stream_abandons_it() -> None:
     automaton = gcd.lift(gcd.json_schema(SCHEMA), BYTES)
 
     async def main() -> int:
-        parts = smc.stream(LM, [1], automaton, budget=80, particles=1, proposal=smc.GCD())
+        parts = smc.stream(
+            LM, [1], automaton, budget=80, particles=1, proposal=smc.GCD(), algorithm="smc"
+        )
         async for part in parts:
             assert part.posterior is None
             await parts.aclose()  # type: ignore[attr-defined]

@@ -85,7 +85,7 @@ def examples() -> dict[str, Any]:
 def sample(lm: smc.LanguageModel, which: Sequence[int], **options: Any) -> list[smc.Posterior]:
     given = {name: [values[i] for i in which] for name, values in examples().items()}
     given["constraint"] = options.pop("constraint", given["constraint"])
-    return smc.sample(lm, **given, example_ids=list(which), **options)
+    return smc.sample(lm, **given, example_ids=list(which), **{"algorithm": "smc", **options})
 
 
 def timeless(posterior: smc.Posterior) -> smc.Posterior:
@@ -246,10 +246,17 @@ def test_a_transformer_to_rounding(
     lm = smc.TransformersLM(stories.model, stories.tokenizer)
     lm._shares_prompts = lambda: sharing
     options = {"proposal": made, "particles": 4, "seed": 2, **ALGORITHMS[algorithm]}
-    found = smc.sample(lm, texts, automata, budget=budgets, max_rows=8, **options)
+    found = smc.sample(
+        lm, texts, automata, budget=budgets, max_rows=8, **{"algorithm": "smc", **options}
+    )
     for i, same in enumerate(found):
         (expected,) = smc.sample(
-            lm, [texts[i]], automata[i], budget=budgets[i], example_ids=[i], **options
+            lm,
+            [texts[i]],
+            automata[i],
+            budget=budgets[i],
+            example_ids=[i],
+            **{"algorithm": "smc", **options},
         )
         assert [s.ids for s in same.particles] == [s.ids for s in expected.particles]
         weights = [s.log_weight for s in expected.particles]

@@ -109,7 +109,7 @@ def outcomes(
         prompts = [PROMPT] * len(ids)
         return smc.sample(
             lm, prompts, automaton, budget=budget, example_ids=ids, max_rows=1 << 20,
-            draw=draw, **options,
+            draw=draw, **{"algorithm": "smc", **options},
         )  # fmt: skip
 
     return list(walk(run))
@@ -186,7 +186,7 @@ def close_to_definition(lm: ToyLM, rule: str, seed: int, options: dict[str, Any]
     read, observe = observed(len(rules.PROMPTS))
     posteriors = smc.sample(
         lm, rules.PROMPTS, rules.automata(), budget=rules.BUDGETS, seed=seed,
-        proposal=rules.RULES[rule].proposal, observe=observe, **options,
+        proposal=rules.RULES[rule].proposal, observe=observe, **{"algorithm": "smc", **options},
     )  # fmt: skip
     close = True
     for b, found in enumerate(posteriors):
@@ -247,9 +247,11 @@ def test_examples_that_wait_are_counted_once() -> None:
     """With drafts some examples repeat a step, which must not change what they leave open."""
     for algorithm in ("smc", "discrete"):
         options = {**examples(), "particles": 3, "proposal": smc.GCD(), "algorithm": algorithm}
-        expected = smc.sample(TOY, **options, read_ahead=0)
+        expected = smc.sample(TOY, **{"algorithm": "smc", **options}, read_ahead=0)
         for seed in range(3):
-            found = smc.sample(TOY, **options, read_ahead=3, drafter=Anything(seed))
+            found = smc.sample(
+                TOY, **{"algorithm": "smc", **options}, read_ahead=3, drafter=Anything(seed)
+            )
             for one, other in zip(found, expected, strict=True):
                 for field in ("log_lower", "log_upper"):
                     expected_value = getattr(other.bounds, field)

@@ -77,7 +77,8 @@ def test_the_estimate_is_unbiased(
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
             TOY, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, proposal=PROPOSALS[proposal](), **options,
+            max_rows=1 << 20, draw=draw, proposal=PROPOSALS[proposal](),
+            **{"algorithm": "smc", **options},
         )  # fmt: skip
 
     mass, first, sufficient = truth(TOY, PROMPT, automaton, budget)
@@ -104,7 +105,9 @@ def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
         rules.PROMPTS, rules.automata(), rules.BUDGETS, strict=True
     ):
         for n in {max(budget - fewer, automaton.fewest_tokens) for fewer in (0, 2)}:
-            (found,) = smc.sample(lm, [prompt], automaton, budget=n, **every)
+            (found,) = smc.sample(
+                lm, [prompt], automaton, budget=n, **{"algorithm": "smc", **every}
+            )
             mass, first, sufficient = truth(lm, prompt, automaton, n)
             effect = found.budget
             assert found.enumerated
@@ -127,7 +130,7 @@ def test_small_masses_are_not_lost() -> None:
 
     (found,) = smc.sample(
         Sharp(VOCABULARY), [PROMPT], lift(choice("b", "aaaa"), VOCABULARY), budget=3, particles=4,
-        proposal=smc.GCD(), forced_runs=False,
+        proposal=smc.GCD(), forced_runs=False, algorithm="smc",
     )  # fmt: skip
     assert found.budget is not None
     assert found.budget.first == 0
@@ -139,8 +142,10 @@ def test_small_masses_are_not_lost() -> None:
 def test_examples_that_wait_are_counted_once() -> None:
     for algorithm in ("smc", "discrete"):
         options = {**examples(), "particles": 3, "proposal": smc.GCD(), "algorithm": algorithm}
-        expected = smc.sample(TOY, **options, read_ahead=0)
-        found = smc.sample(TOY, **options, read_ahead=3, drafter=Anything(1))
+        expected = smc.sample(TOY, **{"algorithm": "smc", **options}, read_ahead=0)
+        found = smc.sample(
+            TOY, **{"algorithm": "smc", **options}, read_ahead=3, drafter=Anything(1)
+        )
         for one, other in zip(found, expected, strict=True):
             assert one.budget is not None
             assert other.budget is not None
@@ -166,7 +171,7 @@ def test_a_language_that_ends_by_itself() -> None:
 def test_it_is_not_known_with_a_nucleus() -> None:
     (found,) = smc.sample(
         TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
-        top_p=0.9,
+        top_p=0.9, algorithm="smc",
     )  # fmt: skip
     assert found.budget is None
 

@@ -53,7 +53,7 @@ def outcomes(
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
             lm, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, cancel=cancel(), **options,
+            max_rows=1 << 20, draw=draw, cancel=cancel(), **{"algorithm": "smc", **options},
         )  # fmt: skip
 
     return walk(run, chunk=chunk)
@@ -178,7 +178,7 @@ def test_forced_tokens_are_read_along() -> None:
     """A shortest completion also takes one forward pass per choice."""
     automaton = lift(regex("a*bababbab"), VOCABULARY)
     every = {"budget": 20, "particles": 3, "proposal": smc.GCD(), "cancel": After(2)}
-    (found,) = smc.sample(TOY, [PROMPT], automaton, **every)
+    (found,) = smc.sample(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     passes, most = found.diagnostics.lm_calls, max(len(each.ids) for each in found.particles)
     assert found.valid
     assert passes < most
@@ -252,7 +252,7 @@ def test_a_deadline_below_the_shortest_answer_is_overrun_and_says_so(clock: Cloc
         clock.now = 100.0
         (found,) = smc.sample(
             SlowLM(clock), [PROMPT], automaton, budget=64, particles=4, proposal=smc.GCD(),
-            deadline=deadline,
+            deadline=deadline, algorithm="smc",
         )  # fmt: skip
         assert found.valid
         assert found.stopped == "deadline"
@@ -266,9 +266,16 @@ def test_a_deadline_below_the_shortest_answer_is_overrun_and_says_so(clock: Cloc
 def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
     every = {"budget": 6, "particles": 5, "proposal": smc.GCD(), "seed": 3}
     automaton = CONSTRAINTS["few_words"]()
-    (plain,) = smc.sample(TOY, [PROMPT], automaton, **every)
+    (plain,) = smc.sample(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     for deadline in (1e6, math.inf):
-        (found,) = smc.sample(TOY, [PROMPT], automaton, **every, deadline=deadline, cancel=Event())
+        (found,) = smc.sample(
+            TOY,
+            [PROMPT],
+            automaton,
+            **{"algorithm": "smc", **every},
+            deadline=deadline,
+            cancel=Event(),
+        )
         assert found.stopped is None
         assert found.probabilities == plain.probabilities
         assert (found.log_evidence, found.bounds) == (plain.log_evidence, plain.bounds)
@@ -280,7 +287,7 @@ def test_batches_share_the_time(clock: Clock) -> None:
     automaton = lift(LONG, VOCABULARY)
     found = smc.sample(
         SlowLM(clock), [PROMPT] * 3, automaton, budget=64, particles=4, max_rows=4,
-        proposal=smc.GCD(), deadline=60, forced_runs=False,
+        proposal=smc.GCD(), deadline=60, forced_runs=False, algorithm="smc",
     )  # fmt: skip
     assert clock.now <= 160
     for each in found:
@@ -293,7 +300,7 @@ def test_examples_that_had_ended_were_not_stopped() -> None:
     short, long = CONSTRAINTS["forced"](), lift(LONG, VOCABULARY)
     found = smc.sample(
         TOY, [PROMPT, PROMPT], [short, long], budget=[3, 64], particles=2, proposal=smc.GCD(),
-        cancel=After(3),
+        cancel=After(3), algorithm="smc",
     )  # fmt: skip
     assert [each.stopped for each in found] == [None, "cancelled"]
     assert [each.valid for each in found] == [True, True]
@@ -303,14 +310,14 @@ def test_generate_takes_a_deadline() -> None:
     automaton = lift(LONG, VOCABULARY)
     found = tiny_model().generate(
         input_ids=torch.tensor([[1]]), max_new_tokens=40, return_dict_in_generate=True,
-        custom_generate=smc.generate(automaton, particles=2, deadline=0),
+        custom_generate=smc.generate(automaton, particles=2, deadline=0, algorithm="smc"),
     )  # fmt: skip
     (posterior,) = found.posteriors
     assert posterior.stopped == "deadline"
     assert posterior.valid
     assert found.sequences.shape[1] <= 1 + automaton.fewest_tokens
     with pytest.raises(ValueError, match=r"deadline is -2\.0"):
-        smc.generate(automaton, deadline=-2)
+        smc.generate(automaton, deadline=-2, algorithm="smc")
 
 
 def test_an_abandoned_call_raises() -> None:
@@ -319,7 +326,7 @@ def test_an_abandoned_call_raises() -> None:
     with pytest.raises(smc.AbandonedError):
         smc.sample(
             TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
-            abandon=abandon,
+            abandon=abandon, algorithm="smc",
         )  # fmt: skip
 
 
@@ -337,5 +344,5 @@ def test_limits_that_make_no_sense(limits: dict[str, Any], message: str) -> None
     with pytest.raises(ValueError, match=message):
         smc.sample(
             TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
-            **limits,
+            **{"algorithm": "smc", **limits},
         )  # fmt: skip

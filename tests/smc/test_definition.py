@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 def sampled(rule: Rule, **options: Any) -> list[smc.Posterior]:
     return smc.sample(
         TOY, PROMPTS, automata(), budget=BUDGETS, example_ids=NAMES, proposal=rule.proposal,
-        **options,
+        **{"algorithm": "smc", **options},
     )  # fmt: skip
 
 

@@ -504,7 +504,7 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "beam"}, "unknown algorithm 'beam'; choose one of smc, discrete"),
+        ({"algorithm": "beam"}, "unknown algorithm 'beam'; choose one of auto, smc, discrete"),
         ({"ess_threshold": 0.5}, "'discrete' does not read ess_threshold=0.5"),
         ({"resampling": "systematic"}, "'discrete' does not read resampling='systematic'"),
         ({"algorithm": "smc", "floor": 0.5}, "'smc' does not read floor=0.5"),

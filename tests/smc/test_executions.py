@@ -65,7 +65,8 @@ def assert_same(lm: Any, *given: Any, **options: Any) -> list[smc.Posterior]:
     """Sample in both modes; return the result of static shapes."""
     options = {"forced_runs": False, **options}
     found, expected = (
-        smc.sample(lm, *given, execution=way, **options) for way in ("static", "eager")
+        smc.sample(lm, *given, execution=way, **{"algorithm": "smc", **options})
+        for way in ("static", "eager")
     )
     for one, other in zip(found, expected, strict=True):
         assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
@@ -260,7 +261,9 @@ class Bare:
 
 
 def test_refusals_name_what_was_wrong() -> None:
-    given: dict[str, Any] = {"budget": 4, "particles": 2, "execution": "static"}
+    given: dict[str, Any] = {
+        "budget": 4, "particles": 2, "execution": "static", "algorithm": "smc",
+    }  # fmt: skip
 
     def refused(message: str, lm: Any = TOY, **options: Any) -> None:
         with pytest.raises(ValueError, match=message):
@@ -390,7 +393,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
     found, options = execute(execution), {"forced_runs": False, "seed": 1}
     [expected] = smc.sample(
         TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=5, particles=3, proposal=smc.GCD(),
-        example_ids=[3], **options,
+        example_ids=[3], **{"algorithm": "smc", **options},
     )  # fmt: skip
     assert found.log_weight.tolist() == [s.log_weight for s in expected.particles]
 

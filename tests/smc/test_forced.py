@@ -61,7 +61,7 @@ def walks(
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
             TOY, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, **options,  # type: ignore[arg-type]
+            max_rows=1 << 20, draw=draw, **{"algorithm": "smc", **options},  # type: ignore[arg-type]
         )  # fmt: skip
 
     return list(walk(run))
@@ -180,11 +180,15 @@ def test_a_batch_gives_what_each_example_alone_gives(
     options = {"proposal": smc.GCD(), "particles": 4, "algorithm": algorithm, "seed": 5}
     budgets = [budget_of(automaton) + 1 for automaton in automata]
     alone = [
-        smc.sample(TOY, [PROMPT], a, budget=n, example_ids=[i], **options)[0]  # type: ignore[arg-type]
+        smc.sample(TOY, [PROMPT], a, budget=n, example_ids=[i], **{"algorithm": "smc", **options})[
+            0
+        ]  # type: ignore[arg-type]
         for i, (a, n) in enumerate(zip(automata, budgets, strict=True))
     ]
     monkeypatch.setattr(smc.eager, "MOST_READ", most_read)
-    together = smc.sample(TOY, [PROMPT] * len(automata), automata, budget=budgets, **options)  # type: ignore[arg-type]
+    together = smc.sample(
+        TOY, [PROMPT] * len(automata), automata, budget=budgets, **{"algorithm": "smc", **options}
+    )  # type: ignore[arg-type]
     for one, other in zip(alone, together, strict=True):
         assert one.answers == other.answers
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-12)
@@ -204,7 +208,15 @@ def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.Mo
         return read(rows, runs, lengths)
 
     monkeypatch.setattr(ToyRows, "extend", extend)
-    smc.sample(TOY, [PROMPT], automaton_of("all_forced"), budget=9, particles=4, proposal=smc.GCD())
+    smc.sample(
+        TOY,
+        [PROMPT],
+        automaton_of("all_forced"),
+        budget=9,
+        particles=4,
+        proposal=smc.GCD(),
+        algorithm="smc",
+    )
     assert sum(widths) == 4
     assert max(widths) == min(4, max(1, most_read // VOCABULARY.size))
 
@@ -218,7 +230,15 @@ class Talkative(smc.GCD):
 
 def test_nothing_is_forced_behind_the_end() -> None:
     [found], [expected] = (
-        smc.sample(TOY, [PROMPT], automaton_of("all_forced"), budget=6, particles=3, proposal=p)
+        smc.sample(
+            TOY,
+            [PROMPT],
+            automaton_of("all_forced"),
+            budget=6,
+            particles=3,
+            proposal=p,
+            algorithm="smc",
+        )
         for p in (Talkative(), smc.GCD())
     )
     assert found.texts == expected.texts
@@ -255,7 +275,7 @@ def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(proposal
     (found,) = smc.sample(
         Refusing(VOCABULARY, seed=3), [PROMPT], lift(choice("ac", "ba"), VOCABULARY), budget=4,
         particles=64, proposal=PROPOSALS[proposal](), forced_runs=False, strata="none",
-        ess_threshold=1.0,
+        ess_threshold=1.0, algorithm="smc",
     )  # fmt: skip
     first, second, third = found.diagnostics.alive
     assert 0 < second < first == third == 64
@@ -271,8 +291,10 @@ def test_a_real_model_reads_runs_as_it_reads_tokens() -> None:
     automaton = lift(regex(r"Once upon a (time|day), there was a (cat|dog)\."), lm.vocabulary)
     budget = automaton.fewest_tokens  # few spellings fit
     options = {"budget": budget, "particles": 6, "ess_threshold": 0.0, "proposal": smc.GCD()}
-    ours = smc.sample(lm, ["Lily", "A big"], automaton, **options)  # type: ignore[arg-type]
-    slow = smc.sample(lm, ["Lily", "A big"], automaton, forced_runs=False, **options)  # type: ignore[arg-type]
+    ours = smc.sample(lm, ["Lily", "A big"], automaton, **{"algorithm": "smc", **options})  # type: ignore[arg-type]
+    slow = smc.sample(
+        lm, ["Lily", "A big"], automaton, forced_runs=False, **{"algorithm": "smc", **options}
+    )  # type: ignore[arg-type]
     checked = 0
     for prompt, found, other in zip(("Lily", "A big"), ours, slow, strict=True):
         assert found.diagnostics.forced > 0

@@ -84,7 +84,7 @@ def test_a_captured_step_is_the_eager_one(
         smc.sample(
             stories, ["A story. ", "The "], automaton, budget=[12, 9], particles=6, seed=3,
             proposal=proposal_of(name, stories), execution=way, forced_runs=False,
-            **OPTIONS[algorithm],
+            **{"algorithm": "smc", **OPTIONS[algorithm]},
         )
         for way in ("static", "eager")
     )  # fmt: skip

@@ -96,7 +96,7 @@ def test_the_lookahead_of_the_right_model_is_the_evidence(particles: int) -> Non
     evidence = sum(by_enumeration(lm, PROMPT, texts, 7).values())
     proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
     (found,) = smc.sample(
-        lm, [PROMPT], constraint, budget=7, particles=particles, proposal=proposal
+        lm, [PROMPT], constraint, budget=7, particles=particles, proposal=proposal, algorithm="smc"
     )
     assert math.exp(found.log_evidence) == pytest.approx(evidence, rel=1e-9)
     weights = [sample.log_weight for sample in found.particles]

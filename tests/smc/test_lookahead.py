@@ -109,7 +109,9 @@ def assert_equal_weights(automaton: TokenAutomaton, budget: int, seed: int) -> N
     bigram = table(automaton.vocabulary, seed)
     lm = BigramLM(automaton.vocabulary, bigram)
     proposal = smc.Twisted(Bigram(bigram), exact_top_k=None, defence=0)
-    [found] = smc.sample(lm, [PROMPT], automaton, budget=budget, particles=8, proposal=proposal)
+    [found] = smc.sample(
+        lm, [PROMPT], automaton, budget=budget, particles=8, proposal=proposal, algorithm="smc"
+    )
     evidence = sum(target(lm, PROMPT, automaton, budget).values())
     expected = float(torch.tensor(evidence, dtype=torch.float64).log())
     assert found.complete
@@ -142,6 +144,7 @@ def test_in_no_step_do_weights_differ_forced_runs_included(
         proposal=smc.Twisted(Bigram(bigram), exact_top_k=None, defence=0),
         forced_runs=forced_runs,
         observe=lambda _: lambda seen: weights.extend([seen.log_weight, seen.after.log_weight]),
+        algorithm="smc",
     )  # fmt: skip
     evidence = sum(target(lm, PROMPT, automaton, budget).values())
     for each in weights:
@@ -172,7 +175,14 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
     model = Bigram(table(VOCABULARY, options.pop("seed", 0)))
     proposal = smc.Twisted(model, exact_top_k=None, defence=0, **options)
     [found] = smc.sample(
-        lm, [PROMPT], few_words(), budget=4, particles=32, proposal=proposal, ess_threshold=0
+        lm,
+        [PROMPT],
+        few_words(),
+        budget=4,
+        particles=32,
+        proposal=proposal,
+        ess_threshold=0,
+        algorithm="smc",
     )
     assert found.ess < 32 - 1e-6
 
@@ -345,6 +355,7 @@ def test_numbers_that_are_none_are_refused() -> None:
             budget=4,
             particles=2,
             proposal=smc.Twisted(model),
+            algorithm="smc",
         )
 
 
@@ -377,6 +388,7 @@ def test_what_a_lookahead_refuses_is_refused_before_any_work() -> None:
             budget=4,
             particles=2,
             proposal=proposal,
+            algorithm="smc",
         )
     assert proposal.max_bytes == 100
     assert proposal.memory(few_words(), 4) == 28

@@ -35,7 +35,13 @@ def watched(only: set[int] | None = None, **options: Any):
         return batches[-1][1].append
 
     found = smc.sample(
-        LM, PROMPTS, constraints(), budget=BUDGETS, proposal=smc.GCD(), observe=observe, **options
+        LM,
+        PROMPTS,
+        constraints(),
+        budget=BUDGETS,
+        proposal=smc.GCD(),
+        observe=observe,
+        **{"algorithm": "smc", **options},
     )
     return found, batches
 
@@ -65,7 +71,14 @@ def mass_within(
 def test_looking_on_changes_nothing(algorithm):
     options = {"algorithm": algorithm, "particles": 4, "max_rows": 8}
     found, batches = watched(**options)
-    unseen = smc.sample(LM, PROMPTS, constraints(), budget=BUDGETS, proposal=smc.GCD(), **options)
+    unseen = smc.sample(
+        LM,
+        PROMPTS,
+        constraints(),
+        budget=BUDGETS,
+        proposal=smc.GCD(),
+        **{"algorithm": "smc", **options},
+    )
     assert timeless(found) == timeless(unseen)
     assert sorted(name for names, _ in batches for name in names) == [0, 1, 2]
     assert all(steps for _, steps in batches)

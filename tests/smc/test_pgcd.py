@@ -162,7 +162,13 @@ def assert_equal_weights(
     exactly = partial(lookahead_table, tolerance=0)  # no early stop at changes below 1e-6
     with mock.patch("smc.proposals.tables.lookahead_table", exactly):
         [found] = smc.sample(
-            lm, [PROMPT], automaton, budget=budget, particles=particles, proposal=proposal
+            lm,
+            [PROMPT],
+            automaton,
+            budget=budget,
+            particles=particles,
+            proposal=proposal,
+            algorithm="smc",
         )
     table = exactly(hmm, automaton, budget)
     expected = log_completed(
@@ -215,6 +221,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
         particles=32,
         proposal=proposal,
         ess_threshold=0,
+        algorithm="smc",
     )
     assert found.ess < 32 - 1e-6
 
@@ -290,6 +297,7 @@ def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
             particles=32,
             proposal=proposal,
             ess_threshold=0,
+            algorithm="smc",
         )
         evidence[lookahead] = sum(found.log_evidence for found in posteriors) / 50
     assert evidence["in_time"] > evidence["conditional"] + 0.1
@@ -383,7 +391,7 @@ def test_the_users_own_object_counts(execution: str) -> None:
     proposal = PGCD(never([3, 5]), defence=0)
     smc.sample(
         ToyLM(VOCABULARY, seed=4), [(0,)], few_words(), budget=4, particles=3, proposal=proposal,
-        execution=execution,
+        execution=execution, algorithm="smc",
     )  # fmt: skip
     assert proposal.counts.rows >= proposal.counts.fallbacks > 0
 
@@ -391,10 +399,16 @@ def test_the_users_own_object_counts(execution: str) -> None:
 def test_answers_tell_how_often_the_hmm_had_nothing_to_say() -> None:
     lm, proposal = ToyLM(VOCABULARY, seed=4), PGCD(never([3, 5]), defence=0)
     automata = [few_words(), a_star_b()]
-    found = smc.sample(lm, [(0,), (1,)], automata, budget=4, particles=8, proposal=proposal)
+    found = smc.sample(
+        lm, [(0,), (1,)], automata, budget=4, particles=8, proposal=proposal, algorithm="smc"
+    )
     assert sum(answer.diagnostics.fallbacks for answer in found) == proposal.counts.fallbacks > 0
-    [gcd] = smc.sample(lm, [(0,)], automata[0], budget=4, particles=8, proposal=smc.GCD())
-    [good] = smc.sample(lm, [(0,)], automata[0], budget=4, particles=8, proposal=PGCD(random_hmm()))
+    [gcd] = smc.sample(
+        lm, [(0,)], automata[0], budget=4, particles=8, proposal=smc.GCD(), algorithm="smc"
+    )
+    [good] = smc.sample(
+        lm, [(0,)], automata[0], budget=4, particles=8, proposal=PGCD(random_hmm()), algorithm="smc"
+    )
     assert gcd.diagnostics.fallbacks == good.diagnostics.fallbacks == 0
 
 
@@ -421,10 +435,15 @@ def test_a_batch_is_each_example_alone(exact_top_k: int | None) -> None:
     automata.append(automata[0])
     budgets, prompts = [4, 6, 4, 3], [(0,), (1, 1), (2, 0, 1), (0,)]
     options = {"particles": 8, "proposal": proposal, "seed": 3}
-    together = smc.sample(lm, prompts, automata, budget=budgets, **options)
+    together = smc.sample(lm, prompts, automata, budget=budgets, **{"algorithm": "smc", **options})
     for i, found in enumerate(together):
         [alone] = smc.sample(
-            lm, [prompts[i]], [automata[i]], budget=[budgets[i]], example_ids=[i], **options
+            lm,
+            [prompts[i]],
+            [automata[i]],
+            budget=[budgets[i]],
+            example_ids=[i],
+            **{"algorithm": "smc", **options},
         )
         assert [s.ids for s in found.particles] == [s.ids for s in alone.particles]
         assert found.log_evidence == pytest.approx(alone.log_evidence, abs=1e-10)
@@ -439,7 +458,9 @@ def test_a_long_literal_in_float32() -> None:
     hmm = HMM.random(32, 250, generator=generator, concentration=0.2)
     proposal = PGCD(hmm)
     lm = ToyLM(vocabulary)
-    [found] = smc.sample(lm, [(0,)], automaton, budget=201, particles=4, proposal=proposal)
+    [found] = smc.sample(
+        lm, [(0,)], automaton, budget=201, particles=4, proposal=proposal, algorithm="smc"
+    )
     assert found.complete
     assert found.log_evidence is not None
     assert math.isfinite(found.log_evidence)
@@ -465,6 +486,7 @@ def test_any_number_of_threads_gives_the_same(
                     budget=[4, 6, 5],
                     particles=8,
                     proposal=PGCD(random_hmm(), lookahead=lookahead, exact_top_k=2),
+                    algorithm="smc",
                 )
             )
     finally:
@@ -516,7 +538,9 @@ def test_bad_hmms() -> None:
         (PGCD(hmm, max_bytes=100), r"MiB: .* states of the\s+constraint"),
     ):
         with pytest.raises(ConstraintError, match=message):
-            smc.sample(lm, [(0,)], automaton, budget=4, particles=2, proposal=proposal)
+            smc.sample(
+                lm, [(0,)], automaton, budget=4, particles=2, proposal=proposal, algorithm="smc"
+            )
 
 
 class Untouched(ToyLM):
@@ -544,4 +568,5 @@ def test_what_the_hmm_refuses_is_refused_before_any_work(max_rows: int) -> None:
                 particles=2,
                 proposal=proposal,
                 max_rows=max_rows,
+                algorithm="smc",
             )

@@ -107,8 +107,8 @@ class CountingLM(ToyLM):
 
 def assert_same(lm: Any, *given: Any, ahead: Any, tolerance: float = 1e-9, **options: Any) -> Any:
     """Sample with and without reading ahead; return the result with it."""
-    found = smc.sample(lm, *given, **ahead, **options)
-    expected = smc.sample(lm, *given, read_ahead=0, **options)
+    found = smc.sample(lm, *given, **ahead, **{"algorithm": "smc", **options})
+    expected = smc.sample(lm, *given, read_ahead=0, **{"algorithm": "smc", **options})
     for one, other in zip(found, expected, strict=True):
         assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
         assert [s.finished for s in one.particles] == [s.finished for s in other.particles]
@@ -231,13 +231,15 @@ def test_on_random_languages(words: list[str], ahead: int, particles: int, seed:
 def test_a_right_guess_saves_every_pass_but_one() -> None:
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
     lm = CountingLM(VOCABULARY, seed=2)
-    (alone,) = smc.sample(lm, [[1]], automaton, budget=12, particles=1, proposal=smc.GCD(), seed=4)
+    (alone,) = smc.sample(
+        lm, [[1]], automaton, budget=12, particles=1, proposal=smc.GCD(), seed=4, algorithm="smc"
+    )
     (answer,) = alone.particles
     assert len(answer.ids) > 4
     slow, lm.passes = lm.passes, 0
     (found,) = smc.sample(
         lm, [[1]], automaton, budget=12, particles=1, proposal=smc.GCD(), seed=4,
-        read_ahead=20, drafter=Told(answer.ids),
+        read_ahead=20, drafter=Told(answer.ids), algorithm="smc",
     )  # fmt: skip
     assert slow == alone.diagnostics.lm_calls - 1 > 3
     assert (lm.passes, found.diagnostics.lm_calls) == (1, 2)
@@ -252,6 +254,7 @@ def test_examples_that_land_go_on_alone_until_all_need_a_pass() -> None:
         found = smc.sample(
             lm, [[1], [2], [1, 2], [2, 1]], lift(regex("[ab]{8}"), VOCABULARY), budget=9,
             particles=1, proposal=smc.GCD(), seed=seed, read_ahead=2, drafter=Anything(seed),
+            algorithm="smc",
         )  # fmt: skip
         calls = [each.diagnostics.lm_calls - 1 for each in found]
         assert lm.passes <= max(calls) + 1  # the first may be for a forced run of one example
@@ -320,7 +323,7 @@ def test_nan_matters_where_somebody_lands_on_it() -> None:
             try:
                 (found,) = smc.sample(
                     lm, [[0]], automaton, budget=5, particles=1, proposal=smc.GCD(), seed=seed,
-                    read_ahead=ahead, drafter=Told([1, 1, 1]),
+                    read_ahead=ahead, drafter=Told([1, 1, 1]), algorithm="smc",
                 )  # fmt: skip
                 outcomes.append([s.ids for s in found.particles])
             except FloatingPointError:
@@ -336,7 +339,7 @@ def test_an_observer_sees_what_it_sees_without() -> None:
         steps: list[Any] = []
         smc.sample(
             TOY, **examples(), proposal=smc.GCD(), particles=3, read_ahead=ahead,
-            drafter=Anything(), observe=lambda _, steps=steps: steps.append,
+            drafter=Anything(), algorithm="smc", observe=lambda _, steps=steps: steps.append,
         )  # fmt: skip
         seen.append(steps)
     for one, other in zip(*seen, strict=True):
@@ -458,7 +461,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
     with pytest.raises(ValueError, match=message):
         smc.sample(
             TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=4, particles=1, proposal=smc.GCD(),
-            **options,
+            **{"algorithm": "smc", **options},
         )  # fmt: skip
 
 
@@ -469,7 +472,9 @@ def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
 
     def drafted(lm: Any, **more: Any) -> int:
-        [found] = smc.sample(lm, [[1, 0, 1, 0, 1]], automaton, **options, **more)
+        [found] = smc.sample(
+            lm, [[1, 0, 1, 0, 1]], automaton, **options, **{"algorithm": "smc", **more}
+        )
         return found.diagnostics.drafted
 
     lm = ToyLM(VOCABULARY, seed=2)

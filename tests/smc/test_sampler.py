@@ -38,7 +38,7 @@ def sample(
     lm: smc.LanguageModel = TOY,
     **options: Any,
 ) -> list[smc.Posterior]:
-    defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD()}
+    defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "smc"}
     # As users call it, without the type checks of the tests.
     return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
 

@@ -225,6 +225,7 @@ def test_log_probabilities_that_are_not_numbers():
         ({"lookahead": smc.GCD()}, r"expected lookahead .* got GCD\(\)"),
         ({"algorithm": "best_first", "lookahead": LOOKAHEADS["pgcd"]()}, "leave lookahead out"),
         ({"budget": 1}, "needs at least 2 tokens"),
+        ({"deadline": -1}, "deadline is -1"),
         ({"budget": 2.5}, "budget is 2.5"),
         ({"prompt": ()}, "has no tokens"),
         ({"prompt": (77,)}, "in the prompt, got 77"),
@@ -240,6 +241,41 @@ def test_what_is_refused(options, message):
     given = {"lm": ToyLM(VOCABULARY), "prompt": PROMPT, "constraint": AUTOMATA["few_words"]}
     with pytest.raises(ValueError, match=message):
         smc.search(**{**given, "budget": 5, **options})
+
+
+@pytest.mark.parametrize("lookahead", ["none", "pgcd"])
+@pytest.mark.parametrize("name", list(AUTOMATA))
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_answer_is_found_in_time_and_is_bounded(
+    name: str, beams: int, lookahead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock counts the prefixes that the model reads."""
+    now = [0.0]
+    monkeypatch.setattr(smc.deadlines, "_clock", lambda: now[0])
+
+    class Slow(ToyLM):
+        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+            now[0] += 0.01
+            return super().log_p(tokens)
+
+    lm, automaton, budget = Slow(VOCABULARY, seed=5), AUTOMATA[name], 8
+    truth = ranked(lm, automaton, budget)
+    ways = ["beams"] if lookahead == "pgcd" else ["beams", "best_first"]
+    for algorithm in ways:
+        options = {"budget": budget, "beams": beams, "algorithm": algorithm}
+        options["lookahead"] = LOOKAHEADS[lookahead]()
+        now[0] = 0.0
+        whole = search(lm, automaton, **options)
+        assert whole.stopped is None
+        needed = now[0]
+        for part in (0.0, 0.3, 0.6, 2.0):
+            now[0] = 0.0
+            found = search(lm, automaton, **options, deadline=part * needed)
+            assert found.answers
+            check(found, truth, beams)
+            assert found.read <= whole.read or part == 0.0
+        assert found.stopped is None
+        assert found.answers == whole.answers
 
 
 def test_the_page_runs_on_any_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,12 +82,16 @@ def test_every_answer_is_complete_and_can_be_split(algorithm: str, proposal: str
     automaton = gcd.lift(plan, VOCABULARY)
     budget = automaton.fewest_tokens + 3
     options = {"budget": budget, "particles": 8, "algorithm": algorithm}
-    (posterior,) = smc.sample(TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **options)
+    (posterior,) = smc.sample(
+        TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **{"algorithm": "smc", **options}
+    )
     assert posterior.valid
     assert posterior.complete
     for sample in posterior.particles:
         thought, answer = plan.split(sample.ids, VOCABULARY)
         assert sample.answer == thought + answer
         assert answer in (b"b", b"ab")
-    (local,) = smc.sample(TOY, [PROMPT], automaton, proposal=smc.LCD(), **options)
+    (local,) = smc.sample(
+        TOY, [PROMPT], automaton, proposal=smc.LCD(), **{"algorithm": "smc", **options}
+    )
     assert local.diagnostics.share_finished < 1 or algorithm == "discrete"

@@ -154,7 +154,7 @@ def test_another_call_computes_no_table(built: list[int]) -> None:
                 budget=[4, 5],
                 particles=particles,
                 proposal=proposal,
-                **options,  # type: ignore[arg-type]
+                **{"algorithm": "smc", **options},  # type: ignore[arg-type]
             )
     assert built == [2]
 

@@ -73,7 +73,7 @@ def walk_sums(
             example_ids=ids,
             max_rows=1 << 20,
             draw=draw,
-            **options,  # type: ignore[arg-type]
+            **{"algorithm": "smc", **options},  # type: ignore[arg-type]
         )
 
     mass: dict[bytes, float] = defaultdict(float)

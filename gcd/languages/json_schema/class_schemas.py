@@ -44,6 +44,7 @@ from gcd.languages.json_schema.class_values import (
 from gcd.languages.json_schema.keywords import VALIDATOR
 from gcd.languages.text import class_texts
 from gcd.languages.text.dialects import python, rust
+from gcd.support.optional import missing
 
 # Where the code of pydantic's types is; code from elsewhere in pydantic calls what users gave.
 _OWN = (
@@ -73,18 +74,16 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
         compile_schema: makes the language of a JSON schema, for strings that hold JSON.
 
     Raises:
-        ConstraintError: pydantic isn't installed, or has no JSON schema for a type, such as
-            `Callable`.
+        ConstraintError: pydantic isn't installed (extra `pydantic`), or has no JSON schema for a
+            type, such as `Callable`.
     """
     name = repr(given) if get_origin(given) else getattr(given, "__name__", repr(given))
     try:
         from pydantic import PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter
         from pydantic_core import PydanticOmit, SchemaError
     except ImportError as error:
-        raise ConstraintError(
-            f"the schema is the type {name}, which pydantic would read; `pip install pydantic`, or "
-            "give a JSON schema"
-        ) from error
+        needed = missing("pydantic", "pydantic", f"a schema given as the type {name}")
+        raise ConstraintError(str(needed)) from error
     try:
         if isinstance(given, type) and hasattr(given, "model_json_schema"):
             schema = given.model_json_schema(schema_generator=_generator())

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from experiments.convergence.visited import Visited
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling
 from experiments.distillation.clones import Prefixes, cloned
 from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.top_tokens import TopTokens
+from experiments.studies.convergence.visited import Visited
 from gcd import Vocabulary
 from hmm.inference import log_likelihood
 from hmm.lumping import Lumping

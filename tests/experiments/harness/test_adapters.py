@@ -11,9 +11,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from experiments.harness.adapters import BASE, without_renaming, write_base
 from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, identity_of, load_model
+from experiments.harness.models import (
+    BASE,
+    ROOT,
+    identity_of,
+    load_model,
+    without_renaming,
+    write_base,
+)
 from tests.experiments.toy_model import write_checkpoint
 
 STORIES = str(ROOT / "tests" / "models" / "stories260K")
@@ -74,9 +80,7 @@ def test_what_peft_asks_of_transformers_is_not_told_to_the_user(toy, adapter):
 
 
 def test_one_of_another_model_is_refused_before_loading(adapter, monkeypatch):
-    from experiments.harness import models
-
-    monkeypatch.setattr(models, "AutoModelForCausalLM", None)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM", None)
     with pytest.raises(ValueError, match=r"trained for a toy, and model\.path=.*260K has other"):
         log_p(STORIES, adapter)
 

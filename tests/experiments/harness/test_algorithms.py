@@ -14,7 +14,7 @@ import smc
 from experiments import run as experiment
 from experiments.harness.algorithms import ALGORITHMS, unread
 from experiments.harness.config import DiscreteConfig, SMCConfig
-from experiments.harness.identity import results_config
+from experiments.harness.results import results_config
 from smc import algorithms
 from smc.algorithms import SMC, Discrete
 from smc.testing import ToyLM

@@ -10,7 +10,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from experiments import run as experiment
-from experiments.harness.identity import fingerprint, results_config
+from experiments.harness.results import fingerprint, results_config
 from experiments.tasks import TASKS
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from experiments.harness.json_close import closed, sample
+from experiments.harness.samplers import close_as_json, sample_closing_json
 from smc.observation import Observation
 from smc.testing import ToyLM
 
@@ -42,7 +42,7 @@ def beginnings(draw: st.DrawFn) -> list[int]:
 
 @given(beginnings(), st.integers(2, 12))
 def test_what_is_closed_parses_and_keeps_the_most(ids: list[int], budget: int) -> None:
-    found = closed(ids, JSON, budget)
+    found = close_as_json(ids, JSON, budget)
     assert found is not None
     assert len(found) <= budget
     json.loads(VOCABULARY.decode(found))
@@ -56,8 +56,8 @@ def test_what_is_closed_parses_and_keeps_the_most(ids: list[int], budget: int) -
 
 
 def test_what_is_not_json_stays_as_it_is() -> None:
-    assert closed([0, 2, 8, 8], JSON, 9) is None  # "[{" goes on with a name, not with "1"
-    assert closed([0], JSON, 1) is None  # nothing fits
+    assert close_as_json([0, 2, 8, 8], JSON, 9) is None  # "[{" goes on with a name, not with "1"
+    assert close_as_json([0], JSON, 1) is None  # nothing fits
 
 
 @pytest.mark.parametrize(("algorithm", "particles"), [("smc", 1), ("smc", 5), ("discrete", 1)])
@@ -74,9 +74,13 @@ def test_answers_that_are_finished_stay_and_others_are_closed(
     }
     budgets = [4, 5, 6, 7, 40]
     prompts = [[i] for i in range(5)]
-    found = sample(lm, prompts, [language] * 5, budget=budgets, **options)
-    sample(lm, prompts, [language] * 5, budget=budgets, finished=seen.update, **options)
-    plain = smc.sample(lm, prompts, [language] * 5, budget=budgets, **options)
+    found = sample_closing_json(lm, prompts, [language] * 5, budget=budgets, **options)
+    sample_closing_json(
+        lm, prompts, [language] * 5, budget=budgets, finished=seen.update, **options
+    )
+    plain = smc.sample(
+        lm, prompts, [language] * 5, budget=budgets, **{"algorithm": "smc", **options}
+    )
     assert any(p.dead for p in plain)
     assert [seen[i].answers for i in range(5)] == [p.answers for p in found]
     for one, other, budget in zip(found, plain, budgets, strict=True):
@@ -99,7 +103,7 @@ def test_what_the_filter_kept_last_is_closed_with_its_weights() -> None:
     several = 0
     for example in range(144):
         prompt = [example % 12, example // 12]
-        (found,) = sample(
+        (found,) = sample_closing_json(
             lm, [prompt], [language], budget=[6], particles=2, proposal=smc.LCD(),
             algorithm="discrete", example_ids=[example],
             observe=lambda names: partial(seen.__setitem__, names[0]),
@@ -108,7 +112,7 @@ def test_what_the_filter_kept_last_is_closed_with_its_weights() -> None:
             continue
         last, weights = seen[example], defaultdict[bytes, float](float)
         for ids, n, weight in zip(last.tokens, last.length, last.log_weight.exp(), strict=True):
-            whole = closed(ids[:n].tolist(), JSON, 6)
+            whole = close_as_json(ids[:n].tolist(), JSON, 6)
             assert whole is not None
             weights[VOCABULARY.decode(whole)] += float(weight)
         total = sum(weights.values())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from experiments.harness.algorithms import ALGORITHMS
+from experiments.harness.comparison import WIDTH, on_screen
 from experiments.harness.methods import METHODS
 from experiments.harness.paired import ACCURACY, differences
-from experiments.harness.screen import WIDTH, on_screen
 from experiments.harness.summary import evidence_reference, summarize
 from tests.experiments.harness.test_summary import row
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.harness.summary import as_table, bootstrap, summarize
-from experiments.harness.tables import as_markdown, without_constants
+from experiments.harness.summary import (
+    as_markdown,
+    as_table,
+    bootstrap,
+    summarize,
+    without_constants,
+)
 
 
 def row(

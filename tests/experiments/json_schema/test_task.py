@@ -18,7 +18,7 @@ import gcd
 from experiments import run as experiment
 from experiments.distillation.prompts import SOURCES
 from experiments.harness.config import DataConfig
-from experiments.harness.prompts import PromptError
+from experiments.harness.models import PromptError
 from experiments.harness.records import DataError
 from experiments.json_schema.records import build_prompt, gold, load_records, record_of
 from tests.experiments.toy_model import write_checkpoint

@@ -11,11 +11,10 @@ from hydra import compose, initialize_config_dir
 
 import gcd
 import smc
-from experiments.harness.examples import Example, RecordTask, keys_of, sample_examples
+from experiments.harness.examples import Example, RecordHandler, keys_of, sample_examples
 from experiments.harness.methods import METHODS, hmm_settings
 from experiments.harness.results import ResultStore
-from experiments.harness.summary import as_table, summarize
-from experiments.harness.tables import as_markdown
+from experiments.harness.summary import as_markdown, as_table, summarize
 from experiments.report.directory import write_about
 from experiments.tasks import register
 from gcd.support.files import write_json
@@ -50,7 +49,7 @@ def examples() -> list[Example]:
     ]
 
 
-HANDLING = RecordTask(
+HANDLING = RecordHandler(
     language=lambda record: None,
     prompt=lambda record: "",
     is_correct=lambda record, answer: answer.startswith(b"a"),

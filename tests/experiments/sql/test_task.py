@@ -121,7 +121,7 @@ def test_a_row_says_what_its_answers_are_worth(config):
     """Answers of one posterior: right in another spelling, right but another query, wrong, bad."""
     made = config("run")
     asked = sql.read(made)
-    own = sql.record_task(made, asked, Tokenizer())
+    own = sql.record_handler(made, asked, Tokenizer())
     question = asked.questions.records[1]
     answers = {
         b"select A from T;": 0.4,  # the gold query, as anybody may write it

@@ -9,7 +9,7 @@ import gcd
 from experiments.harness.examples import Example, Trial, row_of, trials_of
 from experiments.tool_calling.answers import Call
 from experiments.tool_calling.records import ToolRecord
-from experiments.tool_calling.task import Request, record_task
+from experiments.tool_calling.task import Request, record_handler
 from smc.posterior import Diagnostics
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
@@ -24,7 +24,7 @@ WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
 OPTIONS = SimpleNamespace(
     max_calls=None, demand="nothing", thinking="none", formats="assert", max_bytes=None
 )
-TASK = record_task(SimpleNamespace(task=OPTIONS), None, Counter())
+TASK = record_handler(SimpleNamespace(task=OPTIONS), None, Counter())
 FOUR = Trial("gcd", "smc", 4)
 
 
@@ -32,7 +32,7 @@ def test_a_limit_beyond_all_answers_does_not_refuse_a_record():
     tool = {"name": "f", "parameters": {"a": {"type": "str", "maxLength": 1 << 20}}}
     record = ToolRecord("8", "Call f.", (tool,), (Call("f", {"a": "x"}),))
     options = SimpleNamespace(**vars(OPTIONS) | {"formats": "ignore", "max_bytes": 300})
-    task = record_task(SimpleNamespace(task=options), None, Counter())
+    task = record_handler(SimpleNamespace(task=options), None, Counter())
     language = task.language(Request(record, "json"))
     assert language.max_bytes == 300
     assert language.accepts(task.gold(Request(record, "json")))
@@ -54,6 +54,8 @@ def made_by_hand(answers: dict[bytes, float], *, complete: bool, share: float, f
         ess=1.0,
         certified=0.5,
         reliability=SimpleNamespace(label="estimated", log_evidence_error=0.1, ess=1.0),
+        budget=SimpleNamespace(removed=0.25),
+        stopped="deadline",
         enumerated=False,
         diagnostics=diagnostics,
         particles=(SimpleNamespace(answer=fragment),),
@@ -70,6 +72,7 @@ def test_a_dead_row_is_wrong_invalid_and_unfinished():
     assert (row["best"], row["best_correct"]) == (None, False)
     assert row["weighted_accuracy"] == 0
     assert row["log_evidence"] is None
+    assert (row["budget_removed"], row["stopped"]) == (0.25, "deadline")
     assert row["unfinished"] == BROKEN.decode()
     assert (row["example"], row["share_finished"]) == ("3:7", 0.0)
     assert row["read"] == 50 - len(EXAMPLE.prompt)

@@ -11,7 +11,7 @@ import gcd
 from experiments.tool_calling.answers import Call, write_answer
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord
-from experiments.tool_calling.task import Request, record_task
+from experiments.tool_calling.task import Request, record_handler
 from experiments.tool_calling.thinking import (
     calls_of,
     check_thinking,
@@ -58,7 +58,7 @@ def test_a_row_is_about_the_calls():
         max_calls=None, demand="nothing", thinking="free", formats="assert", max_bytes=None
     )
     config = SimpleNamespace(task=options, model=SimpleNamespace(prompt="compact"))
-    task = record_task(config, None, Counter())
+    task = record_handler(config, None, Counter())
     request = Request(RECORD, "json")
     gold = task.gold(request)
     assert task.language(request).accepts(gold.encode())

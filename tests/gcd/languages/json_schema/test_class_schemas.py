@@ -523,7 +523,7 @@ def test_a_type_that_pydantic_cannot_read_is_named(monkeypatch: pytest.MonkeyPat
     with pytest.raises(gcd.ConstraintError, match="pydantic cannot read the type"):
         gcd.json_schema(Annotated[int, Field(gt=2.5)])
     monkeypatch.setitem(sys.modules, "pydantic", None)
-    with pytest.raises(gcd.ConstraintError, match="the type Person, which pydantic would read"):
+    with pytest.raises(gcd.ConstraintError, match=r"type Person needs .*\[pydantic\]"):
         gcd.json_schema(Person)
 
 

@@ -1,0 +1,34 @@
+"""A tool call: a valid list of calls within the budget, parsed into Python values."""
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import smc
+
+path = "HuggingFaceTB/SmolLM2-135M-Instruct"
+lm = smc.TransformersLM(
+    AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+)
+tools = [
+    {
+        "name": "get_weather",
+        "description": "Weather forecast for a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    }
+]
+prompt = """Request: Will it rain in Oslo tomorrow?
+Calls:
+[{"name": "get_weather", "arguments": {"city": "Oslo", "days": 1}}]
+Request: The weather in Paris for 5 days, please.
+Calls:
+[{"name": "get_weather", "arguments": {"city": "Paris", "days": 5}}]
+Request: What will the weather be in Rome over the next 3 days?
+Calls:
+"""
+reply = smc.ask(lm, prompt, tools, budget=30, particles=2)
+for call in reply.value:
+    print(call["name"], call["arguments"])
+print("probability:", round(reply.probability, 2))

@@ -1,0 +1,28 @@
+"""JSON by a schema: several finished answers, and the probability of each."""
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import gcd
+import smc
+
+path = "HuggingFaceTB/SmolLM2-135M-Instruct"
+lm = smc.TransformersLM(
+    AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+)
+schema = {
+    "type": "object",
+    "properties": {"item": {"type": "string"}, "price": {"type": "integer", "minimum": 0}},
+    "required": ["item", "price"],
+    "additionalProperties": False,
+}
+prompt = """The red chair costs 20 dollars.
+{"item":"chair","price":20}
+The old table costs 45 dollars.
+"""
+constraint = gcd.lift(gcd.json_schema(schema), lm.vocabulary, literals="canonical")
+(posterior,) = smc.sample(
+    lm, [prompt], constraint, budget=20, particles=3, algorithm="discrete", proposal=smc.GCD()
+)
+for text, probability in zip(posterior.texts, posterior.probabilities, strict=True):
+    print(f"{probability:.2f} {text}")
+print("best:", posterior.best)

@@ -1,0 +1,36 @@
+"""A proposal of your own: draw some tokens more often; the weights correct for it."""
+
+import math
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import gcd
+import smc
+
+
+class Favor(smc.GCD):
+    """GCD that draws the given tokens `factor` times as often."""
+
+    def __init__(self, tokens: list[int], factor: float) -> None:
+        self.tokens, self.factor = tokens, factor
+
+    def guide(self, state, log_p):
+        """Return log g of every token; g must be positive exactly where GCD's mask is."""
+        allowed = state.mask.mask(state.states, state.remaining)
+        log_g = torch.zeros(log_p.shape, dtype=torch.float64)
+        log_g[:, self.tokens] = math.log(self.factor)
+        log_g = log_g.masked_fill(~allowed, -torch.inf)
+        return smc.DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+
+
+path = "HuggingFaceTB/SmolLM2-135M-Instruct"
+lm = smc.TransformersLM(
+    AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+)
+constraint = gcd.lift(gcd.regex(r" (red|green|blue)( and (red|green|blue))?\."), lm.vocabulary)
+for proposal in (smc.GCD(), Favor(lm.encode(" and"), factor=3.0)):
+    (found,) = smc.sample(
+        lm, ["My favorite color is"], constraint, budget=8, particles=16, proposal=proposal
+    )
+    print(type(proposal).__name__, found.majority, f"{found.log_evidence:.2f}")

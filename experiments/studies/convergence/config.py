@@ -1,0 +1,107 @@
+"""This module has the settings of the convergence task, and checks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from experiments.harness.algorithms import algorithms_of, is_discrete
+from experiments.harness.config import Config
+from experiments.harness.methods import METHODS, existing_hmm, method_of, methods_of, needs_hmm
+from experiments.harness.settings import at_least, inside, left_alone, one_of
+
+MOST_PREFIXES = 200_000
+
+
+@dataclass
+class ConvergenceConfig:
+    """Samplers against the exact posterior, by particles and by prefixes read."""
+
+    name: str = "convergence"
+    problems: str | None = None  # a JSON file of own problems; None: the built-in ones
+    methods: list[str] = field(
+        default_factory=lambda: ["lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time"]
+    )
+    algorithms: list[str] = field(
+        default_factory=lambda: ["smc_paper", "smc", "smc_none", "discrete"]
+    )
+    particles: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32, 64, 128, 256])
+    runs: int = 1000  # independent runs of each arm and number of particles, at least
+    draws: int = 16000  # and at least so many particles over all runs
+    max_prefixes: int = MOST_PREFIXES  # of a problem; up to the default
+
+    # The HMM of P-GCD: a checkpoint, or (None) distilled on the spot from free continuations.
+    hmm: str | None = None
+    hmm_for: str = "model"  # one for all prompts; or "problem": one for each prompt
+    hmm_states: int = 1024  # at most
+    hmm_sequences: int = 10000  # for each HMM
+    hmm_length: int = 16  # most tokens of a sequence; less where all budgets are
+
+
+def check(config: DictConfig) -> None:
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    task = config.task
+    for key in ("runs", "draws", "hmm_length", "hmm_sequences"):
+        at_least(f"task.{key}", task[key], 1)
+    at_least("task.hmm_states", task.hmm_states, 2)
+    most = task.max_prefixes
+    inside("task.max_prefixes", most, f"1..{MOST_PREFIXES}", 1 <= most <= MOST_PREFIXES)
+    one_of("task.hmm_for", task.hmm_for, ("model", "problem"))
+    if task.problems is not None and not Path(task.problems).expanduser().is_file():
+        raise ValueError(f"task.problems={task.problems}: there is no such file")
+    _check_methods(config)
+    records = ["data.path", "data.hub", "data.offset"]
+    left_alone(config, Config, records, "+task=convergence reads no records; see task.problems")
+    unread = ["smc.execution", "smc.read_ahead"]
+    left_alone(config, Config, unread, "+task=convergence runs on tables, which have one form")
+    if config.smc.top_p != 1:
+        raise ValueError(
+            f"smc.top_p={config.smc.top_p} changes the target, so there is no exact answer to "
+            "converge to: leave it at 1"
+        )
+    _check_hmm(config)
+    _check_discrete(config)
+
+
+def _check_methods(config: DictConfig) -> None:
+    """Check that every method can be tabulated."""
+    names = [n for n in methods_of(config) if ":" in n or not method_of(n).in_convergence]
+    if names:
+        known = [name for name, method in METHODS.items() if method.in_convergence]
+        raise ValueError(
+            f"task.methods has {', '.join(names)}, which +task=convergence cannot run: it "
+            f"compares {', '.join(known)}"
+        )
+
+
+def _check_discrete(config: DictConfig) -> None:
+    """Check what the discrete filter does otherwise on a tree."""
+    names = [name for name in algorithms_of(config) if is_discrete(name)]
+    methods = [name for name in methods_of(config) if METHODS[name].indicator == "lm"]
+    if names and methods:
+        raise ValueError(
+            f"task.methods has {', '.join(methods)}, which +task=convergence cannot run with "
+            f"task.algorithms={','.join(names)}: all tokens that the constraint forbids are one "
+            "column of its tables, so they would compete as one candidate and not each for itself; "
+            f"leave {', '.join(methods)} out, or give task.algorithms=[smc]"
+        )
+
+
+def _check_hmm(config: DictConfig) -> None:
+    """Check the settings of the HMM, which is the task's own."""
+    task = config.task
+    if task.hmm is not None:
+        existing_hmm("task.hmm", task.hmm)
+        if task.hmm_for == "problem":
+            raise ValueError("task.hmm is one HMM for all problems: leave task.hmm_for=problem out")
+        if not any(map(needs_hmm, methods_of(config))):
+            raise ValueError(
+                f"task.hmm={task.hmm} is for methods that look ahead, and task.methods="
+                f"{methods_of(config)} has none: add pgcd, or leave task.hmm out"
+            )
+    left_alone(config, Config, ["hmm.path"], "+task=convergence takes its HMM from task.hmm=DIR")
+    own = "pgcd, pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact"
+    reason = f"+task=convergence has a method for each ({own})"
+    left_alone(config, Config, ["hmm.exact_top_k", "hmm.lookahead"], reason)

@@ -1,0 +1,161 @@
+"""This module asks the language model once at every prefix of a tree.
+
+Prefixes that end the longest runs are sorted as in a dictionary and read in batches. A batch begins
+with one copy of the prompt; what all its prefixes have in common is read once, the remainder as one
+run for each row, which gives the log-probabilities at every prefix along the run. So a batch costs
+two forward passes, and copies the prompt's cache once, whatever the length of its runs.
+
+What is kept of V log-probabilities are those of the slots, and the mass of all other tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from experiments.studies.convergence.tree import Tree
+from smc.models.protocol import LanguageModel, Rows
+
+
+class Evaluator:
+    """An evaluator fills a tree with the log-probabilities of a language model after one prompt.
+
+    Args:
+        prompt: token ids.
+        ids: the restricted tokens in the model's vocabulary.
+        temperature: that of p_lm.
+        max_rows: runs in one batch.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        prompt: Sequence[int],
+        ids: Int64[np.ndarray, "tokens"],
+        *,
+        temperature: float = 1.0,
+        max_rows: int = 128,
+    ) -> None:
+        self.lm = lm
+        self.prompt = tuple(prompt)
+        self.ids = torch.from_numpy(ids)
+        self.temperature = temperature
+        self.max_rows = max_rows
+
+    @torch.inference_mode()
+    def __call__(
+        self, tree: Tree, nodes: Int64[Tensor, "n"], progress: Callable[[int], object] | None = None
+    ) -> None:
+        """Asks at these nodes (that have not ended), where nobody has asked before.
+
+        Raises:
+            FloatingPointError: the model's log-probabilities are not numbers.
+        """
+        wanted = torch.zeros(tree.num_nodes, dtype=torch.bool)
+        wanted[nodes] = True
+        wanted &= ~tree.known & (tree["text"] < 0)
+        if not bool(wanted.any()):
+            return
+        # A prefix with a wanted one right behind it is read on the way to that.
+        inner = torch.zeros_like(wanted)
+        inner[tree["parent"][wanted].clamp(min=0)] = True
+        ends = (wanted & ~inner).nonzero().squeeze(1)
+        paths = tree.paths(ends)
+        if paths.shape[1] > 1:
+            paths = paths[np.lexsort(tree.tokens(paths).numpy().T[::-1])]
+        for some in paths.split(self.max_rows):
+            before = int(tree.known.sum())
+            self._batch(tree, wanted, some)
+            if progress is not None:
+                progress(int(tree.known.sum()) - before)
+
+    def _batch(self, tree: Tree, wanted: Tensor, nodes: Int64[Tensor, "R T1"]) -> None:
+        """Reads runs along these paths from the root, and keeps what was wanted on the way."""
+        lengths = (nodes >= 0).sum(dim=1) - 1
+        longest = int(lengths.max())
+        tokens = tree.tokens(nodes[:, : longest + 1])
+        rows, log_p = self.lm.prefill([self.prompt])
+        self._keep(tree, wanted, nodes[:1, 0], log_p)
+        common = 0
+        while common < int(lengths.min()) and bool((tokens[:, common] == tokens[0, common]).all()):
+            common += 1
+        full = self.ids[tokens.clamp(min=0)].to(self.lm.device)
+        if common:
+            log_p = self._extend(rows, full[:1, :common], torch.tensor([common]))
+            self._keep(tree, wanted, nodes[0, 1 : common + 1], log_p[0])
+        ahead = (lengths > common).nonzero().squeeze(1)
+        if not len(ahead):
+            return
+        rows.reorder(torch.zeros(len(ahead), dtype=torch.int64, device=self.lm.device))
+        log_p = self._extend(rows, full[ahead, common:longest], lengths[ahead] - common)
+        for t in range(common + 1, longest + 1):
+            there = (lengths[ahead] >= t).nonzero().squeeze(1)
+            self._keep(tree, wanted, nodes[ahead[there], t], log_p[there, t - common - 1])
+
+    def _extend(self, rows: Rows, runs: Tensor, lengths: Tensor) -> Tensor:
+        return rows.extend(runs, lengths.to(runs.device))
+
+    def _keep(self, tree: Tree, wanted: Tensor, nodes: Int64[Tensor, "R"], log_p: Tensor) -> None:
+        """Keeps rows of log-probabilities over the whole vocabulary; equal nodes hold equal rows.
+
+        Of rows for one node the first counts.
+        """
+        nodes, row = map(torch.from_numpy, np.unique(nodes.numpy(), return_index=True))
+        due = wanted[nodes] & ~tree.known[nodes]
+        nodes, row = nodes[due], row[due]
+        if not len(nodes):
+            return
+        log_p = log_p[row.to(log_p.device)].double()
+        if self.temperature != 1:
+            log_p = (log_p / self.temperature).log_softmax(dim=1)
+        refuse_nan(log_p)
+        small = log_p[:, self.ids.to(log_p.device)].cpu()
+        slots = tree.rows(nodes)
+        inside = slots >= 0
+        values = small.gather(1, tree["token"][slots.clamp(min=0)])
+        tree["log_p"][slots[inside]] = values[inside]
+        total = values.masked_fill(~inside, -torch.inf).logsumexp(dim=1).exp().clamp(max=1)
+        tree["log_other"][nodes] = torch.log1p(-total)
+
+
+def refuse_nan(log_p: Tensor) -> None:
+    """Raise `FloatingPointError` if some of these log-probabilities are not numbers."""
+    if bool(log_p.isnan().any()):
+        raise FloatingPointError(
+            "the language model returned log-probabilities that are not numbers (NaN); "
+            "its weights or its dtype are at fault: try float32 or bfloat16"
+        )
+
+
+def save_values(tree: Tree, path: Path) -> None:
+    """Write what the language model said within the budget, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".part.npz")
+    log_other = tree["log_other"][: tree.num_exact]
+    np.savez_compressed(partial, log_p=_exact_log_p(tree).numpy(), log_other=log_other.numpy())
+    partial.replace(path)
+
+
+def load_values(tree: Tree, path: Path) -> bool:
+    """Take in what `save_values` wrote; False if it is not there, or belongs to another tree."""
+    if not path.is_file():
+        return False
+    with np.load(path) as saved:
+        log_p, log_other = (torch.from_numpy(saved[name]) for name in ("log_p", "log_other"))
+    exact = _exact_log_p(tree)
+    if log_p.shape != exact.shape or len(log_other) != tree.num_exact:
+        return False
+    exact[:] = log_p
+    tree["log_other"][: tree.num_exact] = log_other
+    return True
+
+
+def _exact_log_p(tree: Tree) -> Float64[Tensor, "slots"]:
+    """The part of `log_p` that belongs to the tree within the budget."""
+    last = tree.num_exact - 1
+    return tree["log_p"][: int(tree["start"][last] + tree["width"][last])]

@@ -1,0 +1,108 @@
+"""This module computes what is exactly true of a problem, in one pass over its tree.
+
+With log p at every prefix, the probability of a token sequence is a product along a path, that of a
+text the sum over its spellings, and their total the evidence:
+
+    p_lm(C within n) = sum over ended x of p_lm(x),     posterior(y) = sum over spellings x of y
+                                                                        p_lm(x) / p_lm(C within n)
+
+A proposal's single sample is drawn by another product along the path, of q(v) = p_lm(v) g(v) / Z.
+Its law over texts follows without sampling; what is missing to one is the chance of no answer.
+
+**Distance.** "No answer" is an outcome of posterior probability zero, so the total variation
+between a law over answers and the posterior is half of (sum of absolute differences + missing
+mass): 1 for a method that never answers. An exact sampler of N draws has a distance too, that of N
+draws from their own law; its expectation is a sum of mean absolute deviations of binomials, each in
+closed form (de Moivre 1730): with k = floor(N p) + 1,
+
+    E|X - N p| = 2 k (1 - p) P(X = k),      X ~ Binomial(N, p)
+
+Cost: O(slots of the tree).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from experiments.studies.convergence.tree import Tree
+from smc.competition import sums_by
+
+
+class Exact(NamedTuple):
+    """The exact answer to a problem.
+
+    Attributes:
+        log_evidence: log p_lm(C within n).
+        posterior: probability of each text given that.
+    """
+
+    log_evidence: float
+    posterior: Float64[Tensor, "texts"]
+
+
+class Law(NamedTuple):
+    """The distribution of one sample over the texts.
+
+    Attributes:
+        probabilities: of each text; what is missing to one is "no answer".
+        share_valid: their sum.
+        total_variation: to the posterior.
+    """
+
+    probabilities: Float64[Tensor, "texts"]
+    share_valid: float
+    total_variation: float
+
+
+def exact(tree: Tree) -> Exact:
+    """Compute the evidence of a problem and its exact posterior.
+
+    Raises:
+        ValueError: no text has positive probability under the model.
+    """
+    log_law = log_sum_of_paths(tree, tree["log_p"])
+    log_evidence = float(log_law.logsumexp(dim=0))
+    if log_evidence == -np.inf:
+        raise ValueError(
+            "the language model gives no answer any probability within the budget, so there is "
+            "nothing to sample; give other strings, or another prompt"
+        )
+    return Exact(log_evidence, (log_law - log_evidence).exp())
+
+
+def total_variation(
+    laws: Float64[np.ndarray, "*B K"], exact: Float64[np.ndarray, "K"]
+) -> Float64[np.ndarray, "*B"]:
+    """Compute the total variation of each law to an exact distribution.
+
+    What a law lacks to one is the probability of "no answer", an outcome that is never right.
+    """
+    missing = np.maximum(0.0, 1.0 - laws.sum(axis=-1))
+    return np.asarray(0.5 * (np.abs(laws - exact).sum(axis=-1) + missing))
+
+
+def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
+    """Compute the mean total variation of `draws` exact draws to the law they are drawn from."""
+    from scipy import stats  # a third of a second, which the command line need not wait for
+
+    p = posterior.numpy()
+    p = p[(p > 0) & (p < 1)]
+    k = np.floor(draws * p) + 1
+    deviations = 2 * k * (1 - p) * stats.binom.pmf(k, draws, p)
+    return float(deviations.sum()) / (2 * draws)
+
+
+def log_sum_of_paths(tree: Tree, log_step: Float64[Tensor, "slots"]) -> Float64[Tensor, "texts"]:
+    """Compute for each text log of the sum over its spellings of the product of steps."""
+    total = torch.zeros(tree.num_exact, dtype=torch.float64)
+    parent, slot = tree["parent"], tree["slot"]
+    for first, end in tree.levels()[1:]:
+        total[first:end] = total[parent[first:end]] + log_step[slot[first:end]]
+    text = tree["text"][: tree.num_exact]
+    ended = text >= 0
+    return sums_by(total[ended], text[ended], len(tree.texts))

@@ -1,0 +1,156 @@
+"""This module draws total variation against particles and prefixes read.
+
+There is a panel for each problem, and a figure of the medians over problems. Methods have colours
+and markers, algorithms styles of lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from experiments.harness.algorithms import Arm
+from experiments.harness.figures import legend_of, log_axis, plain
+from experiments.harness.summary import grouped
+from experiments.studies.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
+
+_LEAST = 1e-5  # what is closer than that is drawn there
+_NOTHING = 0.5  # where no prefix is read, on an axis that has no zero
+_EXACT = "exact sampler, as many draws"
+LABELS = {"particles": "particles", "read": "prefixes read a run"}
+"""What panels are drawn against: columns of estimates, and how they are called."""
+_FEW = 8  # so many intervals can be told apart in one panel
+
+
+def plot_medians(reports: Sequence[Report], path: Path) -> None:
+    """Draw medians over problems: the total variation against particles, and against reads."""
+    arms = arms_of(reports)
+    figure = Figure(figsize=(12, 6.2), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, key in zip(axes, ("particles", "read"), strict=True):
+        axis.axhline(GOAL, color="0.85", linewidth=4, zorder=0)
+        for arm in arms:
+            points = _medians(reports, arm)
+            x = [max(_NOTHING, point[key]) for point in points]
+            y = [max(_LEAST, point["tv"]) for point in points]
+            axis.plot(x, y, **arm.style, markersize=4, linewidth=1.2)
+        _distances(axis)
+        plain(axis)
+    axes[0].set_ylabel("total variation, median over problems")
+    axes[0].set_xlabel("particles")
+    _particles_axis(axes[0], reports)
+    axes[1].set_xlabel("prefixes read a run, median over problems")
+    log_axis(axes[1])
+    _legend(figure, arms, exact=False)
+    figure.savefig(path, dpi=130)
+
+
+def _medians(reports: Sequence[Report], arm: Arm) -> list[dict[str, float]]:
+    """Medians over problems, by particles."""
+    every = (e for report in reports for e in estimates_of(report, arm))
+    return [
+        {"particles": n, "read": median(e["read"] for e in own), "tv": median(map(tv_of, own))}
+        for n, own in sorted(grouped(every, itemgetter("particles")).items())
+    ]
+
+
+def _particles_axis(axis: Any, reports: Sequence[Report]) -> None:
+    counts = sorted({e["particles"] for report in reports for e in report["estimates"]})
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(FixedLocator(counts if len(counts) < 6 else counts[::2]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _distances(axis: Any) -> None:
+    """The axis of total variations."""
+    axis.set_yscale("log")
+    axis.set_ylim(_LEAST * 0.7, 1.3)
+    axis.yaxis.set_major_locator(FixedLocator([10.0**k for k in range(-5, 1)]))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Any, arms: Sequence[Arm], *, exact: bool) -> None:
+    handles = legend_of(arms, size=5)
+    if exact:
+        handles.append(Line2D([], [], color="0.6", linewidth=2.5, label=_EXACT))
+    handles.append(Line2D([], [], color="0.85", linewidth=5, label=f"total variation of {GOAL}"))
+    columns = min(len(handles), max(2, int(figure.get_figwidth() / 2.2)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def plot_panels(reports: Sequence[Report], path: Path, key: str) -> None:
+    """Draw the total variation of the law of one answer, a panel for each problem.
+
+    Args:
+        reports: one for each problem.
+        key: a column of `LABELS`, against which it is drawn.
+    """
+    columns = min(5, len(reports))
+    lines = math.ceil(len(reports) / columns)
+    size = (1.2 + 3.0 * columns, 1.3 + 2.9 * lines)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    arms = arms_of(reports)
+    for axis in axes.flat[len(reports) :]:
+        axis.set_visible(False)
+    for place, (axis, report) in enumerate(zip(axes.flat, reports, strict=False)):
+        _panel(axis, report, arms, key)
+        if key == "particles":
+            _particles_axis(axis, reports)
+        else:
+            log_axis(axis)
+        axis.set_title(_title(report["name"]), fontsize=10)
+        if place + columns >= len(reports):
+            axis.set_xlabel(LABELS[key])
+        if place % columns == 0:
+            axis.set_ylabel("total variation")
+    _legend(figure, arms, exact=True)
+    figure.savefig(path, dpi=130)
+
+
+def _title(name: str) -> str:
+    """A problem's name as it is: not as a formula, nor wider than its panel."""
+    return (name if len(name) <= 40 else name[:39] + "…").replace("$", r"\$")
+
+
+def _panel(axis: Any, report: Report, arms: Sequence[Arm], key: str) -> None:
+    axis.axhline(GOAL, color="0.85", linewidth=4, zorder=0)
+    for arm in arms:
+        rows = estimates_of(report, arm)
+        x = [max(_NOTHING, e[key]) if key == "read" else e[key] for e in rows]
+        axis.plot(
+            x,
+            [max(_LEAST, tv_of(e)) for e in rows],
+            **arm.style,
+            markersize=4 if len(arms) <= _FEW else 3,
+            linewidth=1.2 if len(arms) <= _FEW else 0.9,
+        )
+        if key == "particles" and len(arms) <= _FEW:
+            axis.fill_between(
+                x,
+                [max(_LEAST, e["tv_low"] if e["tv_exact"] is None else tv_of(e)) for e in rows],
+                [max(_LEAST, e["tv_high"] if e["tv_exact"] is None else tv_of(e)) for e in rows],
+                color=arm.style["color"],
+                alpha=0.15,
+                linewidth=0,
+            )
+    exact = {"color": "0.6", "linewidth": 2.5, "alpha": 0.7, "zorder": 0}
+    if key == "particles":
+        floors = {e["particles"]: e["exact_sampler_tv"] for e in report["estimates"]}
+        axis.plot(sorted(floors), [max(_LEAST, floors[n]) for n in sorted(floors)], **exact)
+    else:
+        # Prefixes are no draws: the floor of the most draws that any point has.
+        floor = min(e["exact_sampler_tv"] for e in report["estimates"])
+        axis.axhline(max(_LEAST, floor), **exact)
+    _distances(axis)
+    plain(axis)

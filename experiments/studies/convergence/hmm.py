@@ -1,0 +1,180 @@
+"""This module distils the HMM of the convergence task on the spot, or loads one that is given.
+
+By default each language model has one, for all of its problems: it is sampled freely from their
+prompts, without any constraint, for as many tokens as the budgets ask for (`visited`), and the
+prefixes that it came by become states (`clones`). So it is a model of answers that never saw a
+constraint, nor knows which of the prompts it is after: a minute of work. `task.hmm_for=problem`
+makes one for each prompt instead. They lie in `runs/convergence-hmm-<fingerprint>`, shared by all
+runs that ask for the same ones; one that is interrupted is begun again.
+
+Beside it stand a unigram, a bigram (of the same continuations) and the language model, all on
+further continuations that none of them has seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from filelock import FileLock
+
+from experiments.distillation.baselines import compare
+from experiments.distillation.clones import cloned
+from experiments.distillation.data import Sequences
+from experiments.distillation.training import Worker, mean_log_likelihood
+from experiments.harness.processes import bar
+from experiments.harness.results import derived_seed, fingerprint
+from experiments.studies.convergence.visited import MOST_BYTES, Visited, visit
+from gcd.tokens.vocabulary import Vocabulary
+from hmm.checkpoint import load, save
+from hmm.model import HMM
+from smc.models.protocol import LanguageModel
+from smc.models.transformers_lm import TransformersLM
+
+_HELD_OUT = 0.1
+"""Continuations that only the comparison sees, as a share of those that the HMM is made of."""
+
+
+class Distilled(NamedTuple):
+    """An HMM and what is known of it.
+
+    Attributes:
+        hmm: float32.
+        note: where it comes from, and how good it is, in words.
+        nats: held-out log-likelihood a token of the HMM and of others; empty if unknown.
+    """
+
+    hmm: HMM
+    note: str
+    nats: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The settings that determine a distilled HMM.
+
+    Attributes:
+        states: at most.
+        sequences: to sample, beside those to be held out.
+        length: most tokens of each.
+        temperature: of the language model.
+        seed: of everything.
+    """
+
+    states: int
+    sequences: int
+    length: int
+    temperature: float
+    seed: int
+
+
+def with_own_ends(lm: TransformersLM) -> TransformersLM:
+    """Give the model with the EOS ids that it has itself, whatever a problem says."""
+    return TransformersLM(lm.model, lm.tokenizer)
+
+
+def given(directory: str, vocabulary: Vocabulary) -> Distilled:
+    """Load the HMM of a checkpoint.
+
+    Raises:
+        ValueError: there is none, or it is for another vocabulary (both are named).
+    """
+    try:
+        hmm = load(Path(directory).expanduser(), vocabulary=vocabulary).hmm
+    except ValueError as error:
+        raise ValueError(f"task.hmm={directory}: {error}") from error
+    hmm = hmm.to(dtype=torch.float32)
+    return Distilled(hmm, f"HMM of {hmm.num_states} states from {directory}", {})
+
+
+def distil(
+    lm: LanguageModel,
+    model: dict[str, Any],
+    prompts: Sequence[Sequence[int]],
+    recipe: Recipe,
+    parent: Path,
+) -> Distilled:
+    """Make the HMM of these prompts, or find it where it was made before.
+
+    Args:
+        lm: the language model, with its own EOS ids.
+        model: what tells it from others.
+        prompts: token ids.
+        recipe: what else determines the result.
+        parent: where the directory of the HMM lies.
+    """
+    distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda p: (len(p), p))
+    identity = {"model": model, "prompts": distinct, **dataclasses.asdict(recipe)}
+    directory = parent / f"convergence-hmm-{fingerprint(identity | {'made_of': 'clones'})}"
+    directory.mkdir(parents=True, exist_ok=True)
+    with FileLock(directory / ".lock"):  # runs side by side make it once
+        if not (directory / "hmm").is_dir():
+            hmm, nats = _made(lm, distinct, recipe)
+            # Renamed when it is whole: what a killed run leaves is not taken for an HMM.
+            partial = directory / "hmm.part"
+            save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
+            partial.replace(directory / "hmm")
+    found = load(directory / "hmm", vocabulary=lm.vocabulary)
+    nats = found.config["held_out"]
+    note = (
+        f"HMM of {found.hmm.num_states} states, distilled from {recipe.sequences} free "
+        f"continuations of {len(distinct)} prompts, at most {recipe.length} tokens each; held out: "
+        + ", ".join(f"{name} {value:.3f}" for name, value in nats.items())
+        + " nats a token (the language model reads the prompt, the others do not)"
+    )
+    return Distilled(found.hmm, note, nats)
+
+
+def _made(
+    lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe
+) -> tuple[HMM, dict[str, float]]:
+    """Clones of the prefixes that continuations come by, and how well they do on others."""
+    visited = _continued(lm, prompts, recipe, recipe.sequences, "visited")
+    hmm = cloned(visited, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
+    training = visited.sequences()
+    del visited
+    some = max(len(prompts), round(_HELD_OUT * recipe.sequences))
+    held_out = _continued(lm, prompts, recipe, some, "held out").sequences()
+    return hmm, _nats(hmm, training, held_out)
+
+
+def _continued(
+    lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe, count: int, name: str
+) -> Visited:
+    """So many continuations of all prompts together, an equal share of each."""
+    parts: list[Visited] = []
+    with bar(count * recipe.length, f"free continuations, {name}", "token", 0) as shown:
+        for number, prompt in enumerate(prompts):
+            share = len(range(number, count, len(prompts)))
+            seed = derived_seed(name, recipe.seed, prompt)
+            u = torch.rand(
+                share,
+                recipe.length,
+                dtype=torch.float64,
+                generator=torch.Generator().manual_seed(seed),
+            )
+            part = visit(
+                lm,
+                prompt,
+                u,
+                temperature=recipe.temperature,
+                most_bytes=MOST_BYTES - sum(part.log_p.nbytes for part in parts),
+                progress=shown.update,
+            )
+            parts.append(part)
+    return Visited.joined(parts)
+
+
+def _nats(hmm: HMM, training: Sequences, held_out: Sequences) -> dict[str, float]:
+    """Held-out log-likelihood a token."""
+    baselines = compare(training, held_out, hmm.num_tokens)
+    here = Worker(Path(), torch.device("cpu"))
+    return {
+        "unigram": baselines.unigram,
+        "bigram": baselines.bigram,
+        "HMM": mean_log_likelihood(hmm, held_out, 128, here),
+        "language model": float(held_out.log_likelihood.sum()) / held_out.num_tokens,
+    }

@@ -1,0 +1,63 @@
+"""This module puts the methods that are compared on a tree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from omegaconf import DictConfig
+
+from experiments.harness.config import HMMConfig
+from experiments.harness.methods import METHODS, hmm_settings
+from experiments.studies.convergence.exact import Exact, Law, log_sum_of_paths, total_variation
+from experiments.studies.convergence.problems import Prepared
+from experiments.studies.convergence.sampler import TreeProposal, tabulate
+from experiments.studies.convergence.tree import Tree
+from hmm.model import HMM
+
+
+def settings_of(config: DictConfig) -> HMMConfig:
+    """Give the settings `hmm.*`, with the lookahead of a model that the HMM resembles.
+
+    The HMM here is made of the very prompts' continuations, so "conditional" is the lookahead of
+    every method that does not fix one.
+    """
+    return replace(hmm_settings(config), lookahead="conditional")
+
+
+def on_tree(
+    method: str, prepared: Prepared, tree: Tree, hmm: HMM | None, settings: HMMConfig
+) -> TreeProposal:
+    """Make the proposal of a method on a tree, asked at every prefix, with the restricted HMM.
+
+    Raises:
+        ValueError: the proposal draws tokens that GCD forbids, as no entry of `METHODS` may that
+            has no indicator.
+    """
+    entry = METHODS[method]
+    if entry.indicator is not None:
+        return TreeProposal(tree, entry.indicator)
+    restricted = prepared.restriction.hmm(hmm) if hmm is not None and entry.needs_hmm else None
+    proposal = entry.proposal(settings, restricted)
+    try:
+        return TreeProposal(tree, tabulate(proposal, tree), potential=proposal.potential)
+    except ValueError as error:
+        raise ValueError(f"the method {method} cannot be tabulated: {error}") from error
+
+
+@torch.inference_mode()
+def law_of_sample(proposal: TreeProposal, exact: Exact) -> Law:
+    """Compute the exact law of a single sample, from the proposal's own q at every prefix."""
+    tree = proposal.tree
+    log_q = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
+    inner = (tree["text"][: tree.num_exact] < 0).nonzero().squeeze(1)
+    for nodes in inner.split(4096):
+        log_p = tree.log_p(nodes)
+        guide = proposal.guide(proposal.state(nodes), log_p)
+        slots = tree.rows(nodes)
+        inside = slots >= 0
+        steps = (log_p + guide.log_g)[:, :-1] - guide.log_z.unsqueeze(1)
+        log_q[slots[inside]] = steps[inside]
+    probabilities = log_sum_of_paths(tree, log_q).exp()
+    distance = total_variation(probabilities.numpy(), exact.posterior.numpy())
+    return Law(probabilities, min(1.0, float(probabilities.sum())), float(distance))

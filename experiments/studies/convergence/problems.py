@@ -1,0 +1,318 @@
+"""This module reads problems, and refuses those that cannot be answered exactly.
+
+A problem is a prompt, a constraint and a budget; own ones come from a JSON file, a list of
+
+    {"prompt": "…" or [ids], "budget": n, "strings": ["…", …], "eos_ids": [ids], "name": "…"}
+    {"prompt": "…" or [ids], "budget": n, "regex": "…" or ["…", …], "note": "…"}
+
+`docs/convergence.md` says what they mean. Infinitely many texts may match a pattern, as the budget
+bounds them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import and_
+from pathlib import Path
+from typing import Any
+
+import gcd
+import smc
+from experiments.studies.convergence.tree import Restriction, Tree, count_prefixes
+
+_REQUIRED = ("prompt", "budget")
+_ANSWERS = ("strings", "regex")
+_KEYS = (*_REQUIRED, *_ANSWERS, "eos_ids", "name", "note")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked of a model; nothing of it depends on the model but the meaning of ids.
+
+    Attributes:
+        name: of the problem, unlike those of the others.
+        prompt: text, or token ids.
+        language: the constraint.
+        budget: most tokens, EOS included.
+        strings: the answers in the order wanted; None: in the order of their bytes.
+        eos_ids: what ends a text; None: what the model says.
+        note: what is being asked, in words.
+    """
+
+    name: str
+    prompt: str | tuple[int, ...]
+    language: gcd.Automaton
+    budget: int
+    strings: tuple[str, ...] | None = None
+    eos_ids: tuple[int, ...] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A problem made ready for a model.
+
+    Attributes:
+        problem: what was asked.
+        lm: the model, with the problem's EOS ids.
+        prompt: token ids.
+        constraint: the language over the model's tokens.
+        restriction: the same over the tokens that matter.
+        prefixes: size of the tree.
+    """
+
+    problem: Problem
+    lm: smc.TransformersLM
+    prompt: tuple[int, ...]
+    constraint: gcd.TokenAutomaton
+    restriction: Restriction
+    prefixes: int
+
+    def tree(self) -> Tree:
+        """Make the tree of all prefixes within the budget."""
+        strings = self.problem.strings
+        texts = None if strings is None else [text.encode() for text in strings]
+        return Tree(self.restriction.automaton, self.problem.budget, texts)
+
+
+def read_problems(path: str | Path) -> list[Problem]:
+    """Read a file of own problems.
+
+    Raises:
+        ValueError: for anything that is not of the form above, naming the problem and the value.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"task.problems={path}: there is no such file")
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"task.problems={path}: not JSON in UTF-8: {error}") from None
+    if not isinstance(content, list) or not content:
+        what = "an empty list" if content == [] else type(content).__name__
+        raise ValueError(
+            f"task.problems={path}: a list of problems is wanted, got {what}; give "
+            '[{"prompt": …, "budget": …, "strings": […]}, …], or regex in place of strings'
+        )
+    problems = [_read(entry, i, f"{path}, problem {i}") for i, entry in enumerate(content)]
+    names = [problem.name for problem in problems]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"task.problems={path}: the name {twice[0]!r} is given twice")
+    return problems
+
+
+def _read(entry: Any, number: int, where: str) -> Problem:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} is {_short(entry)}; give an object with {', '.join(_KEYS)}")
+    unknown = sorted(entry.keys() - set(_KEYS))
+    if unknown:
+        raise ValueError(f"{where} has the unknown key {unknown[0]!r}; known are {_list(_KEYS)}")
+    missing = [key for key in _REQUIRED if key not in entry]
+    if missing:
+        raise ValueError(
+            f"{where} lacks {missing[0]!r}; needed are {_list(_REQUIRED)}, and strings or regex"
+        )
+    values = {"name": str(number), "note": "", "eos_ids": None, **entry}
+    for key, holds, wanted in _CHECKS:
+        if not holds(values[key]):
+            raise ValueError(f"{where}: {key} is {_short(values[key])}; {wanted}")
+    language, strings = _answers(entry, where)
+    prompt, eos_ids = (
+        tuple(value) if isinstance(value, list) else value
+        for value in (values["prompt"], values["eos_ids"] and sorted(set(values["eos_ids"])))
+    )
+    return Problem(
+        values["name"], prompt, language, values["budget"], strings, eos_ids, values["note"]
+    )
+
+
+def _answers(entry: dict[str, Any], where: str) -> tuple[gcd.Automaton, tuple[str, ...] | None]:
+    """The constraint, and the answers in the order wanted where they are given one by one."""
+    given = [key for key in _ANSWERS if key in entry]
+    if len(given) != 1:
+        what = "has both 'strings' and 'regex'" if given else "lacks 'strings' or 'regex'"
+        raise ValueError(
+            f"{where} {what}; give exactly one of them: strings, a list of texts, or regex, a "
+            "pattern or a list of patterns that all must match"
+        )
+    if given == ["regex"]:
+        return _matching(entry["regex"], where), None
+    strings = _strings(entry["strings"], where)
+    return gcd.choice(strings), strings
+
+
+def _matching(value: Any, where: str) -> gcd.Automaton:
+    """The texts that match a pattern, or all of several."""
+    patterns = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(patterns, list)
+        or not patterns
+        or not all(isinstance(pattern, str) for pattern in patterns)
+    ):
+        raise ValueError(
+            f"{where}: regex is {_short(value)}; give a pattern, or a list of patterns that all "
+            "must match"
+        )
+    languages = []
+    for pattern in patterns:
+        try:
+            languages.append(gcd.regex(pattern))
+        except gcd.ConstraintError as error:
+            raise ValueError(f"{where}: regex has {_short(pattern)}: {error}") from error
+    try:
+        language = reduce(and_, languages)
+    except gcd.ConstraintError as error:
+        raise ValueError(f"{where}: regex is {_short(value)}: {error}") from error
+    if language.is_empty:
+        raise ValueError(
+            f"{where}: regex is {_short(value)}, which no text matches; give a pattern that some "
+            "text matches, and several only if a text can match all of them"
+        )
+    return language
+
+
+def _strings(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{where}: strings is {_short(value)}; give a list of at least one text")
+    for text in value:
+        if not isinstance(text, str):
+            raise ValueError(f"{where}: strings holds {_short(text)}, which is not text")
+        if not _is_utf8(text):
+            raise ValueError(
+                f"{where}: strings holds {_short(text)}, which cannot be written in UTF-8; leave "
+                "lone surrogates out"
+            )
+    twice = [text for text, count in Counter(value).items() if count > 1]
+    if twice:
+        raise ValueError(f"{where}: strings holds {_short(twice[0])} twice; give each once")
+    return tuple(value)
+
+
+@lru_cache(maxsize=4)
+def vocabulary_of(tokenizer: Any, size: int, eos_ids: tuple[int, ...]) -> gcd.Vocabulary:
+    """Read a tokenizer's vocabulary, with these ends of a text; problems share theirs."""
+    return gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=eos_ids)
+
+
+def prepare(
+    problem: Problem, lm: smc.TransformersLM, tokenizer: Any, most_prefixes: int
+) -> Prepared:
+    """Make a problem ready, or refuse it, without asking the language model anything.
+
+    Raises:
+        ValueError: the budget is too short for every answer, no answer can be written with the
+            tokens there are, EOS ids or prompt ids that the vocabulary has not, a prompt too long
+            for the context; or a tree that is too large, with its size.
+    """
+    where = f"problem {problem.name!r}"
+    try:
+        size = lm.vocabulary.size
+        eos_ids = lm.vocabulary.eos_ids if problem.eos_ids is None else problem.eos_ids
+        ended = lm
+        if tuple(eos_ids) != tuple(lm.vocabulary.eos_ids):
+            outside = [token for token in eos_ids if token >= size]
+            if outside:
+                raise ValueError(
+                    f"eos_ids has {outside[0]}, but the model's ids are 0 to {size - 1}"
+                )
+            vocabulary = vocabulary_of(tokenizer, size, tuple(eos_ids))
+            ended = smc.TransformersLM(lm.model, tokenizer, vocabulary)
+        prompt = tuple(lm.encode(problem.prompt))
+        for token in prompt:
+            if token >= size:
+                raise ValueError(
+                    f"the prompt has token {token}, but the model's ids are 0 to {size - 1}"
+                )
+        constraint = gcd.lift(problem.language, ended.vocabulary)
+        gcd.check_budget(constraint, problem.budget)
+        smc.check_prompts(ended, [prompt], [problem.budget])
+        prefixes = count_prefixes(constraint, problem.budget)
+    except (ValueError, gcd.ConstraintError) as error:
+        raise ValueError(f"{where}: {error}") from error
+    if prefixes > most_prefixes:
+        raise ValueError(
+            f"{where}: {_number(prefixes)} distinct token prefixes within a budget of "
+            f"{problem.budget}, more than the {most_prefixes} that are enumerated; lower the "
+            "budget, or give fewer or shorter answers"
+        )
+    return Prepared(problem, ended, prompt, constraint, Restriction.of(constraint), int(prefixes))
+
+
+def largest_budget(constraint: gcd.TokenAutomaton, most_prefixes: int, most_tokens: int) -> int:
+    """Find the largest budget whose tree is small enough; at least the shortest answer fits.
+
+    Args:
+        constraint: the language over the model's tokens.
+        most_prefixes: of the tree.
+        most_tokens: no budget beyond this is needed.
+    """
+    budget = constraint.fewest_tokens
+    while budget < most_tokens and count_prefixes(constraint, budget + 1) <= most_prefixes:
+        budget += 1
+    return budget
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_id, value))
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether text has bytes; JSON can also say halves of characters, which have none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_line(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        "prompt",
+        lambda value: isinstance(value, str) or _are_ids(value),
+        "give text, or a list of token ids",
+    ),
+    (
+        "prompt",
+        lambda value: not isinstance(value, str) or _is_utf8(value),
+        "it cannot be written in UTF-8, so leave lone surrogates out",
+    ),
+    ("budget", lambda value: _is_id(value) and value >= 1, "give a whole number of 1 or more"),
+    (
+        "name",
+        lambda value: _is_line(value) and value != "",
+        "give one line of text, or leave it out",
+    ),
+    ("note", _is_line, "give one line of text, or leave it out"),
+    (
+        "eos_ids",
+        lambda value: value is None or _are_ids(value),
+        "give a list of token ids, or leave it out for the model's own",
+    ),
+)
+"""What every problem must say: a key, whether a value is one, and what to give instead."""
+
+
+def _number(count: float) -> str:
+    return f"{count:.0f}" if count < 2**53 else f"{count:.3g}"
+
+
+def _list(keys: Sequence[str]) -> str:
+    return ", ".join(keys)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,237 @@
+"""This module reports on the convergence task: results, table, summary, figures, wandb."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.harness.algorithms import Arm, is_discrete
+from experiments.harness.results import as_lines
+from experiments.harness.run import Run
+from experiments.harness.summary import Table, as_markdown
+from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
+from experiments.studies.convergence.headline import (
+    GOAL,
+    LEAST,
+    SMALL,
+    Report,
+    arms_of,
+    compared_at,
+    estimates_of,
+    headline,
+)
+
+if TYPE_CHECKING:
+    import wandb
+
+_SHOWN = (1, 4, 16, 64, 256)
+
+
+def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
+    """Write, print and log the results.
+
+    Args:
+        reports: one for each problem, a line of `results.jsonl`.
+        notes: what there is to say about the HMMs.
+    """
+    # matplotlib takes half a second, and is needed when a run has ended.
+    from experiments.studies.convergence.figures import plot_medians, plot_panels
+
+    (run.directory / "results.jsonl").write_text(as_lines(reports), encoding="utf-8")
+    summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,
+               "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
+    drawn = {"particles": "particles", "reads": "read"}
+    figures = {name: run.directory / f"{name}.png" for name in ("medians", *drawn)}
+    plot_medians(reports, figures["medians"])
+    for name, key in drawn.items():
+        plot_panels(reports, figures[name], key)
+
+    def log(tracked: wandb.Run) -> None:
+        log_shown(tracked, {}, figures)
+        log_summary(tracked, {"headline": summary["headline"]})
+
+    files = ["results.jsonl", *(path.name for path in figures.values())]
+    run.report(table_of(reports, notes), summary, log, files, arms=_logged_arms(reports))
+
+
+def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
+    """Write everything in Markdown: the headline, the problems, and every arm on each."""
+    found = headline(reports)
+    model = Path(reports[0]["model"]).name
+    parts = [f"## Convergence to the exact posterior of {model}", _described_headline(found)]
+    parts.append(as_markdown(_headline_table(found)))
+    parts.append(as_markdown(_problem_table(reports)))
+    parts.append(
+        "Exact, no Monte Carlo: the evidence, and of a single sample the share that is an answer "
+        "and the total variation of its law."
+    )
+    counts = {e["particles"] for r in reports for e in r["estimates"]}
+    shown = [n for n in _SHOWN if n in counts] or sorted(counts)
+    at = compared_at(reports)
+    for one in reports:
+        table = _arm_table(one, shown, at, found)
+        parts += [f"### {one['name']}", _described(one), as_markdown(table)]
+    parts.append(_LEGEND.format(at=at, goal=GOAL))
+    parts += [f"- {note}" for note in notes]
+    return "\n\n".join(parts) + "\n"
+
+
+_LEGEND = """TV of one answer: total variation between the exact posterior and the law of one
+answer drawn from one run (a dead run gives none), with its 95 % interval; exact with one particle
+of SMC, and where the discrete filter left nothing out. Behind ± stands what noise over the runs
+alone would show, were the law exact. To {goal}: the fewest particles from which on it is within
+that. With {at} particles: mean number of prefixes that the language model reads, the prompt aside;
+mean total variation of one run's posterior, beside that of an exact sampler of as many draws;
+relative bias (95 % interval) and variance of the evidence estimate; ESS / N (a pool has none); dead
+runs."""
+
+
+def _described_headline(found: dict[str, Any]) -> str:
+    """What the columns of the first table are."""
+    most, at = found["most_particles"], found["compared_at"]
+    reference = Arm(*found["reference"].split("/")).titles
+    return (
+        f"Particles: from which on the law of one answer is within {found['goal']} in total "
+        f"variation, median over all {len(found['problems'])} problems, and over the "
+        f"{len(found['hard'])} hard, where one sample of GCD is not within it already; what "
+        f"is not reached by {most} counts as {2 * most}. Worst: the largest total variation with "
+        f"{at} particles. 4N over N: the largest ratio of the total variation at 4N to that at N, "
+        f"where the former is above {SMALL:g} beyond noise. The last columns are total variations "
+        "over that of "
+        f"{reference['method']} ({reference['algorithm']}) where both read as many prefixes: as "
+        "many as that one with so many particles; medians, and in brackets the number of problems "
+        "where both ever do."
+    )
+
+
+def _headline_table(found: dict[str, Any]) -> Table:
+    """One row for each arm."""
+    most = found["most_particles"]
+    arms = found["arms"].values()
+    equal = dict.fromkeys(n for each in arms for n in each["equal_reads"])
+    return [
+        {
+            **Arm.of(each).titles,
+            "particles": _count(each["median_needed"], most),
+            "of the hard": _count(each["median_needed_hard"], most),
+            "worst": _place(each["worst"], "tv"),
+            "4N over N": _place(each["growth"], "ratio"),
+            **{f"equal reads, its {n}": _compared(each["equal_reads"].get(n)) for n in equal},
+        }
+        for each in arms
+    ]
+
+
+def _place(found: dict[str, Any] | None, key: str) -> str:
+    """A figure with the problem that it is of."""
+    if found is None:
+        return "–"
+    at = f", N={found['particles']}" if "particles" in found else ""
+    return f"{found[key]:.3g} ({_cell(found['problem'])}{at})"
+
+
+def _compared(found: dict[str, Any] | None) -> str:
+    if found is None or found["median"] is None:
+        return "–"
+    return f"{found['median']:.3g} ({found['problems']})"
+
+
+def _problem_table(reports: Sequence[Report]) -> Table:
+    return [
+        {
+            "problem": _cell(r["name"]),
+            "budget": r["budget"],
+            "answers within it": sum(p > 0 for p in r["posterior"]),
+            "prefixes": r["prefixes"],
+            "log evidence": f"{r['log_evidence']:.4f}",
+            "LCD: valid": f"{r['lcd']['share_valid']:.3g}",
+            "LCD: TV": f"{r['lcd']['total_variation']:.4f}",
+            "GCD: valid": f"{r['gcd']['share_valid']:.3g}",
+            "GCD: TV": f"{r['gcd']['total_variation']:.4f}",
+        }
+        for r in reports
+    ]
+
+
+def _arm_table(report: Report, shown: Sequence[int], at: int, found: dict[str, Any]) -> Table:
+    """One row for each arm on one problem."""
+    rows = []
+    for arm in arms_of([report]):
+        by = {e["particles"]: e for e in estimates_of(report, arm)}
+        row: dict[str, Any] = dict(arm.titles)
+        for n in shown:
+            row[f"TV of one answer, N={n}"] = _tv(by[n]) if n in by else "–"
+        most = found["most_particles"]
+        needed = found["arms"][arm.label]["needed"][report["name"]]
+        row[f"to {GOAL}"] = _count(needed or 2 * most, most)
+        e = by[at]
+        row[f"read, N={at}"] = f"{e['read']:.1f}"
+        row["one run / exact sampler"] = (
+            f"{e['one_run_tv']:.3f} / {e['exact_sampler_one_run_tv']:.3f}"
+        )
+        row["evidence: bias"] = (
+            f"{e['evidence_bias']:+.2g} [{e['evidence_bias_low']:+.2g}, "
+            f"{e['evidence_bias_high']:+.2g}]"
+        )
+        row["variance"] = f"{e['evidence_variance']:.3g}"
+        row["ESS/N"] = "–" if is_discrete(arm.algorithm) else f"{e['ess']:.2f}"
+        row["dead %"] = f"{100 * e['dead']:.1f}"
+        rows.append(row)
+    return rows
+
+
+def _tv(e: dict[str, Any]) -> str:
+    if e["tv_exact"] is not None:
+        return f"{e['tv_exact']:.3f}" if e["tv_exact"] > LEAST else "0"
+    digits = 3 if e["tv"] >= 0.01 else 5
+    low, high, floor = (f"{e[key]:.{digits}f}" for key in ("tv_low", "tv_high", "tv_floor"))
+    return f"{e['tv']:.{digits}f} [{low}, {high}] ±{floor}"
+
+
+def _described(report: Report) -> str:
+    start = report["prompt"] if isinstance(report["prompt"], str) else f"{report['prompt']}"
+    tail = start if len(start) <= 70 else "…" + start[-70:]
+    top = sorted(zip(report["posterior"], report["strings"], strict=True), reverse=True)[:3]
+    likely = ", ".join(f"`{_inline(text)}` {p:.3g}" for p, text in top if p > 0)
+    note = f"{report['note'][:1].upper()}{report['note'][1:]}. " if report["note"] else ""
+    return f"{note}After `{_inline(tail)}`; most probable: {likely}."
+
+
+def _inline(text: str) -> str:
+    """As a piece of code in Markdown."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("`", "'").replace('\\"', '"')
+
+
+def _cell(text: str) -> str:
+    """As it can stand in a table of Markdown."""
+    return text.replace("|", r"\|")
+
+
+def _count(value: float | None, most: int) -> str:
+    if value is None:
+        return "–"
+    return f"more than {most}" if value > most else f"{value:g}"
+
+
+def _logged_arms(reports: Sequence[Report]) -> list[LoggedArm]:
+    """For wandb: the estimates of each arm are its examples, their means over problems measures."""
+    rows = [
+        {"example": report["name"], **e}
+        for report in map(_without_posteriors, reports)
+        for e in report["estimates"]
+    ]
+    import pandas as pd
+
+    names = ["method", "algorithm", "particles"]
+    means = pd.DataFrame(rows).groupby(names, sort=False).mean(numeric_only=True).reset_index()
+    return logged_arms(means.to_dict("records"), rows, {})
+
+
+def _without_posteriors(report: Report) -> Report:
+    kept = {k: v for k, v in report.items() if k not in ("strings", "posterior", "prompt_ids")}
+    kept["estimates"] = [
+        {k: v for k, v in e.items() if k != "posterior"} for e in report["estimates"]
+    ]
+    return kept

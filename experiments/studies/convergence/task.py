@@ -1,0 +1,266 @@
+"""`+task=convergence` compares samplers with the exact posterior.
+
+For each problem its tree, the language model asked once at every prefix of it, the truth (`exact`),
+and the HMM to look ahead with; for each method, algorithm and number of particles thousands of runs
+on the tree (`sampler`), measured (`measures`). Problems that cannot be honoured are refused before
+the model is asked anything.
+
+Rows go to the run directory as they are made, and what the model said within the budget lies beside
+them: the same command goes on from there, to the same final result (but for what the model's
+arithmetic may round otherwise at prefixes that LCD alone walks, which it is asked again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+
+from experiments.distillation.data import digest
+from experiments.distillation.training import at_random
+from experiments.harness import smollm2
+from experiments.harness.algorithms import ALGORITHMS, is_discrete
+from experiments.harness.methods import FITTED, METHODS, needs_hmm, refuse_little_memory
+from experiments.harness.models import digest_of, load_model, weights_of
+from experiments.harness.processes import bar
+from experiments.harness.results import Identity, Key, Row, results_config
+from experiments.harness.run import ExperimentTask, Run
+from experiments.studies.convergence.builtin import builtin
+from experiments.studies.convergence.config import ConvergenceConfig, check
+from experiments.studies.convergence.evaluate import Evaluator, load_values, save_values
+from experiments.studies.convergence.exact import Exact, exact, floor_of_draws
+from experiments.studies.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
+from experiments.studies.convergence.measures import estimate
+from experiments.studies.convergence.methods import law_of_sample, on_tree, settings_of
+from experiments.studies.convergence.problems import Prepared, Problem, prepare, read_problems
+from experiments.studies.convergence.report import report
+from experiments.studies.convergence.sampler import TreeLM, TreeProposal, sample_runs
+from experiments.studies.convergence.tree import Tree
+from hmm.model import HMM
+
+
+def _read(config: DictConfig) -> list[Problem] | None:
+    """The problems of a file; None for the built-in ones, which need a model."""
+    return None if config.task.problems is None else read_problems(config.task.problems)
+
+
+def _run(run: Run, own: list[Problem] | None) -> None:
+    """Prepare all problems, then take them one by one, and report."""
+    config = run.config
+    problems = _prepared(config, own)
+    hmm = _given_hmm(config, problems)
+    keys = [key for number in range(len(problems)) for key in _keys(number, config.task)]
+    run.open(keys)
+    hmms = _hmms(config, problems, hmm, run.directory)
+    reports = []
+    with run.sampling(keys) as progress:
+        for number, prepared in enumerate(problems):
+            bench = _Bench(run, number, prepared, hmms[number].hmm if hmms else None)
+            bench.make_rows(progress)
+            reports.append(bench.report())
+    report(run, reports, list(dict.fromkeys(hmm.note for hmm in hmms)))
+
+
+def _keys(number: int, task: DictConfig) -> list[Key]:
+    """The keys of all rows of the problem of this number, by which rows name it."""
+    every = product(task.methods, task.algorithms, task.particles)
+    return [Key(str(number), *each) for each in every]
+
+
+def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
+    """What determines the results: settings, the model's files, the file of problems, the HMM."""
+    identity = {**results_config(config), **weights_of(config.model)}
+    if own is not None:
+        identity["problems_sha256"] = digest([Path(config.task.problems).expanduser()])
+    if config.task.hmm is not None:
+        identity["hmm_files"] = digest_of(Path(config.task.hmm).expanduser(), left_out=FITTED)
+    return identity
+
+
+def _prepared(config: DictConfig, own: Sequence[Problem] | None) -> list[Prepared]:
+    """The problems, made ready for the model; nothing is asked of it yet."""
+    lm, tokenizer = load_model(config.model)
+    suite = "toolcalls" if config.model.path == smollm2.NAME else "stories"
+    problems = builtin(suite, lm, tokenizer, config.model.prompt) if own is None else own
+    return [prepare(p, lm, tokenizer, config.task.max_prefixes) for p in problems]
+
+
+def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | None:
+    """The HMM that the settings name, if they do and a method needs one.
+
+    What an HMM cannot do is refused here, not after the first of the methods has run.
+    """
+    task = config.task
+    if not any(map(needs_hmm, task.methods)):
+        return None
+    found = None if task.hmm is None else given(task.hmm, problems[0].lm.vocabulary)
+    prompts = len({one.prompt for one in problems}) if task.hmm_for == "model" else 1
+    if found is None and prompts > task.hmm_sequences:
+        raise ValueError(
+            f"task.hmm_sequences={task.hmm_sequences} is less than one for each of {prompts} "
+            "prompts; give more, or task.hmm_for=problem"
+        )
+    sized = found.hmm if found else at_random(task.hmm_states, 1, seed=0)
+    settings = settings_of(config)
+    ahead = {m: METHODS[m].proposal(settings, sized) for m in filter(needs_hmm, task.methods)}
+    for one in problems:
+        needs = {m: [p.memory(one.constraint, one.problem.budget)] for m, p in ahead.items()}
+        refuse_little_memory(ahead, [one.problem.name], needs)
+    return found
+
+
+def _hmms(
+    config: DictConfig, problems: Sequence[Prepared], hmm: Distilled | None, run_dir: Path
+) -> list[Distilled]:
+    """An HMM for each problem, the given one or distilled; none where no method needs one."""
+    task = config.task
+    if not any(map(needs_hmm, task.methods)):
+        return []
+    if hmm is not None:
+        return [hmm] * len(problems)
+    lm = with_own_ends(problems[0].lm)
+    model = {**weights_of(config.model), "dtype": config.model.dtype}
+
+    def made_for(some: Sequence[Prepared]) -> Distilled:
+        longest = max(prepared.problem.budget for prepared in some)
+        recipe = Recipe(
+            states=task.hmm_states,
+            sequences=task.hmm_sequences,
+            length=min(task.hmm_length, longest),
+            temperature=config.smc.temperature,
+            seed=config.seed,
+        )
+        return distil(lm, model, [prepared.prompt for prepared in some], recipe, run_dir.parent)
+
+    if task.hmm_for == "problem":
+        return [made_for([prepared]) for prepared in problems]
+    return [made_for(problems)] * len(problems)
+
+
+class _Bench:
+    """One problem: its tree, its truth, and its rows."""
+
+    def __init__(self, run: Run, number: int, prepared: Prepared, hmm: HMM | None) -> None:
+        self.config = run.config
+        self.store = run.store
+        self.values = run.directory / "values" / f"{number}.npz"
+        self.hmm = hmm
+        self.prepared = prepared
+        self.keys = _keys(number, self.config.task)
+        self.settings = settings_of(self.config)
+        self.evaluator = Evaluator(
+            prepared.lm,
+            prepared.prompt,
+            prepared.restriction.ids,
+            temperature=self.config.smc.temperature,
+            max_rows=self.config.smc.max_rows,
+        )
+        self.tree = self._tree()
+        try:
+            self.exact: Exact = exact(self.tree)
+        except ValueError as error:
+            raise ValueError(f"problem {prepared.problem.name!r}: {error}") from error
+        self.posterior = self.exact.posterior.numpy()
+
+    def _tree(self) -> Tree:
+        """The tree with the model's values, asked for as far as they are not on disk."""
+        tree = self.prepared.tree()
+        if not load_values(tree, self.values):
+            name = self.prepared.problem.name
+            with bar(tree.num_prefixes, f"prefixes of {name}", "prefix", 0) as shown:
+                self.evaluator(tree, torch.arange(tree.num_exact), shown.update)
+            save_values(tree, self.values)
+        return tree
+
+    def make_rows(self, progress: Callable[[int], object]) -> None:
+        """Make the rows that are not there yet, each of which goes to disk at once."""
+        for method in self.config.task.methods:
+            due = [key for key in self.keys if key.method == method and key not in self.store]
+            if not due:
+                continue
+            proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.settings)
+            for key in due:
+                self.store.append([self._row(key, proposal)])
+                progress(1)
+
+    def _row(self, key: Key, proposal: TreeProposal) -> Row:
+        config, task, particles = self.config, self.config.task, key.particles
+        runs = max(task.runs, -(-task.draws // particles))
+        found = sample_runs(
+            TreeLM(self.tree, self.evaluator),
+            proposal,
+            algorithm=ALGORITHMS[key.algorithm].make(config),
+            particles=particles,
+            runs=runs,
+            seed=config.seed,
+        )
+        known = self.posterior, self.exact.log_evidence
+        measured = estimate(found, particles, *known, config.seed)
+        law: np.ndarray = measured.pop("law")
+        return {
+            **key.named,
+            **measured,
+            "tv_exact": self._known(key, proposal, measured),
+            "exact_sampler_tv": floor_of_draws(self.exact.posterior, runs * particles),
+            "exact_sampler_one_run_tv": floor_of_draws(self.exact.posterior, particles),
+            "log_evidence": _log(1 + measured["evidence_bias"], self.exact.log_evidence),
+            "posterior": [float(f"{p:.6g}") for p in law],
+        }
+
+    def _known(self, key: Key, proposal: TreeProposal, measured: dict[str, Any]) -> float | None:
+        """The total variation of the law of one answer, where it need not be estimated."""
+        if measured["enumerated"]:
+            return float(measured["tv"])
+        if key.particles > 1 or is_discrete(key.algorithm):
+            return None
+        # One particle of SMC is a single sample: resampling can do nothing to it.
+        return law_of_sample(proposal, self.exact).total_variation
+
+    def report(self) -> dict[str, Any]:
+        """One line of `results.jsonl`."""
+        problem = self.prepared.problem
+        report: dict[str, Any] = {
+            "name": problem.name,
+            "model": self.config.model.path,
+            "note": problem.note,
+            "prompt": problem.prompt if isinstance(problem.prompt, str) else list(problem.prompt),
+            "prompt_ids": list(self.prepared.prompt),
+            "budget": problem.budget,
+            "eos_ids": list(self.prepared.constraint.vocabulary.eos_ids),
+            "prefixes": self.prepared.prefixes,
+            "strings": [text.decode(errors="replace") for text in self.tree.texts],
+            "log_evidence": self.exact.log_evidence,
+            "posterior": self.posterior.tolist(),
+        }
+        for indicator in ("lcd", "gcd"):
+            law = law_of_sample(TreeProposal(self.tree, indicator), self.exact)
+            report[indicator] = {
+                "share_valid": law.share_valid,
+                "total_variation": law.total_variation,
+            }
+        rows = self.store.rows(self.keys)
+        report["estimates"] = [{k: v for k, v in row.items() if k != "example"} for row in rows]
+        return report
+
+
+def _log(ratio: float, log_evidence: float) -> float | None:
+    """log of the mean evidence; None where every run was dead."""
+    return None if ratio <= 0 else float(np.log(ratio)) + log_evidence
+
+
+TASK = ExperimentTask(
+    "convergence",
+    ConvergenceConfig,
+    check,
+    _read,
+    _identity,
+    _run,
+    rows_in="rows",
+    kept=("values/*.npz",),
+    adapter="xlam",
+)

@@ -1,0 +1,178 @@
+"""This module times one run: the prompt is read and a graph captured beforehand, then all steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+import gcd
+import smc
+from experiments.studies.latency.models import SCHEMA, Scripted, fixed_tokens
+from hmm.model import HMM
+from smc.answers import check_room
+from smc.models.transformers_lm import TransformersLM
+
+PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD,
+                                                   "discrete": smc.GCD}  # fmt: skip
+
+
+class Bench:
+    """A model, a constraint and the tokens of one text, on which everything is timed.
+
+    Attributes:
+        automaton_seconds: what the constraint took, from the schema to the vocabulary's tokens.
+        table_seconds: what the table of completion probabilities took, by method.
+    """
+
+    def __init__(self, lm: TransformersLM, config: DictConfig) -> None:
+        self.lm, self.config = lm, config
+        self.table_seconds: dict[str, float] = {}
+        self._proposals: dict[str, smc.Proposal] = {}
+        started = time.perf_counter()
+        self.constraint = gcd.lift(gcd.json_schema(SCHEMA), self.lm.vocabulary)
+        self.automaton_seconds = time.perf_counter() - started
+        least = self.constraint.fewest_tokens
+        if self.config.task.tokens < least:
+            raise ValueError(
+                f"task.tokens={self.config.task.tokens}, but the shortest text of the constraint "
+                f"has {least} tokens of this model's; give at least as many"
+            )
+        self.tokens = fixed_tokens(self.constraint, self.config.task.tokens)
+        if "discrete" in self.config.task.kinds:
+            # Refuses so many prefixes before anything is timed.
+            automata = gcd.AutomatonBatch([self.constraint])
+            check_room(automata, self.config.task.batch, len(self.tokens))
+
+    @property
+    def prompt(self) -> list[int]:
+        """The prompt: tokens that can be told apart, whatever they say."""
+        size = self.lm.vocabulary.size
+        return [(7 * i) % (size - 1) for i in range(self.config.task.prompt_tokens)]
+
+    def seconds_per_token(self, method: str, seed: int) -> float:
+        """Time the steps of one run."""
+        if method == "generate":
+            return self._generate(seed) / len(self.tokens)
+        options = self.config.smc
+        algorithm: dict[str, Any] = {
+            "algorithm": "smc",
+            "resampling": options.resampling,
+            "ess_threshold": options.ess_threshold,
+            "strata": options.strata,
+        }
+        lm: smc.LanguageModel = Scripted(self.lm, self.tokens)
+        if method == "discrete":
+            # All places are taken up to the end of the budget.
+            algorithm = {"algorithm": "discrete", "count_finished": False, "floor": 0.0}
+            lm = self.lm
+        (found,) = smc.sample(
+            lm,
+            [self.prompt],
+            self.constraint,
+            budget=len(self.tokens),
+            particles=self.config.task.batch,
+            proposal=self._proposal(method),
+            temperature=self.config.smc.temperature,
+            seed=seed,
+            execution="static",
+            **algorithm,
+        )
+        how = found.diagnostics
+        if method != "discrete":
+            taken = {list(particle.ids) == self.tokens for particle in found.particles}
+            assert taken == {True}, "particles take the fixed tokens"
+        return (how.seconds - how.start_seconds) / len(how.running)
+
+    def _proposal(self, method: str) -> smc.Proposal:
+        """The proposal of this name; its table is made here, once, and timed."""
+        if method not in self._proposals:
+            kind, _, hidden = method.partition(":H")
+            if kind != "pgcd":
+                self._proposals[method] = PROPOSALS[kind]()
+            else:
+                self._proposals[method] = self._pgcd(int(hidden), method)
+        return self._proposals[method]
+
+    def _pgcd(self, hidden: int, method: str) -> smc.Proposal:
+        device = self.lm.device
+        # Its numbers do not matter for the time.
+        hmm = HMM.random(
+            hidden,
+            self.lm.vocabulary.size,
+            generator=torch.Generator(device).manual_seed(hidden),
+            device=device,
+        )
+        proposal = smc.PGCD(
+            hmm,
+            lookahead=self.config.task.lookahead,
+            exact_top_k=self.config.task.exact_top_k,
+            max_bytes=self.config.task.max_table_mib << 20,
+        )
+        tokens = len(self.tokens)
+        proposal.check([self.constraint], [tokens])
+        self.table_seconds[method] = table_seconds(proposal, self.constraint, tokens, device)
+        return proposal
+
+    def _generate(self, seed: int) -> float:
+        """`transformers.generate`, of as many tokens for as many rows, sampled."""
+        count, device = len(self.tokens), self.lm.device
+        prompts = torch.tensor([self.prompt] * self.config.task.batch, device=device)
+        arguments: dict[str, Any] = {
+            "input_ids": prompts,
+            "attention_mask": torch.ones_like(prompts),
+            "do_sample": True,
+            "top_k": 0,
+            "temperature": float(self.config.smc.temperature),
+            "pad_token_id": 0,
+        }
+
+        def run(tokens: int) -> None:
+            self.lm.model.generate(**arguments, min_new_tokens=tokens, max_new_tokens=tokens)
+
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            first = seconds_of(lambda: run(1), device)  # reads the prompt, as ours does before
+            return max(seconds_of(lambda: run(count + 1), device) - first, 0.0)
+
+
+def methods_of(kinds: Sequence[str], hidden: Sequence[int]) -> list[str]:
+    """Give the rows of the table: kinds, and pgcd once for each size of HMM."""
+    each = {kind: [kind] for kind in kinds} | {"pgcd": [f"pgcd:H{size}" for size in hidden]}
+    return [name for kind in kinds for name in each[kind]]
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Measure the seconds until the work is done, on the device too."""
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    started = now()
+    work()
+    return now() - started
+
+
+def table_seconds(
+    proposal: smc.Proposal, constraint: gcd.TokenAutomaton, budget: int, device: torch.device
+) -> float:
+    """Measure the time in which a proposal makes its table, in seconds.
+
+    The proposal keeps the table for the runs that follow, so this must be asked first. A small one
+    is made before it and forgotten: kernels are loaded or compiled for the first, which is no
+    method's own time.
+    """
+    automata = gcd.AutomatonBatch([constraint], device=device)
+    shortest = constraint.fewest_tokens
+    small, whole = (
+        smc.Batch(automata, torch.tensor([tokens], device=device)) for tokens in (shortest, budget)
+    )
+    proposal.start(small)
+    proposal.free()
+    return round(seconds_of(lambda: proposal.start(whole), device), 5)

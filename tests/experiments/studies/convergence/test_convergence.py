@@ -1,0 +1,431 @@
+"""The whole task on small problems: outputs, resumption, HMMs of one's own."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+import gcd
+from experiments import run as experiment
+from experiments.harness.config import ModelConfig
+from experiments.harness.models import ROOT, load_model
+from experiments.studies.convergence import builtin, task
+from experiments.studies.convergence.evaluate import Evaluator
+from experiments.studies.convergence.headline import headline
+from experiments.studies.convergence.problems import prepare
+from experiments.studies.convergence.report import table_of
+from hmm.checkpoint import save
+from hmm.model import HMM
+from tests.experiments.wandb_files import stored_runs
+
+STORIES = ROOT / "tests" / "models" / "stories260K"
+SMALL = (
+    "+task=convergence",
+    "wandb=disabled",
+    f"model.path={STORIES}",
+    "model.device=cpu",
+    "task.particles=[1,4]",
+    "task.runs=40",
+    "task.draws=60",
+    "task.hmm_states=4",
+    "task.hmm_sequences=24",
+    "task.hmm_length=4",
+)
+PROMPT = "Request: How old is it?\nCalls in JSON:\n"
+PROBLEMS = [
+    {"prompt": PROMPT, "budget": 4, "strings": ["12", "3", "wide", "7"]},
+    {
+        "name": "quoted",
+        "prompt": [5, 9, 3],
+        "budget": 3,
+        "strings": ["ab", "a", "much too long for this"],
+        "eos_ids": [3],
+    },
+]
+ARMS = (
+    "task.methods=[lcd,gcd,pgcd_tied,pgcd_in_time]",
+    "task.algorithms=[smc_none,discrete]",
+)  # of the whole run; every method is run below, and against the full vocabulary elsewhere
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", [*SMALL, *overrides])
+
+
+def written(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def results(run_dir: Path) -> list[dict]:
+    lines = (run_dir / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("convergence")
+    problems = written(directory / "problems.json", PROBLEMS)
+    run_dir = directory / "run"
+    where = f"task.problems={problems}", f"run_dir={run_dir}"
+    assert experiment.run(composed(*where, *ARMS, "wandb.mode=offline")) == run_dir
+    return run_dir
+
+
+def test_figures_and_arms_are_logged(finished):
+    overview, *arms = sorted(stored_runs(finished), key=lambda run: run.job_type != "overview")
+    for figure in ("medians", "particles", "reads"):
+        assert overview.file(overview.history[0][f"{figure}/path"]).is_file()
+    assert {run.job_type for run in arms} == {"arm"}
+
+
+def test_own_problems_give_one_line_each(finished):
+    first, second = results(finished)
+    assert (first["name"], second["name"]) == ("0", "quoted")
+    assert first["strings"] == PROBLEMS[0]["strings"]  # in the order given
+    assert second["prompt_ids"] == [5, 9, 3]
+    assert second["eos_ids"] == [3]
+    assert second["posterior"][2] == 0  # it does not fit
+    for report in (first, second):
+        assert sum(report["posterior"]) == pytest.approx(1)
+        assert report["gcd"]["share_valid"] == pytest.approx(1)
+        assert 0 < report["lcd"]["share_valid"] <= 1
+        assert len(report["estimates"]) == 4 * 2 * 2
+        for e in report["estimates"]:
+            runs = 1 if e["enumerated"] else max(40, math.ceil(60 / e["particles"]))
+            assert e["runs"] == runs
+            assert 0 <= e["read"] <= report["prefixes"] - 1 or e["method"] == "lcd"
+            assert len(e["posterior"]) == len(report["strings"])
+            assert -1e-9 <= e["tv_low"] - 1e-9 <= e["tv"] <= e["tv_high"] + 1e-9 <= 1 + 2e-9
+            single = e["particles"] == 1 and e["algorithm"] != "discrete"
+            assert (e["tv_exact"] is not None) == (single or e["enumerated"])
+            if e["method"] in ("lcd", "gcd") and single:
+                assert e["tv_exact"] == pytest.approx(report[e["method"]]["total_variation"])
+                assert e["tv"] == pytest.approx(e["tv_exact"], abs=4 * e["tv_floor"] + 1e-6)
+
+
+def test_the_exact_answer_is_the_model_s(finished):
+    """Every tokenisation of every string, asked one by one, with nothing of the tree in between."""
+    lm, _ = load_model(ModelConfig(path=str(STORIES), device="cpu"))
+    texts = lm.vocabulary.token_bytes
+    ends = lm.vocabulary.eos_ids
+    prompt = lm.encode(PROMPT)
+
+    def spellings(rest: bytes, room: int) -> list[list[int]]:
+        if not rest:
+            return [[]]
+        return [
+            [token, *more]
+            for token, text in enumerate(texts)
+            if room and text and rest.startswith(text)
+            for more in spellings(rest[len(text) :], room - 1)
+        ]
+
+    def probability(tokens: list[int]) -> float:
+        rows, log_p = lm.prefill([prompt])
+        total = 0.0
+        for token in tokens:
+            total += float(log_p[0, token])
+            log_p = rows.extend(torch.tensor([[token]]), torch.tensor([1]))[:, 0]
+        return math.exp(total)
+
+    masses = [
+        sum(probability([*tokens, end]) for tokens in spellings(text.encode(), 3) for end in ends)
+        for text in PROBLEMS[0]["strings"]
+    ]
+    report = results(finished)[0]
+    assert report["log_evidence"] == pytest.approx(math.log(sum(masses)), rel=1e-4)
+    expected = [mass / sum(masses) for mass in masses]
+    assert report["posterior"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_is_left_behind(finished):
+    table = (finished / "table.md").read_text(encoding="utf-8")
+    for text in ("P-GCD, class-tied", "### quoted", "held out: unigram", "SMC, no resampling"):
+        assert text in table
+    assert "| discrete " in table
+    assert "read, N=4" in table
+    for name in ("medians.png", "particles.png", "reads.png"):
+        assert (finished / name).read_bytes().startswith(b"\x89PNG")
+    summary = json.loads((finished / "summary.json").read_text())
+    assert len(summary["headline"]["arms"]) == 4 * 2
+    assert set(summary["headline"]["arms"]["gcd/discrete"]["needed"]) == {"0", "quoted"}
+    assert "strings" not in summary["problems"][0]
+    assert (finished / "config.yaml").exists()
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch):
+    problems = written(tmp_path / "problems.json", PROBLEMS)
+    config = composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *ARMS)
+    sample, calls = task.sample_runs, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 3:  # in the middle of LCD, which grows its tree as it goes
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(task, "sample_runs", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config)
+    assert not (tmp_path / "run" / "results.jsonl").exists()
+    monkeypatch.setattr(task, "sample_runs", sample)
+    experiment.run(config)
+    assert len(calls) == 3
+    assert results(tmp_path / "run") == results(finished)
+    before = (tmp_path / "run" / "results.jsonl").read_text()
+    monkeypatch.setattr(task, "sample_runs", None)  # all is there: nothing is made again
+    experiment.run(config)
+    assert (tmp_path / "run" / "results.jsonl").read_text() == before
+    with pytest.raises(ValueError, match=r"task\.runs was 40, is 41"):
+        experiment.run(
+            composed(
+                f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *ARMS, "task.runs=41"
+            )
+        )
+
+
+def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
+    save(HMM.random(3, 17), tmp_path / "hmm")
+    problems = written(tmp_path / "problems.json", PROBLEMS)
+    with pytest.raises(ValueError, match=r"17 tokens.*512"):
+        experiment.run(
+            composed(
+                f"task.problems={problems}", f"task.hmm={tmp_path / 'hmm'}",
+                f"run_dir={tmp_path / 'run'}",
+            )
+        )  # fmt: skip
+
+
+def test_an_hmm_of_one_s_own_is_used(tmp_path):
+    save(HMM.random(3, 512), tmp_path / "hmm")
+    problems = written(tmp_path / "problems.json", PROBLEMS[:1])
+    run_dir = tmp_path / "run"
+    hmm = f"task.hmm={tmp_path / 'hmm'}"
+    overrides = ("task.methods=[pgcd]", "task.algorithms=[smc]", hmm)
+    experiment.run(composed(f"task.problems={problems}", f"run_dir={run_dir}", *overrides))
+    assert "HMM of 3 states" in (run_dir / "table.md").read_text()
+
+
+def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
+    problems = written(tmp_path / "p.json", PROBLEMS)
+    options = (
+        "task.particles=[2,64]", "task.algorithms=[discrete,smc_none]",
+        "discrete.count_finished=false", "discrete.floor=0",
+    )  # fmt: skip
+    experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *options))
+    for report in results(tmp_path / "run"):
+        for e in report["estimates"]:
+            if e["algorithm"] == "discrete" and e["particles"] == 64:
+                assert (e["enumerated"], e["runs"]) == (True, 1)
+                assert e["tv_exact"] < 1e-12
+                assert e["evidence_bias"] == pytest.approx(0, abs=1e-12)
+                if e["method"] != "lcd":  # which reads what the budget cuts off, too
+                    assert e["read"] == report["prefixes"] - 1
+            elif e["algorithm"] == "smc_none":
+                assert not e["enumerated"]
+                assert e["tv_exact"] is None
+                assert e["runs"] >= 40
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["headline"]["arms"]
+    assert found["gcd/discrete"]["worst"]["tv"] < 1e-12
+    assert found["gcd/discrete"]["median_needed"] <= 64
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.methods=[lm,gcd]"], r"task\.methods has lm, .*task\.algorithms=discrete: all tok"),
+        (["task.algorithms=[smc_none]", "smc.ess_threshold=0.7"], "no algorithm of this run"),
+    ],
+)
+def test_what_a_tree_cannot_do_is_refused(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        experiment.check(composed(*overrides))
+    experiment.check(composed("task.methods=[lm,gcd]", "task.algorithms=[smc]"))
+
+
+def reported(name: str, tv: dict[str, list[float]], read: dict[str, list[float]] | None = None):
+    """A problem with the total variations of arms at 1, 4 and 16 particles."""
+    estimates = [
+        {
+            **dict(zip(("method", "algorithm"), arm.split("/"), strict=True)),
+            "particles": n,
+            "tv": value,
+            "tv_exact": None,
+            "tv_floor": 0.002,
+            "read": (read or {}).get(arm, [1.0, 2.0, 4.0])[number],
+        }
+        for arm, values in tv.items()
+        for number, (n, value) in enumerate(zip((1, 4, 16), values, strict=True))
+    ]
+    return {"name": name, "estimates": estimates, "gcd": {"total_variation": tv["gcd/smc"][0]}}
+
+
+def test_what_was_not_reached_counts_as_a_bound():
+    arms = ("pgcd/smc", "gcd/smc", "lcd/smc")
+    found = headline(
+        [
+            reported(name, dict(zip(arms, values, strict=True)))
+            for name, *values in (
+                ("p", [0.3, 0.1, 0.0], [0.9, 0.8, 0.7], [1, 1, 0.05]),
+                ("q", [0.1, 0.1, 0.0], [0.9, 0.1, 0.2], [1, 1, 1]),
+                ("easy", [0.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 0.0, 0.0]),
+            )
+        ]
+    )
+    pgcd, gcd_, lcd = (found["arms"][arm] for arm in arms)
+    # GCD on q is within it at 4, but not at 16.
+    assert pgcd["needed"] == {"p": 4, "q": 1, "easy": 1}
+    assert gcd_["needed"] == {"p": None, "q": None, "easy": 1}
+    assert lcd["needed"] == {"p": 16, "q": None, "easy": 1}
+    assert [arm["median_needed"] for arm in (pgcd, gcd_, lcd)] == [1, 32, 16]
+    assert found["hard"] == ["p", "q"]
+    assert [arm["median_needed_hard"] for arm in (pgcd, gcd_, lcd)] == [2.5, 32, 24]
+    assert gcd_["worst"] == {"tv": 0.7, "problem": "p"}
+    # 0.8 to 0.7 does no harm, 0.1 to 0.2 does; what is small is not looked at.
+    assert gcd_["growth"] == {"ratio": 2, "problem": "q", "particles": 4}
+    assert pgcd["growth"]["problem"] == "q"
+    assert pgcd["growth"]["ratio"] == 1
+    assert pgcd["equal_reads"] == {}  # the reference was not run
+
+
+def test_noise_is_no_harm():
+    values = [0.0005, 0.0029, 0.0031]
+    found = headline([reported("p", {"gcd/smc": values, "gcd/smc_none": [0.9, 0.1, 0.1]})])
+    # 0.0029 is within 0.001 of what noise shows.
+    assert found["arms"]["gcd/smc"]["growth"] == {
+        "ratio": pytest.approx(0.0031 / 0.0029), "problem": "p", "particles": 4
+    }  # fmt: skip
+
+
+def test_arms_are_compared_where_they_read_as_much():
+    ours, reference, other = "gcd/discrete", "gcd/smc_none", "gcd/smc"
+    tv = {other: [0.5, 0.5, 0.5], reference: [0.4, 0.2, 0.1], ours: [0.3, 0.1, 0.0]}
+    read = {other: [1, 2, 4], reference: [2, 8, 32]}
+    reads = {
+        "between": [3, 4, 5],
+        "less": [1, 1, 1],
+        "more": [40, 80, 160],
+        "across": [20, 80, 160],
+        "equal": [2, 8, 32],
+    }
+    problems = [reported(name, tv, {**read, ours: mine}) for name, mine in reads.items()]
+    found = headline(problems)["arms"]
+    its = found[ours]["equal_reads"]
+    across = math.exp(np.interp(math.log(32), np.log([20, 80]), np.log([0.3, 0.1])))
+    assert its[16]["ratios"] == {
+        "between": pytest.approx(1e-6 / 0.1),  # ours never reads as much
+        "less": pytest.approx(1e-6 / 0.1),
+        "more": None,  # ours always reads more
+        "across": pytest.approx(across / 0.1),
+        "equal": pytest.approx(1e-6 / 0.1),  # closer is not told apart
+    }
+    assert its[16]["problems"] == 4
+    assert its[16]["median"] == pytest.approx(1e-6 / 0.1)
+    assert found[reference]["equal_reads"] == {}
+
+
+@pytest.mark.parametrize("suite", ["toolcalls", "stories"])
+def test_the_built_in_problems_can_be_enumerated(suite):
+    """Nothing is asked of the model: requests are read, budgets set, trees counted."""
+    lm, tokenizer = load_model(ModelConfig(path=str(STORIES), device="cpu"))
+    problems = builtin.builtin(suite, lm, tokenizer)
+    for problem in problems:
+        ready = prepare(problem, lm, tokenizer, 10**9)
+        assert 10 <= problem.language.count(100) <= 5000  # type: ignore[operator]
+        assert ready.prompt == tuple(lm.encode(problem.prompt))
+        if "loose" in problem.name or suite == "stories":  # calls are tight for other tokens
+            assert ready.prefixes <= builtin.LOOSE
+        if "tight" in problem.name:
+            fewest = ready.constraint.fewest_tokens
+            assert 0 <= problem.budget - fewest <= 3
+    assert len({problem.name for problem in problems}) == len(problems) == 5
+
+
+def test_a_value_ends_at_every_token_that_begins_with_its_end(tmp_path):
+    """So a model that likes to write a comma with the quote has not left the constraint."""
+    tokens = [b"", b"a", b'"', b'",', b'x"', b'"}}']
+    lm = SimpleNamespace(vocabulary=gcd.Vocabulary.from_bytes(tokens, [0]))
+    assert builtin._closing(lm, '"') == (2, 3, 5)
+    with pytest.raises(ValueError, match=r"end an answer at '\.', and no token .* begins with"):
+        builtin._closing(lm, ".")
+
+
+QUICK = ("task.methods=[gcd]", "task.algorithms=[smc]", "task.particles=[3]", "task.draws=30")
+
+
+def test_names_are_shown_as_they_are(tmp_path):
+    """Neither figure nor table takes them for markup; a number of particles of one's own."""
+    name = "$5 | $x_{ or " + "more " * 20
+    problems = written(tmp_path / "p.json", [{**PROBLEMS[0], "name": name}])
+    experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *QUICK))
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert "| $5 \\| $x_{ or" in table
+    assert "TV of one answer, N=3" in table
+    assert "With 3 particles" in table
+    assert (tmp_path / "run" / "particles.png").stat().st_size > 1000
+
+
+def test_a_model_without_any_answer_is_named(tmp_path, monkeypatch):
+    class Silent(Evaluator):
+        def __call__(self, tree, nodes, progress=None):
+            super().__call__(tree, nodes, progress)
+            tree["log_p"][:] = -torch.inf
+
+    monkeypatch.setattr(task, "Evaluator", Silent)
+    problems = written(tmp_path / "p.json", PROBLEMS[:1])
+    with pytest.raises(ValueError, match=r"problem '0': .* no answer any prob"):
+        experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'r'}", *QUICK))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_real_model_may_be_on_a_gpu(tmp_path):
+    problems = written(tmp_path / "p.json", PROBLEMS[:1])
+    run_dir = f"run_dir={tmp_path / 'run'}"
+    experiment.run(composed(f"task.problems={problems}", run_dir, "model.device=cuda"))
+    [report] = results(tmp_path / "run")
+    assert sum(report["posterior"]) == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_the_built_in_stories_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(builtin, "LOOSE", 100)
+    config = composed(
+        f"run_dir={tmp_path / 'run'}", "task.runs=10", "task.draws=10",
+        "task.methods=[gcd,pgcd]", "task.algorithms=[smc]", "task.particles=[2]",
+        "task.hmm_for=problem",
+    )  # fmt: skip
+    experiment.run(config)
+    reports = results(tmp_path / "run")
+    assert len({r["name"] for r in reports}) == len(reports) == 5
+    for report in reports:
+        assert sum(p > 0 for p in report["posterior"]) > 1
+        assert np.isfinite(report["log_evidence"])
+    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 5
+    assert table_of(reports, ["a note"]).endswith("- a note\n")
+
+
+def test_the_hmm_never_sees_a_constraint(tmp_path):
+    """Other answers after the same prompts, within the same budgets, have the very same HMM."""
+    asked = [{**PROBLEMS[0], "strings": strings} for strings in (["12", "3"], ["wide", "7", "x"])]
+    for number, problem in enumerate(asked):
+        file = written(tmp_path / f"{number}.json", [problem])
+        experiment.run(
+            composed(
+                f"task.problems={file}", f"run_dir={tmp_path / str(number)}",
+                "task.methods=[pgcd]", "task.algorithms=[smc]", "task.particles=[1]",
+            )
+        )  # fmt: skip
+    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 1
+    first, second = (results(tmp_path / str(number))[0] for number in (0, 1))
+    assert first["strings"] != second["strings"]

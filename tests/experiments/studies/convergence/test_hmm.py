@@ -1,0 +1,119 @@
+"""The HMM of the convergence task: the same after any interruption, and honest about itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.studies.convergence import hmm as subject
+from experiments.studies.convergence.hmm import Distilled, Recipe, distil
+from gcd import Vocabulary
+from smc.testing import ToyLM
+
+VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d"], [3])
+PROMPTS = ((0, 1), (2,), (0, 1))
+RECIPE = Recipe(states=20, sequences=40, length=5, temperature=1.0, seed=3_000_000_000)
+
+
+def made(where: Path, recipe: Recipe = RECIPE, lm: ToyLM | None = None) -> Distilled:
+    return distil(lm or ToyLM(VOCABULARY, seed=1), {"files": "toy"}, PROMPTS, recipe, where)
+
+
+def same(one: Distilled, other: Distilled) -> bool:
+    return (one.note, one.nats) == (other.note, other.nats) and all(
+        torch.equal(a, b)
+        for a, b in (
+            (one.hmm.initial, other.hmm.initial),
+            (one.hmm.transition.dense(), other.hmm.transition.dense()),
+            (one.hmm.emission, other.hmm.emission),
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Distilled:
+    return made(tmp_path_factory.mktemp("whole"))
+
+
+def test_it_is_found_again(whole, tmp_path, monkeypatch):
+    made(tmp_path)
+    for work in ("visit", "cloned", "compare", "mean_log_likelihood"):
+        monkeypatch.setattr(subject, work, None)
+    assert same(made(tmp_path), whole)
+    assert set(whole.nats) == {"unigram", "bigram", "HMM", "language model"}
+    assert "40 free continuations of 2 prompts" in whole.note
+    assert f"HMM of {whole.hmm.num_states} states" in whole.note
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"), [("visit", 2), ("cloned", 1), ("visit", 3), ("compare", 1), ("save", 1)]
+)
+def test_an_interrupted_one_is_the_same(name, calls, whole, tmp_path, monkeypatch):
+    work, done = getattr(subject, name), []
+
+    def interrupted(*args, **kwargs):
+        done.append(None)
+        if len(done) == calls:
+            raise KeyboardInterrupt
+        return work(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subject, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made(tmp_path)
+    assert same(made(tmp_path), whole)
+
+
+def test_it_is_there_whole_or_not_at_all(whole, tmp_path, monkeypatch):
+    """A run killed after it has written leaves a part beside the place, never a part in it."""
+
+    def killed(self, target):
+        if self.is_dir():
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    rename = Path.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made(tmp_path)
+    assert list(tmp_path.glob("*/hmm.part/*"))
+    assert not list(tmp_path.glob("*/hmm"))
+    assert same(made(tmp_path), whole)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 4}, {"states": 9}, {"length": 4}, {"temperature": 0.5}, {"sequences": 41}]
+)
+def test_another_recipe_is_another_hmm(change, whole, tmp_path):
+    found = made(tmp_path, dataclasses.replace(RECIPE, **change))
+    assert not same(found, whole)
+    assert found.hmm.num_states <= change.get("states", 20)
+
+
+def test_held_out_is_what_the_hmm_was_not_made_of(monkeypatch, tmp_path):
+    """Figures are those of other continuations, a tenth as many."""
+    seen = []
+
+    def noted(training, held_out, size):
+        seen.append((training, held_out))
+        return compare(training, held_out, size)
+
+    compare = subject.compare
+    monkeypatch.setattr(subject, "compare", noted)
+    found = made(tmp_path, dataclasses.replace(RECIPE, sequences=4000))
+    [(training, held_out)] = seen
+    assert (len(training), len(held_out)) == (4000, 400)
+    lm, [long, short] = ToyLM(VOCABULARY, seed=1), [(0, 1), (2,)]
+    total = 0.0
+    for i in range(len(held_out)):
+        tokens = list(short if i < 200 else long)  # the shorter prompt comes first
+        for token in held_out.sequence(i):
+            total += float(lm.log_p(tuple(tokens))[token])
+            tokens.append(token)
+    assert found.nats["language model"] == pytest.approx(total / held_out.num_tokens)
+    assert found.nats["unigram"] < found.nats["HMM"] < found.nats["language model"]
+    assert held_out.tokens.tolist() != training.tokens[: held_out.num_tokens].tolist()

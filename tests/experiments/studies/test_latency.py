@@ -1,0 +1,120 @@
+"""The latency task at a tiny size: every method writes the fixed tokens, and is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+import gcd
+import smc
+from experiments import run as experiment
+from experiments.studies.latency import task
+from experiments.studies.latency.models import made_up_vocabulary
+from experiments.studies.latency.task import PAPER
+from experiments.studies.latency.timing import table_seconds
+from hmm.model import HMM
+from tests.experiments.toy_model import write_checkpoint
+
+ROOT = Path(__file__).resolve().parents[3]
+QUIET = ("+task=latency", "wandb=disabled", "model.device=cpu")
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", [*QUIET, *overrides])
+
+
+def test_every_method_is_timed(tmp_path, monkeypatch):
+    model = write_checkpoint(tmp_path / "model")
+    config = composed(
+        f"model.path={model}", f"run_dir={tmp_path / 'run'}", "task.hidden=[3]", "task.batch=3",
+        "task.tokens=66", "task.prompt_tokens=5", "task.repeats=2", "task.warm_up=0",
+        "task.exact_top_k=4",
+    )  # fmt: skip
+    experiment.run(config)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").open()]
+    methods = ["generate", "lm", "lcd", "gcd", "discrete", "pgcd:H3"]
+    assert [row["method"] for row in rows] == methods * 2
+    assert all(row["ms_per_token"] > 0 for row in rows if row["method"] != "generate")
+    assert {row["method"] for row in rows if row["algorithm"] == "discrete"} == {"discrete"}
+    assert all((row["table_seconds"] is not None) == ("pgcd" in row["method"]) for row in rows)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    by_name = {record["method"]: record for record in summary["rows"]}
+    assert by_name["lm"]["slowdown"] == 1
+    assert by_name["generate"]["slowdown_generate"] == 1
+    ratios = [rows[i + 3]["ms_per_token"] / rows[i + 1]["ms_per_token"] for i in (0, 6)]
+    assert by_name["gcd"]["slowdown"] == pytest.approx(sum(ratios) / 2)
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert f"{PAPER['gcd']:.2f}" in table
+    assert "1.10" in table  # the paper's GCD over its unconstrained loop
+    # What is there is not measured again, and needs no model.
+    before = (tmp_path / "run" / "results.jsonl").read_text()
+    monkeypatch.setattr(task, "timed_model", None)
+    experiment.run(config)
+    assert (tmp_path / "run" / "results.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.kinds=[gcd]", "add lm"),
+        ("task.kinds=[lm,fast]", "'fast' for task.kinds"),
+        ("task.hidden=[0]", "task.hidden must be at least 1"),
+        ("task.lookahead=joint", "'joint' for task.lookahead"),
+        ("smc.top_p=0.5", "smc.top_p=0.5 would be ignored"),
+        ("data.offset=3", "data.offset=3 would be ignored"),
+        ("model=llama3_1_8b_shape", "8 billion weights"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(override, message):
+    with pytest.raises(ValueError, match=message):
+        experiment.check(composed(override))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.tokens=8"], r"task\.tokens=8, but the shortest text"),
+        (["task.tokens=66", "task.batch=2000"], "lower particles"),
+    ],
+)
+def test_what_the_model_shows_to_be_impossible_leaves_nothing_behind(tmp_path, overrides, message):
+    model = write_checkpoint(tmp_path / "model")
+    config = composed(f"model.path={model}", f"run_dir={tmp_path / 'run'}", *overrides)
+    with pytest.raises(ValueError, match=message):
+        experiment.run(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_shape_is_for_this_task_alone(tmp_path):
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = compose(
+            "config", ["+task=xlam", "model=llama3_1_8b_shape", "wandb=disabled",
+                       "model.device=cpu", "hmm.path=auto", "task.methods=[gcd]",
+                       f"run_dir={tmp_path}"],
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="no weights: it is for"):
+        experiment.run(config)
+
+
+def test_a_vocabulary_is_made_up():
+    words = made_up_vocabulary(49152)
+    assert words.size == 49152
+    assert len({*words.token_bytes}) == 49152
+    assert tuple(words.eos_ids) == (49151,)
+
+
+def test_a_table_is_warmed_up_with_a_small_one_that_is_forgotten():
+    made = []
+    vocabulary = gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2])
+    constraint = gcd.lift(gcd.regex("a{2,6}"), vocabulary)
+    proposal = smc.PGCD(HMM.random(3, 3, generator=torch.Generator().manual_seed(0)))
+    start, free = proposal.start, proposal.free
+    proposal.start = lambda batch: (made.append(batch.budgets.tolist()), start(batch))[1]
+    proposal.free = lambda: (made.append("forgotten"), free())[1]
+    assert table_seconds(proposal, constraint, 5, torch.device("cpu")) > 0
+    assert made == [[3], "forgotten", [5]]

@@ -1,0 +1,103 @@
+"""The programs in docs/examples run on one model and print valid answers."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gcd
+import smc
+from gcd.requests import ConstraintRequest
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "examples"
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+def code_of(name: str) -> str:
+    return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+
+
+def test_there_are_six_short_programs_and_the_page_shows_them() -> None:
+    assert len(EXAMPLES) == 6
+    page = (FOLDER.parent / "examples.md").read_text(encoding="utf-8")
+    for name in EXAMPLES:
+        assert len(code_of(name).splitlines()) <= 40
+        assert ast.get_docstring(ast.parse(code_of(name)))
+        assert f"examples/{name}.py" in page
+
+
+@pytest.mark.slow("samples from SmolLM2 in five programs")
+@pytest.mark.usefixtures("real_model", "unchecked_annotations")
+def test_the_programs_print_valid_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from experiments.harness import smollm2
+
+    path = smollm2.checkpoint()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    lm = smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(path))
+    for loader in ("AutoModelForCausalLM", "AutoTokenizer"):
+        monkeypatch.setattr(getattr(transformers, loader), "from_pretrained", lambda name: None)
+    monkeypatch.setattr(smc, "TransformersLM", lambda model, tokenizer: lm)
+    monkeypatch.chdir(tmp_path)
+
+    def printed(name: str) -> list[str]:
+        exec(compile(code_of(name), f"{name}.py", "exec", dont_inherit=True), {})
+        return capsys.readouterr().out.splitlines()
+
+    *answers, best = printed("json_object")
+    assert json.loads(best.removeprefix("best: ")) == {"item": "table", "price": 45}
+    assert sum(float(line.split()[0]) for line in answers) == pytest.approx(1, abs=0.05)
+
+    assert printed("choose_label")[-1] == "most probable label: negative"
+
+    call, probability = printed("call_tool")
+    assert call == "get_weather {'city': 'Rome', 'days': 3}"
+    assert re.fullmatch(r"probability: 0\.\d+", probability)
+
+    query, rows = printed("query_database")
+    assert query.startswith("SELECT singer.")
+    assert isinstance(ast.literal_eval(rows), list)
+
+    plain, favored = printed("own_proposal")
+    assert plain.startswith("GCD ")
+    assert favored.startswith("Favor ")
+    # Both estimate the same evidence.
+    assert float(plain.split()[-1]) == pytest.approx(float(favored.split()[-1]), abs=0.5)
+
+
+def test_the_request_to_vllm_is_one_that_the_plugin_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine is replaced; the constraint is compiled and must fit into `max_tokens`."""
+    requests: list[dict[str, Any]] = []
+    shortest = '{"name":"","bio":""}'
+
+    class Engine:
+        def __init__(self, model: str) -> None:
+            pass
+
+        def chat(self, conversations: list[Any], parameters: dict[str, Any]) -> list[Any]:
+            requests.append(parameters)
+            answer = SimpleNamespace(finish_reason="stop", text=shortest)
+            return [SimpleNamespace(outputs=[answer]) for _ in conversations]
+
+    fake: Callable[..., Any] = lambda **given: given  # noqa: E731
+    module = ModuleType("vllm")
+    module.__dict__.update(LLM=Engine, SamplingParams=fake)
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    exec(compile(code_of("vllm_request"), "vllm_request.py", "exec", dont_inherit=True), {})
+    assert capsys.readouterr().out == "stop {'name': '', 'bio': ''}\n"
+    [parameters] = requests
+    language = ConstraintRequest.parse(parameters["extra_args"]["gcd"]).language()
+    assert isinstance(language, gcd.Automaton)
+    assert language.accepts(shortest)
