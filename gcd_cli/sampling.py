@@ -72,9 +72,51 @@ def draw(
         seed=seed,
         deadline=deadline,
     )
+    return _report(posterior)
+
+
+def draw_from_server(
+    url: str,
+    constraint: dict[str, Any],
+    vocabulary: gcd.Vocabulary,
+    *,
+    prompt: str,
+    budget: int,
+    particles: int,
+    proposal: str,
+    seed: int,
+) -> dict[str, Any]:
+    """Do as `draw` with a server of vLLM.
+
+    Args:
+        url: address of the server.
+        constraint: as requests state it (`gcd.requests`).
+        vocabulary: of the server's model.
+        prompt, budget, particles, seed: as in `gcd_vllm.sample_from_server`.
+        proposal: "gcd" or "lcd".
+    """
+    from gcd_vllm import EngineStoppedError, sample_from_server
+
+    try:
+        (posterior,) = sample_from_server(
+            url,
+            [prompt],
+            constraint,
+            vocabulary=vocabulary,
+            budget=budget,
+            particles=particles,
+            proposal=proposal,
+            seed=seed,
+        )
+    except EngineStoppedError as error:
+        raise BadInput(str(error)) from error
+    return _report(posterior)
+
+
+def _report(posterior: smc.Posterior) -> dict[str, Any]:
+    """Return what the command says of a posterior, as JSON."""
     found = posterior.reliability
     effect = posterior.budget
-    assert effect is not None  # known without top_p
     return {
         "answers": [
             {"text": text, "probability": probability, "error": error, "interval": interval}
@@ -82,7 +124,7 @@ def draw(
                 posterior.texts,
                 posterior.probabilities,
                 found.probability_errors,
-                posterior.intervals or (),
+                posterior.intervals or posterior.confidence_intervals,
                 strict=True,
             )
         ],
@@ -97,7 +139,9 @@ def draw(
         "complete": posterior.complete,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
-        "budget": {
+        "budget": None
+        if effect is None
+        else {
             "removed": effect.removed,
             "first": effect.first,
             "sufficient": effect.sufficient,
