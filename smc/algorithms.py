@@ -5,8 +5,9 @@
     discrete    N distinct prefixes are kept out of all their continuations, and no token is drawn
                 (`smc.filter`)
     auto        the discrete filter, which is nearer to the truth at an equal cost
-                (docs/reliability.md), but SMC in two cases: where an option that only SMC reads is
-                given, and with one particle, which is one answer drawn from the proposal
+                (docs/reliability.md), but SMC in three cases: where an option that only SMC reads
+                is given; with one particle, which is one answer drawn from the proposal; and in
+                `smc.stream`, as prefixes that are all different agree on little before the end
 
 Each is a dataclass of its options, so that an option which an algorithm does not read is refused.
 """

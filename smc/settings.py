@@ -16,6 +16,8 @@ COLDEST = 1e-6
 """The lowest temperature; logits of any model can be divided by it."""
 MAX_TOKENS_READ = 1000
 """Tokens that are read after sampling, for `certify`, unless another number is given."""
+MAX_PARTICLES = 1024
+"""Most particles that `target_error` may take unless another number is given."""
 EXECUTIONS = ("auto", "eager", "static")
 """See `smc.execution`."""
 
@@ -40,6 +42,8 @@ class Settings:
     drafter: Drafter
     certify: float | None
     max_tokens_read: int
+    target_error: float | None
+    max_particles: int
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -60,6 +64,17 @@ class Settings:
             raise ValueError(
                 f"drafter is {self.drafter!r}; give one that is made, such as smc.PromptLookup()"
             )
+        if self.target_error is not None:
+            if not self.target_error > 0:
+                raise ValueError(
+                    f"expected target_error above 0 (nats), got {self.target_error}; give 0.1 for "
+                    "about 10 %"
+                )
+            if self.max_particles < self.particles:
+                raise ValueError(
+                    f"expected max_particles of at least particles={self.particles}, got "
+                    f"{self.max_particles}; raise it, or begin with fewer particles"
+                )
         if self.max_tokens_read < 1:
             raise ValueError(
                 f"expected max_tokens_read of at least 1, got {self.max_tokens_read}; leave "
@@ -90,6 +105,8 @@ def settings_of(
     drafter: object = None,
     certify: object = None,
     max_tokens_read: object = MAX_TOKENS_READ,
+    target_error: object = None,
+    max_particles: object = MAX_PARTICLES,
 ) -> Settings:
     """Make settings of what a caller of `smc.sample` gives by these names, whatever it is.
 
@@ -114,6 +131,8 @@ def settings_of(
         drafter=PromptLookup() if drafter is None else drafter,  # type: ignore[arg-type]
         certify=None if certify is None else real("certify", certify),
         max_tokens_read=whole("max_tokens_read", max_tokens_read),
+        target_error=None if target_error is None else real("target_error", target_error),
+        max_particles=whole("max_particles", max_particles),
     )
 
 
