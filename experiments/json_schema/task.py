@@ -89,7 +89,7 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
         allowed, right = language_of(json.dumps(record.schema)), gold(record)
         if not allowed.accepts(right.encode()):
             raise gcd.ConstraintError(
-                f"its right answer is no answer under its schema: {shown(right)}; is it valid, are "
+                f"its correct answer violates its schema: {shown(right)}; is it valid, are "
                 "its members in the order of `properties`, are whole numbers spelled without a "
                 "point?"
             )
