@@ -90,7 +90,8 @@ def refuse_different_answers(digest: str, together: int) -> None:
     if digests != firsts:
         raise ValueError(
             "the processes of model.tensor_parallel have drawn different answers, so the rows are "
-            "invalid: are their devices of one kind, with the same libraries? resume=false starts over"
+            "invalid: are their devices of one kind, with the same libraries? resume=false starts "
+            "over"
         )
 
 

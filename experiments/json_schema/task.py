@@ -138,8 +138,9 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
         summary=summary,
         table=as_table(summary),
         notes=[
-            "An answer is right if it is the right JSON value, keys in whatever order. Accuracies "
-            "in percent with 95 % bootstrap intervals over requests; dead rows count as wrong."
+            "An answer is correct if it equals the correct JSON value; the order of keys is "
+            "ignored. Accuracies in percent with 95 % bootstrap intervals over requests; dead rows "
+            "count as wrong."
         ],
         more={"ignored_keywords": dict(ignored)},
     )
