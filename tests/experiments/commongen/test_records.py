@@ -76,7 +76,7 @@ def test_inflections_can_be_chosen(tmp_path):
         ({**GOOD, "inflections": [["dog"], []]}, "the concept 'run' has no inflections"),
         ({**GOOD, "inflections": [["dog"]]}, "2 concepts, but their inflections are"),
         ({**GOOD, "inflections": [["dog"], "ran"]}, "the inflections of 'run' are 'ran'"),
-        ({**GOOD, "concept_set": "dog_N#?_V"}, "no word, so it has no inflections"),
+        ({**GOOD, "concept_set": "dog_N#?_V"}, "isn't a word, so it has no inflections"),
     ],
 )
 def test_a_bad_record_is_passed_over_and_explained(tmp_path, row, reason):
