@@ -155,7 +155,7 @@ def choose(
         max_rows=max_rows,
     )  # fmt: skip
     return [
-        _averaged(texts, found[number * orders : (number + 1) * orders])
+        _average(texts, found[number * orders : (number + 1) * orders])
         for number, texts in enumerate(several)
     ]
 
@@ -237,7 +237,7 @@ def _automaton(
     )
 
 
-def _averaged(texts: tuple[str, ...], found: Sequence[Posterior]) -> Choice:
+def _average(texts: tuple[str, ...], found: Sequence[Posterior]) -> Choice:
     """Average the posteriors over orders."""
     shares, intervals = [], []
     for each in found:

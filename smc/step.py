@@ -134,7 +134,7 @@ class ParticleFilter(Generic[State]):
         weighed = self._weigh(before, next_tokens.log_z[before.row])
         chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
         token = self._draw(next_tokens, chosen, carry.step)
-        turn = Turn.taken(
+        turn = Turn.extend(
             self.reader, prefixes, before, chosen.row, token, chosen.running,
             together=self.watch is not None,
         )  # fmt: skip
@@ -143,9 +143,9 @@ class ParticleFilter(Generic[State]):
             frontier = frontier.advanced(prefixes, before, chosen.row, token, chosen.running, turn)
         ledger = carry.ledger
         if ledger is not None:
-            ledger = self._noted(ledger, prefixes, before, chosen, token, next_tokens, turn)
+            ledger = self._update_ledger(ledger, prefixes, before, chosen, token, next_tokens, turn)
         after = self._advance(chosen, token, next_tokens, prefixes, turn.extension)
-        after, before, step = turn.settled(before, after, carry.step)
+        after, before, step = turn.settle(before, after, carry.step)
         if self.watch is not None:
             self.watch(self._observation(prefixes, guide, before, weighed, ancestors, after, turn))
         N = self.num_particles
@@ -265,7 +265,7 @@ class ParticleFilter(Generic[State]):
             log_potential=log_potential,
         )
 
-    def _noted(
+    def _update_ledger(
         self,
         ledger: Ledger,
         prefixes: Prefixes[State],

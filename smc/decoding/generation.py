@@ -29,8 +29,8 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.algorithms import Options
 from smc.deadlines import CancelToken, time_limit
-from smc.decoding.generate_call import not_handed_on
-from smc.decoding.logits_processor import one_or_more
+from smc.decoding.generate_call import extra_arguments
+from smc.decoding.logits_processor import check_constraints
 from smc.decoding.refusals import refuse_settings, set_by_model
 from smc.drafters import Drafter
 from smc.draw import Keys, Purpose, categorical, uniform
@@ -104,7 +104,7 @@ def generate(
         ConstraintError: a constraint is not lifted to tokens.
         ValueError: another argument is invalid, or the algorithm doesn't have an option.
     """
-    one_or_more(constraint)
+    check_constraints(constraint)
     chosen = GCD() if proposal is None else proposal
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
@@ -152,7 +152,7 @@ class _Decoding:
         **model_kwargs: Any,
     ) -> Tensor | GenerateSMCOutput:
         config = generation_config
-        others = not_handed_on()
+        others = extra_arguments()
         streamer = others.pop("streamer", None)
         try:
             refuse_settings(
@@ -180,7 +180,7 @@ class _Decoding:
     def _draws(
         self, model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, list[Posterior]]:
-        constraint = one_or_more(self._constraint)[0]
+        constraint = check_constraints(self._constraint)[0]
         _check_model(model, constraint, eos_ids_of(config))
         mask = _prompt_mask(input_ids, model_kwargs)
         pad = _padding(config)

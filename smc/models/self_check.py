@@ -27,7 +27,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from smc.models.protocol import Rows
-from smc.models.rows import TransformersRows, normalised
+from smc.models.rows import TransformersRows, normalize
 from smc.models.shared_prompts import SharedPrompts
 from smc.models.sharing_rows import SharingRows
 from smc.models.static_cache import NotStaticError, StaticTransformer
@@ -131,7 +131,7 @@ class Truth(NamedTuple):
         tokens = torch.tensor([list(ids)], device=self.model.device)
         with torch.inference_mode():
             logits = self.model(input_ids=tokens, use_cache=False).logits
-        return normalised(logits)[0, -count:].double()
+        return normalize(logits)[0, -count:].double()
 
     def distance(self, found: Tensor, expected: Tensor) -> float:
         """Return the mean difference of log p in nats; infinite if -inf is at different entries.
@@ -167,7 +167,7 @@ def shares_prompts(model: Any) -> bool:
     truth = Truth.of(model)
     expected = _expected(truth)
     try:
-        full, short, cached, prompts = _padded(truth, expected)
+        full, short, cached, prompts = _check_padded(truth, expected)
     except (RuntimeError, TypeError, AttributeError, IndexError, KeyError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
@@ -185,7 +185,7 @@ def shares_prompts(model: Any) -> bool:
         return False
 
 
-def _padded(
+def _check_padded(
     truth: Truth, expected: tuple[list[Tensor], list[Tensor]]
 ) -> tuple[float, float, float, SharedPrompts]:
     """Compute both prompts in a padded batch, then reorder, extend and truncate rows.

@@ -29,7 +29,7 @@ from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import MaskGuide
 from smc.vocabulary.factors import Factors, Guide
 from smc.vocabulary.kernels import triton_blocks as kernels
-from smc.vocabulary.tensors import FactorSampler, Known, TokenSampler, repeated
+from smc.vocabulary.tensors import FactorSampler, Known, TokenSampler, is_repeated
 
 BLOCK = 1024
 """Tokens per block."""
@@ -66,7 +66,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TokenSampler:
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         return tensors.draws(guide, log_p)
-    found = _summed(log_p, factors)
+    found = _sum_blocks(log_p, factors)
     return found if isinstance(guide, MaskGuide) else replace(found, log_z=guide.log_z.double())
 
 
@@ -79,13 +79,13 @@ def locate(
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
     """Invert the cumulative inclusion probabilities at each target."""
-    others = _summed(log_p, without(factors, known))
+    others = _sum_blocks(log_p, without(factors, known))
     possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
     # A target that rounding moves beyond the last candidate gives the last candidate.
     share = (targets.log() + (log_c - others.log_z)[rows]).exp()
     u = torch.where(possible, share, 0.5).clamp(min=0, max=1)
     found = others.draw(rows, u)
-    return torch.where(possible & ~repeated(rows, found), found, -1)
+    return torch.where(possible & ~is_repeated(rows, found), found, -1)
 
 
 def without(factors: Factors, known: Known) -> Factors:
@@ -103,7 +103,7 @@ def without(factors: Factors, known: Known) -> Factors:
     return factors._replace(tokens=tokens, by_token=log_g.masked_fill(hidden, -torch.inf))
 
 
-def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
+def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
     """Sum all rows by blocks."""
     factors.check(log_p)
     own = _own_tokens(factors, log_p)
