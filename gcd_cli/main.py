@@ -348,6 +348,8 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
               help="Seconds from the loaded model on, after which answers end.")  # fmt: skip
+@click.option("--target-error", type=click.FloatRange(0, min_open=True), metavar="NATS",
+              help="Double the particles, up to 1024, until log P is as sure as this.")  # fmt: skip
 @click.option("--certify", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
               help="Read on until so much of the posterior is certainly found.")  # fmt: skip
 @click.option("--max-tokens-read", type=click.IntRange(1), default=1000, show_default=True,
@@ -366,6 +368,7 @@ def sample(
     algorithm: str,
     hmm: str | None,
     deadline: float | None,
+    target_error: float | None,
     certify: float | None,
     max_tokens_read: int,
     seed: int,
@@ -397,7 +400,7 @@ def sample(
     found = draw(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
         proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm, deadline=deadline,
-        certify=certify, max_tokens_read=max_tokens_read,
+        target_error=target_error, certify=certify, max_tokens_read=max_tokens_read,
     )  # fmt: skip
     lines = [
         (f"{estimated(a)} ({rounded(a['interval'])})", a["text"]) for a in found["answers"]

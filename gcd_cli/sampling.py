@@ -35,6 +35,7 @@ def draw(
     seed: int,
     hmm: str | None = None,
     deadline: float | None = None,
+    target_error: float | None = None,
     certify: float | None = None,
     max_tokens_read: int = 1000,
 ) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def draw(
         language: the constraint over bytes, in case the model's vocabulary is another than
             `automaton` was lifted to.
         prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
-        certify, max_tokens_read: the same.
+        target_error, certify, max_tokens_read: the same.
         proposal: a key of `PROPOSALS`, or pgcd.
         hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
             because it has not read the prompt.
@@ -78,6 +79,7 @@ def draw(
         algorithm=algorithm,
         seed=seed,
         deadline=deadline,
+        target_error=target_error,
         certify=certify,
         max_tokens_read=max_tokens_read,
     )
@@ -105,6 +107,7 @@ def draw(
         "ess": found.ess,
         "valid": posterior.valid,
         "complete": posterior.complete,
+        "rounds": posterior.diagnostics.rounds,
         "read_on": posterior.diagnostics.read_on,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,

@@ -5,8 +5,9 @@
     discrete    N distinct prefixes are selected from all their continuations; no token is drawn
                 (`smc.filter`)
     auto        the discrete filter, which is more accurate at an equal cost (docs/reliability.md),
-                except in two cases: an option of SMC only is given, or there is one particle, which
-                is one answer drawn from the proposal
+                except in three cases, which use SMC: an option of SMC only is given; there is one
+                particle, which is one answer drawn from the proposal; or in `smc.stream`, because
+                distinct prefixes have little text in common before the end
 
 Each algorithm is a dataclass of its options, so that options of the other one raise an error.
 """

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
+from smc.algorithms import AUTO
 from smc.interface import sample
 from smc.json_pieces import JSONReader, Value
 from smc.models.protocol import LanguageModel, Prompt
@@ -91,6 +92,9 @@ async def stream(
     posterior; with one particle, or if all answers agree, this is the whole answer. Each value is
     in exactly one part. The last part has the posterior, and with it the rest of each answer.
 
+    `algorithm="auto"` is SMC here: the prefixes of the discrete filter are all different, so they
+    agree on little before the end.
+
     Args:
         lm, prompt, constraint: as for `smc.sample`, with a single prompt.
         options: keyword arguments of `smc.sample` except `observe`, `finished`, `abandon`, and
@@ -110,6 +114,8 @@ async def stream(
     def send(certain: bytes | None) -> None:
         loop.call_soon_threadsafe(queue.put_nowait, certain)
 
+    if options.get("algorithm", AUTO) == AUTO:
+        options["algorithm"] = "smc"
     watch = _watch(lm.vocabulary, send)
     call = sample_async(lm, [prompt], constraint, observe=lambda _: watch, **options)
     task = asyncio.ensure_future(call)

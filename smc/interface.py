@@ -35,7 +35,8 @@ from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc.proposals import Batch, Proposal
 from smc.reliability import Stratum, strata_of_founders, strata_of_selections
-from smc.settings import MAX_TOKENS_READ, Settings, settings_of, whole
+from smc.rounds import in_rounds
+from smc.settings import MAX_PARTICLES, MAX_TOKENS_READ, Settings, settings_of, whole
 
 MOST_AUTOMATA = 2 << 30
 """Maximum size of the tables of all automata in a batch, in bytes."""
@@ -61,6 +62,8 @@ def sample(
     execution: str = "auto",
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
+    target_error: float | int | None = None,
+    max_particles: int = MAX_PARTICLES,
     certify: float | int | None = None,
     max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
@@ -103,6 +106,11 @@ def sample(
             benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models). Eager
             execution only.
         drafter: guesses these tokens; `smc.PromptLookup()` by default.
+        target_error: a standard error of the log evidence, in nats. Sampling then runs in rounds
+            that start with `particles` and double their number until the reported error is at most
+            this, or `max_particles` is reached. The result is that of a last, independent round, so
+            that the evidence stays unbiased (`smc.rounds`).
+        max_particles: maximum number of particles in a round.
         certify: a share of the posterior, such as 0.9. If sampling has certainly found less
             (`Posterior.certified`), the model computes further prefixes, the most probable open
             branches first, until the share, `max_tokens_read` or the deadline is reached.
@@ -161,7 +169,7 @@ def sample(
         proposal=proposal, particles=particles, algorithm=algorithm, options=options,
         max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, top_p=top_p,
         execution=execution, read_ahead=read_ahead, drafter=drafter, certify=certify,
-        max_tokens_read=max_tokens_read,
+        max_tokens_read=max_tokens_read, target_error=target_error, max_particles=max_particles,
     )  # fmt: skip
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -174,7 +182,7 @@ def sample(
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
-    needs = _needs_of(tasks, settings)
+    needs = _needs_of(tasks, settings)  # of the largest round
     batches = in_batches(order, needs, room)
     for batch in batches:
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
@@ -184,17 +192,11 @@ def sample(
     for batch in batches:
         part = None if limit is None else limit.share(len(batch) / left)
         left -= len(batch)
-        posteriors = _sampled([tasks[i] for i in batch], settings, executor, draw, observe, part)
-        if settings.certify is not None:
-            posteriors = read_on(
-                lm,
-                [
-                    Sampled(tasks[i].prompt, tasks[i].automaton, tasks[i].budget, each)
-                    for i, each in zip(batch, posteriors, strict=True)
-                ],
-                certify=settings.certify, max_tokens_read=settings.max_tokens_read,
-                temperature=settings.temperature, max_rows=settings.max_rows, limit=part,
-            )  # fmt: skip
+        some = [tasks[i] for i in batch]
+        if settings.target_error is None:
+            posteriors = _certified(some, settings, executor, draw, observe, part)
+        else:
+            posteriors = _in_rounds(some, settings, executor, draw, observe, part)
         if limit is not None:
             posteriors = _with_overrun(posteriors, limit.overrun())
         found = dict(zip(batch, posteriors, strict=True))
@@ -234,12 +236,68 @@ def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[i
         some = [tasks[i] for i in numbers]
         automata = {task.automaton for task in some}
         return Room(
-            rows=settings.particles * len(some),
+            rows=_most_particles(settings) * len(some),
             automata=sum(ENTRY_BYTES * automaton.delta.size for automaton in automata),
             lookahead=sum(lookahead(*key) for key in {(t.automaton, t.budget) for t in some}),
         )
 
     return needs
+
+
+def _most_particles(settings: Settings) -> int:
+    """Return the maximum number of particles of an example at a time."""
+    return settings.particles if settings.target_error is None else settings.max_particles
+
+
+def _in_rounds(
+    tasks: Sequence[Task],
+    settings: Settings,
+    executor: Executor,
+    draw: Draw,
+    observe: Observe | None,
+    limit: TimeLimit | None,
+) -> list[Posterior]:
+    """Sample the examples of one batch with as many particles as the target error requires."""
+    assert settings.target_error is not None
+
+    def sample_round(
+        places: Sequence[int], particles: int, draw: Draw, is_last: bool
+    ) -> list[Posterior]:
+        given = replace(settings, particles=particles)
+        if not is_last:
+            given = replace(given, certify=None)
+        return _certified(
+            [tasks[place] for place in places], given, replace(executor, settings=given), draw,
+            observe if is_last else None, limit,
+        )  # fmt: skip
+
+    return in_rounds(
+        sample_round, len(tasks), draw, particles=settings.particles,
+        most=settings.max_particles, target_error=settings.target_error,
+    )  # fmt: skip
+
+
+def _certified(
+    tasks: Sequence[Task],
+    settings: Settings,
+    executor: Executor,
+    draw: Draw,
+    observe: Observe | None,
+    limit: TimeLimit | None,
+) -> list[Posterior]:
+    """Sample the examples of one batch, and certify a share if requested."""
+    posteriors = _sampled(tasks, settings, executor, draw, observe, limit)
+    if settings.certify is None:
+        return posteriors
+    return read_on(
+        executor.lm,
+        [
+            Sampled(task.prompt, task.automaton, task.budget, each)
+            for task, each in zip(tasks, posteriors, strict=True)
+        ],
+        certify=settings.certify, max_tokens_read=settings.max_tokens_read,
+        temperature=settings.temperature, max_rows=settings.max_rows, limit=limit,
+    )  # fmt: skip
 
 
 def _sampled(

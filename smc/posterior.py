@@ -87,6 +87,8 @@ class Diagnostics:
         landed: the part of `used` that was chosen, not forced. Divided by `lm_calls`, it is the
             number of accepted tokens per pass that serving engines report.
         read_on: the part of `tokens` that was computed after sampling, for `certify`.
+        rounds: with `target_error`, the number of particles of each round. The last round is
+            returned; `lm_calls`, `tokens` and `seconds` are sums over all rounds.
         overrun: seconds from the deadline to the end of its batch; 0 without an overrun.
     """
 
@@ -106,6 +108,7 @@ class Diagnostics:
     landed: int = 0
     start_seconds: float = 0.0
     read_on: int = 0
+    rounds: tuple[int, ...] = ()
     overrun: float = 0.0
 
 

@@ -250,8 +250,10 @@ class _Scripted:
             example = name[0]
             script, choices = self._scripts[example], self.choices[example]
             cells = np.flatnonzero(shares[m] > self._NOTHING)
-            outcome = script[len(choices)] if len(choices) < len(script) else 0
-            choices.append((outcome, shares[m][cells].tolist()))
+            outcome = 0
+            if len(cells) > 1:  # others depend on the batch: an example that is over is asked, too
+                outcome = script[len(choices)] if len(choices) < len(script) else 0
+                choices.append((outcome, shares[m][cells].tolist()))
             u[m] = edges[m, cells[outcome]] + shares[m, cells[outcome]] / 2
             self._known[name] = u[m]
         return torch.from_numpy(u).reshape(keys.example.shape)

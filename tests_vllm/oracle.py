@@ -47,11 +47,11 @@ class Oracle:
         return [v for v, s in after if s >= 0 and automaton.steps_to_accept[s] <= left]
 
     def log_p(self, ids: tuple[int, ...]) -> list[float]:
-        """log p of each token of an answer."""
+        """Log p of each token of an answer."""
         return [float(self._after(ids[:t])[token]) for t, token in enumerate(ids)]
 
     def log_z(self, ids: tuple[int, ...], budget: int) -> list[float]:
-        """log of the probability that GCD's mask leaves at each token of an answer."""
+        """Log of the probability that GCD's mask leaves at each token of an answer."""
         return [
             float(self._after(ids[:t])[self.allowed(ids[:t], budget)].logsumexp(0))
             for t in range(len(ids))
@@ -60,7 +60,7 @@ class Oracle:
     def answers(
         self, budget: int, ids: tuple[int, ...] = (), log_p: float = 0.0
     ) -> dict[Any, float]:
-        """log p of every complete token sequence within the budget."""
+        """Log p of every complete token sequence within the budget."""
         eos, found = self.automaton.vocabulary.eos_ids, {}
         after = self._after(ids)
         for token in self.allowed(ids, budget):

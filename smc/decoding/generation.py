@@ -39,7 +39,7 @@ from smc.models.suitability import check_state, check_suitable, num_logits
 from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
-from smc.settings import MAX_TOKENS_READ, settings_of, whole
+from smc.settings import MAX_PARTICLES, MAX_TOKENS_READ, settings_of, whole
 from smc.transformers_internals import CACHE_ARGUMENTS
 
 _PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
@@ -69,6 +69,8 @@ def generate(
     forced_runs: bool = True,
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
+    target_error: float | int | None = None,
+    max_particles: int = MAX_PARTICLES,
     certify: float | int | None = None,
     max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
@@ -89,7 +91,7 @@ def generate(
             vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
         particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
             `smc.sample`; the default proposal is `smc.GCD()`.
-        certify, max_tokens_read: as for `smc.sample`.
+        target_error, max_particles, certify, max_tokens_read: as for `smc.sample`.
         deadline, cancel: as for `smc.sample`; the deadline in seconds restarts with each call of
             `generate`. A function with `cancel` can't be pickled.
         seed: seed of all random numbers; by default it is drawn from torch's generator, which
@@ -109,6 +111,7 @@ def generate(
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
         read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
+        target_error=target_error, max_particles=max_particles,
     )  # fmt: skip
     time_limit(deadline, cancel)
     if seed is not None:
@@ -116,6 +119,7 @@ def generate(
     settings = {
         "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
         "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter,
+        "target_error": target_error, "max_particles": max_particles,
         "certify": certify, "max_tokens_read": max_tokens_read,
         "deadline": deadline, "cancel": cancel, **options,
     }  # fmt: skip

@@ -74,7 +74,13 @@ class LM(MaskProposal):
 
 
 class ClassMaskProposal(MaskProposal):
-    """The base class of proposals that allow whole token classes; subclasses implement `alive`."""
+    """The base class of proposals that allow whole token classes; subclasses implement `alive`.
+
+    It isn't public: a mask narrower than GCD's would silently change the target, and would break
+    the bounds, which rely on forced tokens being the only ones that the budget allows
+    (`smc.bounds`). To allow less, intersect the languages; for another g, subclass
+    `smc.MaskProposal` or `smc.Lookahead`.
+    """
 
     @abstractmethod
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:

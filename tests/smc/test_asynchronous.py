@@ -97,9 +97,17 @@ def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
 
 
 async def parts_of(lm: ToyLM, automaton: gcd.TokenAutomaton, **options: Any) -> list[smc.Part]:
-    return [
-        part async for part in smc.stream(lm, [1], automaton, **{"algorithm": "smc", **options})
-    ]
+    return [part async for part in smc.stream(lm, [1], automaton, **options)]
+
+
+def test_a_stream_takes_particles_that_can_agree() -> None:
+    automaton = gcd.lift(gcd.json_schema(SCHEMA), BYTES)
+    options: dict[str, Any] = {"budget": 80, "particles": 3, "proposal": smc.GCD()}
+    found = asyncio.run(parts_of(LM, automaton, **options))[-1].posterior
+    assert found is not None
+    assert found.algorithm == "smc"
+    with pytest.raises(ValueError, match="expected no certify"):
+        asyncio.run(parts_of(LM, automaton, **options, certify=0.9))
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
