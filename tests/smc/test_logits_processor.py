@@ -472,7 +472,7 @@ def test_arguments_that_make_no_sense() -> None:
         smc.BudgetLogitsProcessor(automaton, 6, smc.HMMLookahead)  # type: ignore[arg-type]
     with pytest.raises(ConstraintError, match=r"whole number of tokens, got 6\.0"):
         smc.BudgetLogitsProcessor(automaton, 6.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"prompt_length is 4\.0; it must be a whole number"):
+    with pytest.raises(ValueError, match=r"expected prompt_length to be a whole number, got 4\.0"):
         smc.BudgetLogitsProcessor(automaton, 6, prompt_length=4.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prompt_length to be 0 or more, got -1"):
         smc.BudgetLogitsProcessor(automaton, 6, prompt_length=-1)
