@@ -123,9 +123,9 @@ def ask(
     Args:
         lm: the language model.
         prompt: text, token ids, or messages for the tokenizer's chat template.
-        kind: the type of the answer: a pydantic model, dataclass, TypedDict, `Literal`, enum or
-            other type that pydantic validates; a JSON schema; a list of tools, or of strings to
-            choose from; or a constraint, lifted or not.
+        kind: the type of the answer. Any type that pydantic validates, such as a pydantic model,
+            dataclass, TypedDict, `Literal` or enum; a JSON schema; a list of tools, or of strings
+            to choose from; or a constraint, lifted or not.
         budget: maximum number of tokens of an answer, including EOS.
         particles: number of distinct prefixes kept at a time; see `smc.sample`.
         proposal: the proposal; `GCD()` by default.

@@ -14,12 +14,12 @@ dropped counts as open. The upper bound is loose if much of an open branch leave
 later or doesn't end in time, because only p(x v) is known for it.
 
 **Accounting** (`Frontier`). No data is kept per prefix. Once the tokens taken from a prefix are
-known, its allowed tokens are summed again, with each taken token replaced by its outcome: the
+known, its allowed tokens are summed again. Each taken token is replaced by its outcome: the
 probability of a complete answer, or zero for a computed prefix, which has its own row in the next
 step. Nothing is subtracted. Cost per step: one pass over R x V numbers, and no host
 synchronization.
 
-**Rounding** is outward: by `ROUNDING` nats for sums in float64, and for the upper bound by
+**Rounding** is outward, by `ROUNDING` nats for sums in float64. The upper bound is also raised by
 `NORMALIZATION` machine epsilons of the model's log-probabilities per remaining token, because
 rounded probabilities of the next token may sum to more than one. In float32 a budget of 60 tokens
 limits `certified` to 0.9999.

@@ -62,7 +62,7 @@ class BudgetEffect:
 
     @property
     def binds(self) -> bool:
-        """Whether the budget removed any token after the computed prefixes."""
+        """True if the budget removed a token after a computed prefix."""
         return self.first is not None
 
 

@@ -103,7 +103,7 @@ def choose(
         temperature: part of p_lm, as in `smc.sample`.
         max_prefixes: maximum number of prefixes to compute for each prompt.
         certify: the share of the evidence after which the computation ends; 1 includes every
-            spelling, of which there may be many thousands.
+            spelling, and there may be many thousands.
         max_rows: maximum number of prefixes in one forward pass.
 
     Returns:

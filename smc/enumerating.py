@@ -12,8 +12,8 @@ of found and open probability is small enough. When every branch is computed, th
 answers is the evidence itself, not an estimate.
 
 **Canonical spellings first.** Until an answer is found, the largest branches are the shortest ones,
-most of which belong to unusual spellings. So the branches of the tokenizer's own spellings precede
-all others, if there are few enough.
+and most of them belong to unusual spellings. So the branches of the tokenizer's own spellings
+precede all others, if there are few enough.
 
 **Drafts.** A branch is computed together with its likely continuation. As long as the bytes of all
 allowed tokens agree, as within the unique rest of a label, the draft has the tokenizer's own token,
@@ -131,12 +131,12 @@ class Tree:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no branch with positive probability is open."""
+        """True if no branch with positive probability is open."""
         return not self._log_mass.size and self._log_rest == -math.inf
 
     @property
     def is_done(self) -> bool:
-        """Whether the computation ends: enough was found, or a limit is reached."""
+        """True if the computation ends, because enough was found or a limit is reached."""
         return (
             self._left <= 0
             or not self._log_mass.size

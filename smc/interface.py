@@ -102,8 +102,8 @@ def sample(
             for a single prompt, and slower for hundreds of particles.
         read_ahead: number of draft tokens that the model computes in passes that are needed anyway.
             Answers and weights are the same (up to the rounding of a wider pass), in fewer passes
-            (`smc.read_ahead`). "auto" drafts up to four tokens in passes of one row if the model
-            benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models). Eager
+            (`smc.read_ahead`). With "auto", passes of one row have up to four draft tokens if the
+            model benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models). Eager
             execution only.
         drafter: guesses these tokens; `smc.PromptLookup()` by default.
         target_error: a standard error of the log evidence, in nats. Sampling then runs in rounds

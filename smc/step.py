@@ -8,9 +8,9 @@ p_lm(C, |x| <= n).  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the
 
     w_t = [ p_lm(x_t) psi_t ] / [ psi_{t-1} q(x_t) ] = Z_t / psi_{t-1}
 
-does not depend on the drawn token.  Hence the order: weigh by Z_t / psi_{t-1}, resample if the
-weights are too unequal, and only then draw (a fully adapted particle filter; Pitt & Shephard,
-1999).  psi_0 is one: any constant would cancel in the first increment.
+does not depend on the drawn token.  So the order is to weigh by Z_t / psi_{t-1}, resample if the
+weights are too unequal, and only then draw.  (This is a fully adapted particle filter; Pitt &
+Shephard, 1999.)  psi_0 is one: any constant would cancel in the first increment.
 
 A step is one choice.  Tokens f forced after it belong to the same step, and change the weight by
 

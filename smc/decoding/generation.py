@@ -87,10 +87,10 @@ def generate(
     only; this doesn't happen with GCD and P-GCD.
 
     Args:
-        constraint: the constraint C for all prompts, or one per prompt, lifted to the model's
-            vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
+        constraint: the constraint C for all prompts, or one per prompt. Lift it to the model's
+            vocabulary, `smc.TransformersLM(model, tokenizer).vocabulary`.
         particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
-            `smc.sample`; the default proposal is `smc.GCD()`.
+            `smc.sample`. The default proposal is `smc.GCD()`.
         target_error, max_particles, certify, max_tokens_read: as for `smc.sample`.
         deadline, cancel: as for `smc.sample`; the deadline in seconds restarts with each call of
             `generate`. A function with `cancel` can't be pickled.

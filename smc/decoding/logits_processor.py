@@ -11,8 +11,8 @@ lookahead, the scores are those of its proposal,
 
 as in the sampler: q(v) is proportional to p_lm(v) g(v). The last term is the same for all v and
 matters for beams only. Summed along an answer, the potentials cancel. A beam is therefore ranked by
-p_lm of its tokens times the probability that it will be completed, and a complete answer by p_lm
-alone (up to the defensive mixture and tying, see `smc.proposals.twisted`).
+p_lm of its tokens times the probability that it will be completed. A complete answer is ranked by
+p_lm alone (up to the defensive mixture and tying, see `smc.proposals.twisted`).
 
 Unlike `smc.generate`, the processor doesn't correct the bias of renormalizing at each step.
 
@@ -319,9 +319,8 @@ class BudgetLogitsProcessor(LogitsProcessor):
         taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
         raise ValueError(
             f"after {taken} tokens, constraint and budget allow only {self._shown(tokens[0])}"
-            f"{others}, but all of these have the score -inf: the model or another logits "
-            "processor (suppress_tokens, bad_words_ids, min_new_tokens, …) forbids them; remove "
-            "that processor or relax the constraint"
+            f"{others}, but the score of each is -inf; remove the logits processor that forbids "
+            "them (suppress_tokens, bad_words_ids, min_new_tokens, …) or relax the constraint"
         )
 
     def _refuse_strays(self, generated: Int64[Tensor, "R T"], good: Tensor) -> None:

@@ -176,7 +176,7 @@ class TransformersRows:
     def _check_memory(self, width: int) -> None:
         """Raise an error unless every layer has `width` columns of keys and values.
 
-        Models with another kind of memory (recurrent states, or a cache of their own) leave the
+        Models with another kind of memory (recurrent states, or their own cache) leave the
         given cache empty, and would silently ignore all but the last tokens.
         """
         for layer in self._cache.layers or [None]:

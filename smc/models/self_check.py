@@ -6,9 +6,9 @@ prompts that rows share. A model may silently ignore one of these: decoders of B
 later tokens unless its configuration sets `is_decoder`. The weights would then be wrong without any
 visible error.
 
-So the first use of a model computes a few tokens in every way that the sampler does, and compares
-the log-probabilities with the *truth*: one forward pass over each sequence alone, without cache,
-padding, or positions. Cost: about ten forward passes over two to eight tokens, once for each
+So the first use of a model computes a few tokens in every way that the sampler does. The
+log-probabilities are compared with the *truth*: one forward pass over each sequence alone, without
+cache, padding, or positions. Cost: about ten forward passes over two to eight tokens, once for each
 `TransformersLM` and each mode of its model.
 
 Rounding also causes differences. It is distinguished from a fault by the *spread*, the mean change
@@ -110,9 +110,9 @@ class Truth(NamedTuple):
         noise = truth.distance(part, all_of_it[:first])
         if noise > FAULT * spread:
             raise ValueError(
-                f"{type(model).__name__} attends to later tokens: expected a causal decoder, got "
-                f"log p after a prefix that changes by {noise:.2g} nats on average when text "
-                "follows; load it with is_decoder=True in its configuration, or use another model"
+                f"{type(model).__name__} attends to later tokens: expected a causal decoder, but "
+                f"following text changes log p by {noise:.2g} nats on average; set is_decoder=True "
+                "in its configuration, or use another model"
             )
         return truth._replace(size=float(-possible.nanmean()), spread=spread, noise=noise)
 

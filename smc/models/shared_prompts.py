@@ -6,10 +6,10 @@ grow, and reads it once per particle in every step. Here each layer stores a pro
 [heads, L, d], and the queries of all its rows are multiplied with its keys in one matrix product
 (Juravsky et al., "Hydragen", arXiv 2402.05099).
 
-The tokens of all rows in a forward pass are concatenated (`Packed`). The attention separates them:
-it writes the keys and values of each token to the token's position in its row, and attends to the
-prompt (`Groups` by prompt) and to the row up to that position (`Groups` by row). With s the log of
-the sum of the weights of a part, and m the mean of its values, both parts are combined exactly:
+The tokens of all rows in a forward pass are concatenated (`Packed`). The attention separates them.
+It writes the keys and values of each token to the token's position in its row. The token attends to
+the prompt (`Groups` by prompt) and to the row up to that position (`Groups` by row). With s the log
+of the sum of the weights of a part, and m the mean of its values, both parts are combined exactly:
 
     share of the prompt = sigmoid(s_prompt - s_row),    out = share m_prompt + (1 - share) m_row
 

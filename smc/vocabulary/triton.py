@@ -1,8 +1,8 @@
 """Passes over the vocabulary as Triton kernels on CUDA devices, which read every row once.
 
 `smc.vocabulary.tensors` defines the passes, and is their oracle. One kernel sums the weights
-exp(log p + log g) of each block of tokens, with a scale per block; another finds a block among
-these sums, and the token in it. g is stored by token class, so a kernel reads 4 bytes of class
+exp(log p + log g) of each block of tokens, with a scale per block. Another finds a block among
+these sums, and the token in it. Because g is stored by token class, a kernel reads 4 bytes of class
 beside each log p, and a small table. If tokens have their own g, a map of two bytes per token
 locates it. Exponentials are in the precision of log p, sums in float64.
 
@@ -40,7 +40,8 @@ class TritonSampler(FactorSampler):
     """The distributions q of R prefixes as sums over blocks; see `TokenSampler`.
 
     Attributes:
-        own: for each token the 1-based index of its own g; 0 for none. None if no token has one.
+        own: 1-based index into the token-specific g for each token; 0 for none. None if no token
+            has its own g.
         top: maximum of log p + log g in each block.
         total: sum of exp(log p + log g - top) over each block.
     """
@@ -118,7 +119,7 @@ def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
 
 
 def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:
-    """Map each token to the 1-based index of its own g; 0 for none."""
+    """Map each token to the 1-based index into the token-specific g; 0 for none."""
     K = factors.tokens.shape[1]
     if not K:
         return None

@@ -270,7 +270,7 @@ def test_refusals_name_what_was_wrong() -> None:
             smc.sample(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
 
     refused(r"Waiting\(\) cannot .* `guide` calls nonzero, .*execution='eager'", proposal=Waiting())
-    refused("top_p=0.5 .* execution='eager'", top_p=0.5)
+    refused("top_p=0.5, .* execution='eager'", top_p=0.5)
     refused(r"static_forward\(\), got Bare", lm=Bare())
     refused(
         r"support 65536 answers, .* may give \d+; lower particles", particles=1 << 15,

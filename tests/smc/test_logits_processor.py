@@ -406,7 +406,7 @@ def test_a_processor_that_forbids_all_that_is_allowed(lookahead: dict[str, Any] 
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3, proposal)
     with pytest.raises(ValueError, match=r"after 0 tokens, .* allow only token 1 \(b'b'\)"):
         generate([[1]], 3, processor, suppress_tokens=[1])
-    with pytest.raises(ValueError, match=r"after 2 tokens .* allow token 3 .* and 1 others"):
+    with pytest.raises(ValueError, match=r"after 2 tokens, .* allow only token 3 .* and 1 others"):
         generate([[1]], 3, processor, suppress_tokens=[3, 5])
 
 

@@ -452,7 +452,7 @@ def test_an_equal_vocabulary_is_accepted() -> None:
 
 
 def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
-    """A run equals its tokens one by one; -1 is no token; an ended prefix doesn't advance."""
+    """A run equals its tokens one by one; -1 means no token; an ended prefix doesn't advance."""
     automata = [FORCED, CONSTRAINTS["a_star_b"]()]
     batch = smc.Batch(AutomatonBatch(automata), torch.tensor([5, 3]))
     for proposal in PROPOSALS:
