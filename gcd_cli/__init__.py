@@ -1,1 +1,1 @@
-"""This package is the command `gcd`: compile, explain and check constraints, and sample."""
+"""Command `gcd`: compile, explain and check constraints, and sample under them."""

@@ -1,4 +1,4 @@
-"""This module loads a language model and samples from it under a constraint."""
+"""Loading of a language model, and sampling from it under a constraint."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ def draw(
     hmm: str | None = None,
     deadline: float | None = None,
 ) -> dict[str, Any]:
-    """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
+    """Sample answers to a prompt; return their probabilities and diagnostics.
 
     Args:
         model: a causal model of `transformers` by directory or hub name, with its tokenizer.
-        language: the constraint over bytes, in case the model's vocabulary is another than
+        language: the constraint over bytes, used if the model's vocabulary differs from the one
+            that
             `automaton` was lifted to.
+        automaton: the constraint over tokens.
         prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
         proposal: a key of `PROPOSALS`, or pgcd.
-        hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
-            because it has not read the prompt.
+        hmm: the directory of an HMM, for pgcd. Its lookahead is limited by the available time
+            ("in_time"), because the HMM has not been conditioned on the prompt.
     """
-    # Before the language model: an HMM of another vocabulary is refused at once.
+    # Comes before the language model is loaded: an HMM over another vocabulary is refused at once.
     method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -57,7 +59,9 @@ def draw(
         tokenizer = AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"{model} holds no model that can be loaded: {cause}") from error
+        raise BadInput(
+            f"expected a model that transformers can load, got {model}: {cause}"
+        ) from error
     lm = smc.TransformersLM(network, tokenizer)
     if lm.vocabulary != automaton.vocabulary:
         automaton = gcd.lift(language, lm.vocabulary)
@@ -74,7 +78,7 @@ def draw(
     )
     found = posterior.reliability
     effect = posterior.budget
-    assert effect is not None  # known without top_p
+    assert effect is not None  # always known without top_p
     return {
         "answers": [
             {"text": text, "probability": probability, "error": error, "interval": interval}
@@ -108,7 +112,7 @@ def draw(
 
 
 def _fields(posterior: smc.Posterior) -> dict[str, Any]:
-    """Return what `Posterior.fields` says, by JSON pointer; nothing unless answers are JSON."""
+    """Return `Posterior.fields` by JSON pointer; empty unless answers are JSON."""
     try:
         return {pointer: asdict(field) for pointer, field in posterior.fields().items()}
     except ValueError:
@@ -116,7 +120,7 @@ def _fields(posterior: smc.Posterior) -> dict[str, Any]:
 
 
 def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
-    """Make the lines of a table of fields: for each field with a scalar value, its values."""
+    """Format a table of fields: for each field with a scalar value, its values."""
     lines = []
     for pointer, field in fields.items():
         values = [(each["value"], each) for each in field["values"] if each["value"][0] not in "[{"]
@@ -137,12 +141,12 @@ def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def estimated(found: dict[str, Any]) -> str:
-    """Write a probability and its standard error."""
+    """Format a probability and its standard error."""
     return f"{found['probability']:.3f} +- {found['error']:.3f}"
 
 
 def rounded(interval: tuple[float, float]) -> str:
-    """Write the ends with three digits, rounded outwards."""
+    """Format the ends with three digits, rounded outward."""
     low, high = interval
     return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
 

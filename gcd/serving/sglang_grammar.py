@@ -1,17 +1,17 @@
-"""SGLang masks tokens by a grammar object for each request; here is one that knows its budget.
+"""Grammar backend for SGLang, which masks tokens by one grammar object per request.
 
-Written for the interface that sglang 0.5.23 publishes, tested with objects that stand in for it,
-and *never run in the engine*, which does not install without a GPU.
+It implements the interface of sglang 0.5.23 and is tested with objects that stand in for the
+engine. It has *never run in the engine*, which does not install without a GPU.
 
-The entry point `sglang.srt.plugins` names `register`, after which `--grammar-backend gcd` chooses
+The entry point `sglang.srt.plugins` names `register`, after which `--grammar-backend gcd` selects
 this backend. A request's `ebnf` is then a constraint of `gcd.requests` as a JSON text, with its
-budget: `{"json_schema": ..., "budget": 40}`. The engine tells a grammar neither `max_new_tokens`
-nor the context's length, so a request sets `max_new_tokens` to no less than the budget. It waits
-for a step's tokens before it asks a grammar for the next mask, and takes drafts back by `rollback`.
+budget: `{"json_schema": ..., "budget": 40}`. The engine passes neither `max_new_tokens` nor the
+context's length to a grammar, so a request has to set `max_new_tokens` to at least the budget. The
+engine waits for a step's tokens before it requests the next mask, and undoes drafts by `rollback`.
 
-A processor of logits (`CustomLogitProcessor`) would know `max_new_tokens`, but nothing makes the
-engine wait for the last token before that is called: with its overlapping schedule, the mask would
-be that of a step before. So there is none here.
+A logits processor (`CustomLogitProcessor`) would know `max_new_tokens`, but the engine doesn't wait
+for the last token before calling it: with its overlapping schedule, the mask would be one step
+late. So this module doesn't provide one.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from gcd.serving.matcher import Matcher
 from gcd.tokens.vocabulary import BITS, Vocabulary
 
 NAME = "gcd"
-"""What `--grammar-backend` calls it."""
+"""Value of `--grammar-backend`."""
 
 
 class BudgetGrammar(BaseGrammarObject):
-    """A request's constraint and its tokens so far, as the engine asks for them."""
+    """Constraint of a request and its tokens so far, with the engine's interface."""
 
     def __init__(self, matcher: Matcher) -> None:
         super().__init__()
         self._matcher = matcher
 
     def accept_token(self, token: int) -> None:
-        """Append a token; a `ValueError`, by which the engine ends the request, if it is wrong."""
+        """Append a token; raise `ValueError` if it is refused, which ends the request."""
         if not self._matcher.advance(token):
             raise ConstraintError(f"token {token} is not allowed by {self._matcher!r}")
 
@@ -60,7 +60,7 @@ class BudgetGrammar(BaseGrammarObject):
     def allocate_vocab_mask(
         self, vocab_size: int, batch_size: int, device: Any
     ) -> Int32[Tensor, "B W"]:
-        """Make rows on the CPU that allow everything, for `fill_vocab_mask` to write into."""
+        """Make masks on the CPU that allow everything, for `fill_vocab_mask` to overwrite."""
         shape = (batch_size, self._matcher.automaton.num_words)
         return torch.full(shape, -1, dtype=torch.int32, device="cpu")
 
@@ -79,8 +79,8 @@ class BudgetGrammar(BaseGrammarObject):
     def apply_vocab_mask(logits: Float[Tensor, "B V"], vocab_mask: Int32[Tensor, "B W"]) -> None:
         if logits.shape[1] > BITS * vocab_mask.shape[1]:
             raise ValueError(
-                f"the masks are for {BITS * vocab_mask.shape[1]} tokens, the logits have "
-                f"{logits.shape[1]}"
+                f"expected logits of at most {BITS * vocab_mask.shape[1]} tokens, the width of the "
+                f"masks, got {logits.shape[1]}"
             )
         shifts = torch.arange(BITS, dtype=torch.int32, device=vocab_mask.device)
         refused = ((vocab_mask.unsqueeze(-1) >> shifts) & 1 == 0).flatten(1)
@@ -90,14 +90,14 @@ class BudgetGrammar(BaseGrammarObject):
         return BudgetGrammar(self._matcher.copy())
 
     def try_jump_forward(self, tokenizer: Any) -> None:
-        """Write nothing in advance: another spelling would cost other tokens."""
+        """Do nothing: appending text in advance could spell it with other tokens."""
 
 
 class BudgetBackend(BaseGrammarBackend):
-    """Compiles the constraints of requests; the engine calls it on threads of its own.
+    """Compiler of requests' constraints; the engine calls it on its own threads.
 
     Args:
-        tokenizer: the engine's.
+        tokenizer: the engine's tokenizer.
         vocab_size: the width of its logits.
         eos_ids: the ids at which it ends a request; None for the tokenizer's.
     """
@@ -109,17 +109,18 @@ class BudgetBackend(BaseGrammarBackend):
         self._cache = ConstraintCache(vocabulary)
 
     def dispatch_ebnf(self, key_string: str) -> BaseGrammarObject:
-        """Compile a constraint; one that cannot be kept is an object which holds the reason."""
+        """Compile a constraint; one that is refused becomes an object with the reason."""
         try:
             request = ConstraintRequest.parse(key_string)
             if request.budget is None:
                 raise ConstraintError(
-                    "the constraint has no budget, and SGLang does not tell max_new_tokens; give it"
+                    "expected a budget in the constraint, got none; add it, because SGLang "
+                    "does not pass max_new_tokens"
                 )
             if request.deadline_ms is not None:
                 raise ConstraintError(
-                    f"deadline_ms={request.deadline_ms}: SGLang's grammars have no deadline; leave "
-                    "it out"
+                    "expected no deadline, which SGLang's grammars don't support, got "
+                    f"deadline_ms={request.deadline_ms}; remove it"
                 )
             automaton = self._cache.get(request)
             budget = usable_budget(automaton, {"the request's budget": request.budget})
@@ -136,7 +137,7 @@ class BudgetBackend(BaseGrammarBackend):
 
 
 def register() -> None:
-    """Make the backend known to SGLang, by name; its plugin loader calls this in each process."""
+    """Register the backend with SGLang by name; its plugin loader calls this in each process."""
     register_grammar_backend(
         NAME,
         lambda server_args, tokenizer, vocab_size, eos_ids: BudgetBackend(

@@ -80,7 +80,7 @@ def _timeless(line: str) -> str:
 def test_bytes_that_are_no_character_are_escaped() -> None:
     found = run("explain", "--regex", "Zé|Z€", "Zè", code=1).stdout
     assert "'\\xA8' after 'Z\\xC3'; expected \\xA9" in found
-    assert "1 bytes at least, '\\xA9'" in found
+    assert "at least 1 bytes, '\\xA9'" in found
 
 
 _WHETHER_SPACED = [  # value, arguments beside schema and file, how it is written, option that helps
@@ -213,7 +213,7 @@ def test_a_text_must_fit_the_budget() -> None:
     assert tokens < len(text)
     run(*arguments, str(tokens + 1), stdin=text)
     said = run(*arguments, str(tokens), stdin=text, code=1).output
-    assert f"the text takes {tokens + 1} tokens, the budget is {tokens}" in said
+    assert f"the text needs {tokens + 1} tokens, but the budget is {tokens}" in said
 
 
 @pytest.mark.parametrize("budget", [1, 10, 18])
@@ -221,7 +221,7 @@ def test_where_no_text_fits_the_answer_is_no(budget: int) -> None:
     """Every text takes 19 tokens at least: a lower budget is not bad input, but too low."""
     options = ("--tokenizer", MODEL, "--budget", str(budget))
     said = run("check", ALARM, "-", *options, stdin='{"hour":7,"minute":30}', code=1).output
-    assert f"the text takes 20 tokens, the budget is {budget}" in said
+    assert f"the text needs 20 tokens, but the budget is {budget}" in said
     assert "expected" in run("check", ALARM, "-", *options, stdin="{}", code=1).output
     found = report("explain", ALARM, '{"hour":2', *options, code=1)["in_tokens"]
     assert found["remaining"] == budget - found["tokens"] < found["fewest_tokens"]
@@ -425,7 +425,7 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
     found = report(*arguments, *options, "--hmm", str(tmp_path / "hmm"))
     assert found["valid"]
     assert found["complete"]
-    assert "go together" in run(*arguments, *options, code=2).stderr
+    assert "only one; add the other" in run(*arguments, *options, code=2).stderr
     assert "none" in run(*arguments, *options, "--hmm", str(tmp_path / "none"), code=2).stderr
 
 
@@ -444,14 +444,14 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
         (["compile", ALARM, "--tokenizer", "{folder}"], "tokenizer.json does not exist"),
         (["compile", ALARM, "--tokenizer", "{folder}/damaged"], "tokenizer.json is no tokenizer"),
         (["compile", ALARM, "--tokenizer", "{folder}/list"], "config.json holds no JSON object"),
-        (["compile", ALARM, "--tokenizer", "{folder}/words"], "vocab_size is 'many'"),
+        (["compile", ALARM, "--tokenizer", "{folder}/words"], "got 'many'"),
         (["compile", "{folder}/deep.json"], "deep.json is nested too deeply"),
         (["compile", "--sql", "{folder}/tables.json#zoo"], "no database called 'zoo'"),
-        (["compile", ALARM, "--draw", "a.png"], "a drawing is a file .svg or .dot"),
+        (["compile", ALARM, "--draw", "a.png"], "expected a .svg or .dot file"),
         (["compile", "--regex", "a", "--max-depth", "3"], "--max-depth: for JSON schemas and tool"),
         (["compile", "--regex", "a", "--max-bytes", "3"], "--max-bytes: for JSON schemas and tool"),
         (["compile", ALARM, "--max-bytes", "0"], "max_bytes must be a whole number"),
-        (["explain", ALARM, "{{", "--budget", "3"], "--budget counts tokens: give --tokenizer"),
+        (["explain", ALARM, "{{", "--budget", "3"], "expected --tokenizer MODEL with --budget"),
         (["check", ALARM, "{folder}/none.txt"], "cannot read .*none.txt"),
         (["explain", ALARM, "{{", "--tokenizer", MODEL, "--budget", "0"], "0 is not in the range"),
         (["sample", ALARM, "--model", MODEL, "--budget", "18"], "at least 19 tokens"),
@@ -482,7 +482,7 @@ def test_bad_input_is_one_error_before_work(
         shutil.copytree(ROOT / MODEL, tmp_path / name, copy_function=os.symlink)
         (tmp_path / name / file).unlink()
         (tmp_path / name / file).write_text(content)
-    monkeypatch.setitem(sys.modules, "gcd_cli.sampling", None)  # no model is loaded
+    monkeypatch.setitem(sys.modules, "gcd_cli.sampling", None)  # ensures that no model is loaded
     result = run(*(argument.format(folder=tmp_path) for argument in arguments), code=2)
     assert re.search(says, result.stderr), result.stderr
     assert result.stdout == ""
@@ -558,7 +558,7 @@ def test_help_has_examples(command: str) -> None:
 
 
 def test_help_loads_no_library() -> None:
-    """Quick, in other words; what takes long to import is left to the commands that need it."""
+    """`gcd --help` is fast, because slow imports are left to the commands that need them."""
     program = (
         "import sys; from gcd_cli.main import main; main(['--help'], standalone_mode=False); "
         "print(sorted({'gcd', 'torch', 'numpy', 'transformers'} & set(sys.modules)))"

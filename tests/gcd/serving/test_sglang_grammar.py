@@ -1,4 +1,4 @@
-"""SGLang's grammar interface with made-up objects in the place of its own: never run in the engine.
+"""SGLang's grammar interface, tested with stand-in objects: never run in the engine.
 
 The stand-ins have the names, signatures and order of calls of sglang 0.5.23:
 `srt/constrained/base_grammar_backend.py`, `srt/speculative/spec_utils.py`.
@@ -37,7 +37,7 @@ class InvalidGrammarObject(BaseGrammarObject):
 
 @pytest.fixture
 def engine(monkeypatch):
-    """What the plugin has registered, and the choices of `--grammar-backend`."""
+    """Return the backends that the plugin registered, and the choices of `--grammar-backend`."""
     base, choices = ModuleType("base_grammar_backend"), ModuleType("choices")
     base.BaseGrammarObject, base.InvalidGrammarObject = BaseGrammarObject, InvalidGrammarObject
     base.BaseGrammarBackend = type("BaseGrammarBackend", (), {})
@@ -61,7 +61,7 @@ def spec(constraint, **more):
 
 
 def allowed(grammar):
-    """The tokens that are left of a row, beside one without a constraint."""
+    """Return the allowed tokens of a row, next to an unconstrained one."""
     mask = grammar.allocate_vocab_mask(TOKENS.size, 2, "cpu")
     grammar.fill_vocab_mask(mask, 1)
     logits = torch.zeros(2, TOKENS.size)
@@ -96,7 +96,7 @@ def test_masks_are_those_of_a_matcher_along_drafts_that_are_taken_back(engine, s
         count += 1
     assert matcher.is_finished
     assert count <= 14
-    assert not template.is_terminated()  # what the engine keeps has not moved
+    assert not template.is_terminated()  # the engine's own object is unchanged
     with pytest.raises(ValueError, match="not allowed"):
         template.accept_token(ord("x"))
 
@@ -104,7 +104,7 @@ def test_masks_are_those_of_a_matcher_along_drafts_that_are_taken_back(engine, s
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (spec({"choice": ["one"]}), "has no budget"),
+        (spec({"choice": ["one"]}), "a budget in the constraint, got none"),
         (spec({"choice": ["one"]}, budget=3), "needs at least 4 .* budget is 3"),
         (spec({"regex": "("}, budget=9), "without"),
         ('root ::= "a"', "one JSON text"),
