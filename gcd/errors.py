@@ -32,7 +32,7 @@ def at(pointer: str) -> str:
 
 
 class UnsupportedSchemaError(ConstraintError):
-    """The schema uses a keyword that is not supported; the message names it.
+    """Error for a schema keyword that is not supported, which the message names.
 
     Attributes:
         keyword: the refused keyword (or type name).
@@ -46,7 +46,7 @@ class UnsupportedSchemaError(ConstraintError):
 
 
 class InfeasibleBudgetError(ConstraintError):
-    """The budget is shorter than the shortest completion.
+    """Error for a budget below the shortest completion.
 
     Attributes:
         needed: fewest tokens, EOS included, from the current state to the end.
@@ -65,7 +65,7 @@ class InfeasibleBudgetError(ConstraintError):
 
 
 class UndecidedBudgetError(InfeasibleBudgetError):
-    """The budget is below the guaranteed bound, and the exact shortest completion is not known.
+    """Error for a budget below the guaranteed bound if the shortest completion is not known.
 
     Attributes:
         needed: tokens, EOS included, within which an answer is guaranteed; fewer may be enough.
@@ -82,7 +82,7 @@ class UndecidedBudgetError(InfeasibleBudgetError):
 
 
 class OverlongBudgetError(ConstraintError):
-    """A text within the budget may have more bytes than the constraint was compiled for.
+    """Error for a budget with texts of more bytes than the constraint was compiled for.
 
     Attributes:
         longest: most tokens, EOS included, for which the constraint is exact.
@@ -119,11 +119,11 @@ class OverlongBudgetError(ConstraintError):
 
 
 class EmptyLanguageError(ConstraintError):
-    """No string satisfies the constraint, or the vocabulary's tokens spell none of them."""
+    """Error for a constraint without strings, or without strings that the vocabulary can spell."""
 
 
 class LimitError(ConstraintError):
-    """The constraint takes more states or more work than the limit allows.
+    """Error for a constraint that takes more states or more work than the limit allows.
 
     Attributes:
         limit: the limit in force.
@@ -154,7 +154,7 @@ class LimitError(ConstraintError):
 
 
 class StateLimitError(LimitError):
-    """An automaton exceeded the limit on its states."""
+    """Error for an automaton that exceeds the limit on its states."""
 
     _needs = "needs more than {} states"
     _remedy = "state_limit"
@@ -166,7 +166,7 @@ class StateLimitError(LimitError):
 
 
 class WorkLimitError(LimitError):
-    """Compiling a constraint exceeded the limit on its work."""
+    """Error for a constraint whose compilation exceeds the limit on its work."""
 
     _needs = "takes more than {} units of work"
     _remedy = "work_limit"

@@ -54,7 +54,7 @@ class Infill:
 
     @cached_property
     def language(self) -> Automaton:
-        """Return the language of whole texts (`before`, middle, `after`), for `gcd.lift`.
+        """Language of whole texts (`before`, middle, `after`), for `gcd.lift`.
 
         Raises:
             StateLimitError, WorkLimitError: the automaton needs too many states, because the middle
@@ -138,7 +138,7 @@ class Infill:
 
     @cached_property
     def _rest(self) -> Automaton:
-        """Return the language of texts that may follow the prompt."""
+        """Language of texts that may follow the prompt."""
         return replace(self, before=b"").language
 
 

@@ -45,7 +45,7 @@ class Standing:
 
     @property
     def is_refused(self) -> bool:
-        """Whether no string of the language begins with the text."""
+        """True if no string of the language begins with the text."""
         return self.viable < len(self.text)
 
     @property

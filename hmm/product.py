@@ -88,7 +88,7 @@ class LookaheadTable:
 
     @property
     def settled(self) -> bool:
-        """Whether further levels would equal the last one, so that the table serves any budget."""
+        """True if further levels would equal the last one, so that the table serves any budget."""
         return self.completion.settled
 
     @property

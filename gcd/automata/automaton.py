@@ -364,7 +364,7 @@ class Automaton:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the language contains no string."""
+        """True if the language contains no string."""
         return self.num_states == 1 and not self.accepting[0]
 
     @cached_property

@@ -48,7 +48,7 @@ class Caveat(NamedTuple):
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether the keyword is not enforced, so that the finished text has to be checked."""
+        """True if the keyword is not enforced, so that the finished text has to be checked."""
         return self.max_bytes is None
 
     def __str__(self) -> str:

@@ -64,7 +64,7 @@ class BackgroundLift:
 
     @property
     def is_done(self) -> bool:
-        """Whether the lift has ended, with a result or a reason."""
+        """True if the lift has ended, with a result or a reason."""
         return self._done.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:

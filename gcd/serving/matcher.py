@@ -164,7 +164,7 @@ class Matcher:
 
     @property
     def is_exact(self) -> bool:
-        """Whether masks are those of the exact distances, not of upper bounds."""
+        """True if masks are those of the exact distances, not of upper bounds."""
         return isinstance(self.automaton, ServedAutomaton)
 
     def reset(self) -> None:
@@ -209,7 +209,7 @@ class Matcher:
 
     @property
     def budget_binds(self) -> bool:
-        """Whether the budget restricts the mask of next tokens."""
+        """True if the budget restricts the mask of next tokens."""
         if self.budget is None or self.is_finished:
             return False
         automaton = self.automaton
@@ -232,7 +232,7 @@ class Matcher:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the text has ended."""
+        """True if the text has ended."""
         return self._sequence.end >= 0
 
     @property
@@ -323,12 +323,12 @@ class Matcher:
 
     @property
     def num_allowed(self) -> int:
-        """Return the number of allowed token ids, without computing the mask."""
+        """Number of allowed token ids, without computing the mask."""
         return self._sequence.num_allowed()
 
     @property
     def restricts(self) -> bool:
-        """Return whether the mask excludes any id; if it doesn't, it need not be applied.
+        """True if the mask excludes any id; if it doesn't, it need not be applied.
 
         Ids without bytes (padding, special tokens) are always excluded, so every mask over a
         vocabulary with such ids restricts.

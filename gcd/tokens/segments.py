@@ -104,7 +104,7 @@ class Segment:
 
     @cached_property
     def text(self) -> Automaton:
-        """Return the strings of the part: the language, then the first occurrence of `until`."""
+        """Strings of the part: the language, then the first occurrence of `until`."""
         if not isinstance(self.until, str | bytes):
             return self.language
         end, anything = Automaton.literal(self.until), Automaton.any_bytes()

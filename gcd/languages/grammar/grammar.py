@@ -42,7 +42,7 @@ class GrammarLanguage(Automaton):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every text of the grammar, up to `max_bytes`, is in the language."""
+        """True if every text of the grammar, up to `max_bytes`, is in the language."""
         return self.whole_bytes is None
 
     @property

@@ -77,7 +77,7 @@ class Rules:
 
     @property
     def is_regular(self) -> bool:
-        """Whether the whole language is regular."""
+        """True if the whole language is regular."""
         return self.start in self._regular
 
     def language(self, name: str) -> Automaton:

@@ -143,7 +143,7 @@ class Document:
 
     @property
     def depth_hint(self) -> str:
-        """Return a hint for empty documents whose recursion may have been cut short."""
+        """Hint for empty documents whose recursion may have been cut short."""
         if not self._cycle_of:
             return ""
         return (

@@ -140,7 +140,7 @@ class SchemaLanguages:
 
     @cached_property
     def _standard(self) -> SchemaLanguages:
-        """Return the same schemas with undeclared members allowed."""
+        """The same schemas with undeclared members allowed."""
         return self._in(self.notation, closed=False)
 
     def _by_convention(
@@ -211,13 +211,13 @@ class SchemaLanguages:
 
     @cached_property
     def _hashable(self) -> SchemaLanguages:
-        """Return the same schemas, restricted to values that may be elements of a set."""
+        """The same schemas, restricted to values that may be elements of a set."""
         assert self.notation.hashable is not None
         return self._in(self.notation.hashable)
 
     @cached_property
     def _in_every_spelling(self) -> SchemaLanguages:
-        """Return the same schemas, with keys and constants of narrow forms in every spelling.
+        """The same schemas, with keys and constants of narrow forms in every spelling.
 
         Any set of valid texts may be subtracted from a wide language, and a larger set is better.
         """
@@ -227,7 +227,7 @@ class SchemaLanguages:
 
     @cached_property
     def _as_json(self) -> SchemaLanguages:
-        """Return the same schemas in one spelling, to enumerate their values."""
+        """The same schemas in one spelling, to enumerate their values."""
         return self._in(json_notation("compact"))
 
     def _in(self, notation: Notation, *, closed: bool | None = None) -> SchemaLanguages:

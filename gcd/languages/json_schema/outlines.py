@@ -113,7 +113,7 @@ class Outline:
 
     @property
     def tag(self) -> frozenset[Hashable] | None:
-        """Return the scalars that include every value; None if the value may be something else."""
+        """Scalars that include every value; None if the value may be something else."""
         return None if self.kinds & _CONTAINERS else self.scalars
 
 

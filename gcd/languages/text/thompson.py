@@ -91,7 +91,7 @@ def automaton_of_rule(tree: Node, language: Callable[[str], Automaton]) -> Autom
 
 @contextmanager
 def _blamed(what: str) -> Iterator[None]:
-    """Name `what` exceeded a limit in errors that don't name a cause yet."""
+    """Add `what` as the cause to limit errors that don't name a cause yet."""
     try:
         yield
     except (StateLimitError, WorkLimitError) as error:

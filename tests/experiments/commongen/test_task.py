@@ -205,7 +205,7 @@ def test_records_that_cannot_be_run_are_left_out_and_listed(model, tmp_path):
         (["task.told=most"], "unknown value 'most' for task.told: use one of all, some, none"),
         (["task.max_words=0"], "task.max_words must be at least 1, got 0"),
         (["task.budget=vast"], "'vast' for task.budget"),
-        (["task.letters=runes"], "task.letters, task.punctuation: letters must be one of"),
+        (["task.letters=runes"], "task.letters, task.punctuation: expected letters to be one of"),
         (["task.punctuation='&'"], "got '&'"),
         (["task.inflections=nowhere"], "task.inflections=nowhere: no such file"),
         ([f"task.inflections={__file__}"], "goes line by line with data.path"),

@@ -247,13 +247,13 @@ def test_other_letters():
     ("arguments", "message"),
     [
         (([],), "at least one inflection|at least one group"),
-        (([["cat"], []],), "group 2 of keywords.. is empty"),
+        (([["cat"], []],), "at least one inflection in group 2 of keywords"),
         ((["cat"],), "group 1 of keywords.. to be a list of words, got 'cat'"),
         (("cat",), "to get a list of groups"),
         (([["two words"]],), "got 'two words'"),
         (([[""]],), "got ''"),
         (([["cat."]],), "got 'cat.'"),
-        (([["été"]],), r"'été' is no word: one is letters \(ascii\)"),
+        (([["été"]],), r"letters \(ascii\) .* got 'été'"),
         (([["\ud800"]],), "lone surrogate"),
     ],
 )
@@ -265,10 +265,10 @@ def test_bad_groups_are_refused_by_name(arguments, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"letters": "greek"}, "letters must be one of ascii, latin, unicode, got 'greek'"),
+        ({"letters": "greek"}, "letters to be one of ascii, latin, unicode, got 'greek'"),
         ({"punctuation": ",&"}, "got '&'"),
         ({"punctuation": "("}, "both brackets or neither, got '[(]'"),
-        ({"max_words": 0}, "max_words must be a whole number, at least 1, got 0"),
+        ({"max_words": 0}, "max_words to be a whole number, at least 1, got 0"),
         ({"max_words": 1}, "max_words of at least 2 for 2 groups of keywords, got 1"),
     ],
 )

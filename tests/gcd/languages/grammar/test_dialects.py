@@ -152,7 +152,7 @@ def test_lark_reads_its_features_alike():
         ("start: A\n%import nothing.A", "lark", "import of a file (nothing.A)"),
         ("start: A\n%import common.NOTHING", "lark", "cannot read"),
         ("start: a", "lark", "a"),
-        ('begin: "a"', "lark", "no rule 'start'; there are begin"),
+        ('begin: "a"', "lark", "no rule 'start'; use one of begin"),
         ('start: "a" ~ 3..2', "lark", "out of order"),
         ('start: t{"a"}\nt{x, y}: x y', "lark", "template arguments"),
         ("start: (", "lark", "line 1"),

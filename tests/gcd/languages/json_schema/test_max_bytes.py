@@ -177,7 +177,7 @@ def test_samplers_refuse_it_too() -> None:
 
 @pytest.mark.parametrize("max_bytes", [0, -1, True])
 def test_malformed_lengths_are_refused(max_bytes: Any) -> None:
-    with pytest.raises(ConstraintError, match="max_bytes must be a whole number, at least 1"):
+    with pytest.raises(ConstraintError, match="max_bytes to be a whole number, at least 1"):
         json_schema({}, max_bytes=max_bytes)
 
 

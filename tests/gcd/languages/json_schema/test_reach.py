@@ -239,7 +239,9 @@ def test_elements_of_many_values_are_left_to_a_check() -> None:
 
 @pytest.mark.parametrize("unsupported", ["drop", ""])
 def test_other_values_of_the_option_are_refused(unsupported: Any) -> None:
-    with pytest.raises(ConstraintError, match='unsupported must be "warn" or "ignore" or "refuse"'):
+    with pytest.raises(
+        ConstraintError, match='expected unsupported to be "warn" or "ignore" or "refuse"'
+    ):
         json_schema({}, unsupported=unsupported)
 
 

@@ -260,7 +260,7 @@ EVERY_TYPE = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:types that are not known")
+@pytest.mark.filterwarnings("ignore:unknown types")
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 def test_every_string_can_be_read(style: str, whitespace: str) -> None:
