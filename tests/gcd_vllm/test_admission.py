@@ -85,7 +85,7 @@ def test_what_does_no_harm_is_let_in(tokens):
         (WORDS | {"budget": 2.5}, {}, 1, "whole number"),
         (WORDS | {"regex": "a"}, {}, 1, "exactly one of"),
         ({"choice": "one"}, {}, 1, "list of texts"),
-        ({"sql": "/etc/passwd"}, {}, 1, "an object, a database"),
+        ({"sql": "/etc/passwd"}, {}, 1, "an object that describes a database"),
         ({"regex": "("}, {}, 1, "without"),
         ({"json_schema": {"$ref": "http://example.org/x"}}, {}, 1, "ref"),
         ({"regex": "(a|b)*a(a|b){30}"}, {}, 1, "work|states"),

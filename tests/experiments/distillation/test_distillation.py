@@ -497,7 +497,7 @@ def test_other_tensors_are_no_sequences(tmp_path):
     ("overrides", "message"),
     [
         (["num_states=0"], "num_states must be at least 1, got 0"),
-        (["num_states=6", "transition=monarch", "block=4"], "blocks of 4 do not divide 6"),
+        (["num_states=6", "transition=monarch", "block=4"], "blocks that divide 6 states, got 4"),
         (["block=4"], "give transition=monarch"),
         (["transition=sparse"], "'sparse' for transition"),
         (["latent_sequences=0"], "latent_sequences must be at least 1, got 0"),
@@ -605,7 +605,7 @@ def test_the_command_that_goes_on_is_named(tmp_path, answers, monkeypatch, resum
 def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, answers):
     common = [*answers, *SMALL, f"run_dir={tmp_path}", "stop_after=1"]
     for name, remedy in (
-        ("checkpoint/step.safetensors", "remove it, and training starts over"),
+        ("checkpoint/step.safetensors", "remove it to restart training"),
         ("curve.json", "remove it"),
         ("identity.json", "resume=false to start this one over"),
     ):
