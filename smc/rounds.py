@@ -4,7 +4,7 @@ A round samples an example with N particles, and states a standard error of the 
 (`smc.reliability`). As long as it is greater than wanted, the next round takes twice as many. Once
 it is not, a last round is made with the same N, and is all that is returned.
 
-**Unbiased.** Rounds have random numbers of their own. The N of the last round is a function of the
+**Unbiased.** Each round has its own random numbers. The N of the last round is a function of the
 rounds before it, so given N, its evidence estimate has the expectation P_lm(C within n), and so it
 has over all. The round that met the error is not returned: rounds that understate their error miss
 something, and choosing those makes the estimate too low. The mean of all rounds has the same flaw,
