@@ -40,7 +40,7 @@ class Build(build_ext):
     """Build the extension modules, and record which sources they were built from."""
 
     def finalize_options(self) -> None:
-        """Translate the kernels to C, unless only metadata or a source archive is built."""
+        """Translate the kernels to C, except for metadata and source distributions."""
         if {"dist_info", "egg_info", "sdist"} & {*sys.argv}:
             super().finalize_options()
             return

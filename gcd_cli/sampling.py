@@ -83,9 +83,51 @@ def draw(
         certify=certify,
         max_tokens_read=max_tokens_read,
     )
+    return _report(posterior)
+
+
+def draw_from_server(
+    url: str,
+    constraint: dict[str, Any],
+    vocabulary: gcd.Vocabulary,
+    *,
+    prompt: str,
+    budget: int,
+    particles: int,
+    proposal: str,
+    seed: int,
+) -> dict[str, Any]:
+    """Do as `draw` with a server of vLLM.
+
+    Args:
+        url: address of the server.
+        constraint: as requests state it (`gcd.requests`).
+        vocabulary: of the server's model.
+        prompt, budget, particles, seed: as in `gcd_vllm.sample_from_server`.
+        proposal: "gcd" or "lcd".
+    """
+    from gcd_vllm import EngineStoppedError, sample_from_server
+
+    try:
+        (posterior,) = sample_from_server(
+            url,
+            [prompt],
+            constraint,
+            vocabulary=vocabulary,
+            budget=budget,
+            particles=particles,
+            proposal=proposal,
+            seed=seed,
+        )
+    except EngineStoppedError as error:
+        raise BadInput(str(error)) from error
+    return _report(posterior)
+
+
+def _report(posterior: smc.Posterior) -> dict[str, Any]:
+    """Return what the command says of a posterior, as JSON."""
     found = posterior.reliability
     effect = posterior.budget
-    assert effect is not None  # known without top_p
     return {
         "answers": [
             {"text": text, "probability": probability, "error": error, "interval": interval}
@@ -93,7 +135,7 @@ def draw(
                 posterior.texts,
                 posterior.probabilities,
                 found.probability_errors,
-                posterior.intervals or (),
+                posterior.intervals or posterior.confidence_intervals,
                 strict=True,
             )
         ],
@@ -111,7 +153,9 @@ def draw(
         "read_on": posterior.diagnostics.read_on,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
-        "budget": {
+        "budget": None
+        if effect is None
+        else {
             "removed": effect.removed,
             "first": effect.first,
             "sufficient": effect.sufficient,

@@ -24,9 +24,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcd_vllm.in_process import EngineStoppedError
+    from gcd_vllm.errors import EngineStoppedError
     from gcd_vllm.particles import EngineDiagnostics, Rollout
-    from gcd_vllm.sampling import sample
+    from gcd_vllm.sampling import sample, sample_from_server
     from gcd_vllm.worker import WorkerExtension
 
 __all__ = [
@@ -37,13 +37,15 @@ __all__ = [
     "Rollout",
     "WorkerExtension",
     "sample",
+    "sample_from_server",
 ]
 _PUBLIC = {
     "EngineDiagnostics": "gcd_vllm.particles",
-    "EngineStoppedError": "gcd_vllm.in_process",
+    "EngineStoppedError": "gcd_vllm.errors",
     "Rollout": "gcd_vllm.particles",
     "WorkerExtension": "gcd_vllm.worker",
     "sample": "gcd_vllm.sampling",
+    "sample_from_server": "gcd_vllm.sampling",
 }
 _LOG = logging.getLogger("vllm.gcd")
 _INTERFACES = (

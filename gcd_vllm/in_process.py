@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,32 +11,15 @@ from typing import Any
 from gcd.errors import ConstraintError
 from gcd.tokens.vocabulary import Vocabulary
 from gcd_vllm.admission import NAME, engine_of
+from gcd_vllm.errors import EngineStoppedError
 from gcd_vllm.particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
-from gcd_vllm.parts import Drawn, Part
+from gcd_vllm.parts import Drawn, Part, Plan
+from gcd_vllm.step_weights import LOG_P, LOG_P_EOS, LOG_Z
 
 EXTENSION = "gcd_vllm.worker.WorkerExtension"
 """What `worker_extension_cls` of the engine has to be."""
 _PROCESSOR = "gcd_vllm:Processor"
 _START = f'LLM(model, worker_extension_cls="{EXTENSION}", logits_processors=["{_PROCESSOR}"])'
-
-
-class EngineStoppedError(RuntimeError):
-    """The engine stopped while particles were drawn.
-
-    Attributes:
-        drawn: what was drawn of the parts that had finished, by (example, particle). Their weights
-            are those that were read; finished answers alone are no sample of the posterior, because
-            short ones finish first.
-        total: number of parts that were asked for.
-    """
-
-    def __init__(self, drawn: dict[tuple[int, int], Drawn], total: int, cause: BaseException):
-        self.drawn, self.total = drawn, total
-        super().__init__(
-            f"expected {total} parts of answers, but the engine stopped after {len(drawn)} of them "
-            f"({type(cause).__name__}: {cause}); the finished ones are in `drawn`. Start the "
-            "engine again, and call with the same seed"
-        )
 
 
 class InProcessEngine:
@@ -99,7 +83,8 @@ class InProcessEngine:
             for key, part in zip(keys, parts, strict=True):
                 prompt = {"prompt_token_ids": [*part.prompt, *part.prefix]}
                 try:
-                    engine.add_request(key, prompt, parameters(part, key))
+                    given = parameters(part, key, self._hides_last(part))
+                    engine.add_request(key, prompt, given)
                 except Exception as error:  # vLLM's own kind, which is no ValueError
                     raise ConstraintError(
                         f"the engine refused example {part.example}: {error}"
@@ -124,6 +109,41 @@ class InProcessEngine:
             for key, part in zip(keys, parts, strict=True)
         ]
 
+    def _hides_last(self, part: Part) -> bool:
+        """Whether the workers may not learn the last token of a part, which isn't always an EOS."""
+        is_ahead = self._config.scheduler_config.async_scheduling
+        return bool(is_ahead and (part.partial or part.proposal == "lcd"))
+
+    def _last_log_p(self, output: Any, values: Sequence[float]) -> float:
+        """Return log p of the last token, which the workers haven't learned."""
+        answer = output.outputs[0]
+        token, eos = answer.token_ids[-1], self.vocabulary.eos_ids
+        if token in eos:
+            return values[LOG_P_EOS + eos.index(token)]
+        reported = float(answer.logprobs[-1][token].logprob)
+        if self._config.model_config.logprobs_mode == "processed_logprobs":
+            reported += values[LOG_Z]
+        return reported
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse what this engine can't report.
+
+        Raises:
+            ValueError: it schedules asynchronously, and doesn't report log p of the last token of a
+                part at this temperature.
+        """
+        mode = self._config.model_config.logprobs_mode
+        is_ahead = self._config.scheduler_config.async_scheduling
+        known = mode == "processed_logprobs" or (mode == "raw_logprobs" and plan.temperature == 1)
+        if is_ahead and not known and (plan.chunk is not None or plan.proposal == "lcd"):
+            raise ValueError(
+                "expected temperature=1 and logprobs_mode='raw_logprobs', or logprobs_mode="
+                "'processed_logprobs', for chunk= or proposal='lcd' where vLLM schedules "
+                f"asynchronously; got temperature={plan.temperature}, logprobs_mode={mode!r}. "
+                "Start the engine with async_scheduling=False or logprobs_mode="
+                "'processed_logprobs'"
+            )
+
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:
         """Abort requests; return the weights that could still be read."""
         with suppress(Exception):  # an engine that has died does neither
@@ -146,16 +166,21 @@ class InProcessEngine:
                 f"expected weights of {len(ids)} tokens, the engine kept those of {have}; start "
                 f"it by {_START}"
             )
-        eos = self.vocabulary.eos_ids
-        log_p = [step[1] for step in values[: len(ids)]]
-        if ids and log_p[-1] != log_p[-1] and ids[-1] in eos:
-            log_p[-1] = values[len(ids) - 1][2 + eos.index(ids[-1])]
-        log_z = tuple(step[0] for step in values[: len(ids)])
+        log_z = tuple(step[LOG_Z] for step in values[: len(ids)])
+        log_p = [step[LOG_P] for step in values[: len(ids)]]
+        if ids and math.isnan(log_p[-1]):
+            log_p[-1] = self._last_log_p(output, values[len(ids) - 1])
         return Drawn(ids, log_z, tuple(log_p), int(output.num_cached_tokens or 0))
 
 
-def parameters(part: Part, key: str) -> Any:
-    """Return vLLM's `SamplingParams` of a part; nothing but masks and temperature shapes it."""
+def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
+    """Return vLLM's `SamplingParams` of a part; nothing but masks and temperature shapes it.
+
+    Args:
+        part: the part.
+        key: name of its weights.
+        with_log_p: whether vLLM reports log-probabilities.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -172,6 +197,7 @@ def parameters(part: Part, key: str) -> Any:
         seed=part.seed,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
+        logprobs=0 if with_log_p else None,
         extra_args={NAME: part.constraint, PARTICLE: particle.text()},
     )
 

@@ -23,7 +23,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd_vllm.parts import Drawn, Engine, Part, PartRecord, part_end
+from gcd_vllm.parts import Drawn, Engine, Part, PartRecord, Plan, part_end
 from gcd_vllm.seeds import request_seed
 from smc.algorithms import SMC
 from smc.draw import Breaks, Draw, Keys, Purpose
@@ -82,26 +82,6 @@ class Task(NamedTuple):
     constraint: str
     automaton: TokenAutomaton
     budget: int
-
-
-class Plan(NamedTuple):
-    """What is the same for all prompts of a call.
-
-    Attributes:
-        particles: N, per prompt.
-        proposal: "gcd" or "lcd".
-        temperature: T.
-        seed: of all random numbers.
-        chunk: tokens of a part, at least; None if each answer is one part.
-        resampling: between parts.
-    """
-
-    particles: int
-    proposal: str
-    temperature: float
-    seed: int
-    chunk: int | None
-    resampling: SMC
 
 
 class _Particle(NamedTuple):
@@ -284,6 +264,7 @@ def _record(pairs: Sequence[tuple[Part, Drawn]], ess: float, resampled: bool) ->
         drawn_tokens=sum(len(drawn.ids) for _, drawn in pairs),
         ess=ess,
         resampled=resampled,
+        scored_tokens=sum(drawn.scored for _, drawn in pairs),
     )
 
 
@@ -316,7 +297,10 @@ def _posterior(
         running=tuple(running),
         alive=tuple(alive),
         lm_calls=max(len(sample.ids) for sample in samples),
-        tokens=sum(record.recomputed_tokens + record.drawn_tokens for record in records),
+        tokens=sum(
+            record.recomputed_tokens + record.drawn_tokens + record.scored_tokens
+            for record in records
+        ),
         generated=sum(len(sample.ids) for sample in samples),
         share_finished=sum(sample.finished for sample in samples) / len(samples),
         seconds=0.0,

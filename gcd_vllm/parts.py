@@ -12,6 +12,27 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from gcd.tokens.vocabulary import Vocabulary
+from smc.algorithms import SMC
+
+
+class Plan(NamedTuple):
+    """What is the same for all prompts of a call.
+
+    Attributes:
+        particles: N, per prompt.
+        proposal: "gcd" or "lcd".
+        temperature: T.
+        seed: of all random numbers.
+        chunk: tokens of a part, at least; None if each answer is one part.
+        resampling: between parts.
+    """
+
+    particles: int
+    proposal: str
+    temperature: float
+    seed: int
+    chunk: int | None
+    resampling: SMC
 
 
 class Part(NamedTuple):
@@ -50,12 +71,14 @@ class Drawn(NamedTuple):
         log_z: log of the probability that the mask left, at each of them.
         log_p: log-probability of each under the model.
         cached: tokens of the part's prompt and prefix that the engine found in its prefix cache.
+        scored: tokens that the engine read once more for log p, without its prefix cache.
     """
 
     ids: tuple[int, ...]
     log_z: tuple[float, ...]
     log_p: tuple[float, ...]
     cached: int = 0
+    scored: int = 0
 
 
 class Engine(Protocol):
@@ -78,6 +101,10 @@ class Engine(Protocol):
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Return a prompt as token ids."""
+        ...
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse what the engine can't do, before it does anything; `ValueError`."""
         ...
 
     def draw(self, parts: Sequence[Part]) -> list[Drawn]:
@@ -111,6 +138,7 @@ class PartRecord(NamedTuple):
         drawn_tokens: tokens that were drawn.
         ess: effective sample size of the weights after the part.
         resampled: whether particles were resampled after it.
+        scored_tokens: tokens that were read once more for their log-probabilities (over HTTP).
     """
 
     admissions: int
@@ -119,6 +147,7 @@ class PartRecord(NamedTuple):
     drawn_tokens: int
     ess: float
     resampled: bool
+    scored_tokens: int = 0
 
     @property
     def recomputed_tokens(self) -> int:

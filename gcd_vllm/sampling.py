@@ -11,10 +11,12 @@ from gcd.requests import ConstraintRequest
 from gcd.serving.constraint_cache import ConstraintCache
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from gcd_vllm.in_process import InProcessEngine
 from gcd_vllm.particle_request import PROPOSALS
-from gcd_vllm.particles import Plan, Task, run
-from gcd_vllm.parts import Engine
+from gcd_vllm.particles import Task, run
+from gcd_vllm.parts import Engine, Plan
+from gcd_vllm.server_engine import ServerEngine
 from smc.algorithms import SMC, Options, algorithm
 from smc.checks import check_list
 from smc.draw import CounterDraw, Draw
@@ -80,6 +82,61 @@ def sample(
     )  # fmt: skip
 
 
+def sample_from_server(
+    url: str,
+    prompts: Sequence[str | Sequence[int]],
+    constraint: Constraint | Sequence[Constraint],
+    *,
+    vocabulary: Vocabulary,
+    budget: int | Sequence[int],
+    particles: int,
+    proposal: str | GCD | LCD = "gcd",
+    seed: int = 0,
+    example_ids: Sequence[int] | None = None,
+    chunk: int | None = None,
+    model: str | None = None,
+    api_key: str | None = None,
+    connections: int = 64,
+    draw: Draw | None = None,
+    **options: Unpack[Options],
+) -> list[Posterior]:
+    """Do as `sample` over HTTP, with a server of vLLM that speaks OpenAI's API.
+
+    The server needs nothing but this project's logits processor, and log-probabilities after masks:
+    `vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs`.
+    The temperature is 1. Every part is read once more by the model for its weights
+    (`gcd_vllm.server_engine`; `EngineDiagnostics.parts` counts the tokens).
+
+    Args:
+        url: address of the server.
+        prompts, constraint, budget, particles, proposal, seed, example_ids, chunk, draw: as of
+            `sample`.
+        vocabulary: of the server's model, such as
+            `gcd.Vocabulary.from_tokenizer(tokenizer, size=number_of_logits)`.
+        model: name of the model; the first one that the server lists if not given.
+        api_key: sent as a bearer token.
+        connections: most requests at a time.
+        options: as of `sample`.
+
+    Raises:
+        InfeasibleBudgetError, PromptTooLongError, ConstraintError, EngineStoppedError: as `sample`.
+        ValueError: an argument makes no sense, or one generated token shows that the server lacks
+            what is needed; the message says how to start one.
+    """
+    engine = ServerEngine(
+        url,
+        vocabulary,
+        model=model,
+        api_key=api_key,
+        connections=_positive("connections", connections),
+    )
+    return sample_with(
+        engine, ConstraintCache(vocabulary), prompts, constraint, budget=budget,
+        particles=particles, proposal=proposal, temperature=1.0, seed=seed,
+        example_ids=example_ids, chunk=chunk, draw=draw, options=options,
+    )  # fmt: skip
+
+
 def sample_with(
     engine: Engine,
     cache: ConstraintCache,
@@ -121,6 +178,7 @@ def sample_with(
         chunk=None if chunk is None else _positive("chunk", chunk),
         resampling=_resampling(options, chunk),
     )
+    engine.check_plan(plan)
     tasks = []
     alone = example_ids is None and len(prompts) == 1
     for name, prompt, each, n in zip(names, prompts, constraints, budgets, strict=True):

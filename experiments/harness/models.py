@@ -255,6 +255,7 @@ def digest_of(directory: Path, left_out: str | None = None) -> str:
     Very large files are identified by name, size and modification time.
 
     Args:
+        directory: directory of the checkpoint.
         left_out: a top-level key of JSON files to ignore.
     """
     digest = hashlib.sha256()

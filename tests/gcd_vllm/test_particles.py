@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcd_vllm.particles import Plan, Task, run
-from gcd_vllm.parts import Drawn, part_end
+from gcd_vllm.particles import Task, run
+from gcd_vllm.parts import Drawn, Plan, part_end
 from gcd_vllm.seeds import request_seed
 from smc.algorithms import SMC
 from smc.draw import CounterDraw, Keys, Purpose, categorical

@@ -1,4 +1,4 @@
-"""Sampling beside an event loop: the same answers, cancelled at a step, handed out when certain."""
+"""Asynchronous sampling: same answers, cancellation at a step, and streaming of certain text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_answers_are_those_of_the_plain_call() -> None:
 
 
 class Gated(ToyLM):
-    """A model whose passes wait until they may go on."""
+    """A model whose forward passes wait for permission."""
 
     def __init__(self) -> None:
         super().__init__(BYTES, seed=4)
@@ -83,7 +83,7 @@ def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
             lm, [[1]], automaton, budget=31, particles=2, proposal=smc.GCD(), algorithm="smc"
         )
         task = asyncio.create_task(call)
-        while not lm.entered.is_set():  # the loop is free while the model is in a pass
+        while not lm.entered.is_set():  # the loop is free during a forward pass
             await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.sleep(0)
@@ -154,7 +154,7 @@ def test_leaving_a_stream_abandons_it() -> None:
 
 
 def values_of(value: Any, pointer: str = "") -> list[Value]:
-    """Every value in a value, with its pointer."""
+    """Every nested value with its pointer."""
     found: list[Value] = []
     items = enumerate(value) if isinstance(value, list) else ()
     for name, inner in value.items() if isinstance(value, dict) else items:

@@ -1,4 +1,4 @@
-"""What the budget removed is estimated without bias, and is the truth once everything was read."""
+"""The effect of the budget is estimated without bias, and exact after full enumeration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
 def truth(
     lm: ToyLM, prompt: tuple[int, ...], automaton: TokenAutomaton, budget: int
 ) -> tuple[float, int | None, int]:
-    """Removed mass, the first position with one, and the sufficient budget, over all prefixes."""
+    """Removed mass, its first position, and the sufficient budget, over all prefixes."""
     mass, first, sufficient = 0.0, None, 0
     waiting: list[tuple[int, tuple[int, ...], float]] = [(automaton.initial, (), 1.0)]
     while waiting:
@@ -71,7 +71,7 @@ def truth(
 def test_the_estimate_is_unbiased(
     name: str, proposal: str, budget: int, options: dict[str, Any]
 ) -> None:
-    """Over all walks; a run of forced tokens counts at each of its positions."""
+    """Average over all walks; each position of a forced run counts."""
     automaton = CONSTRAINTS[name]()
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
@@ -97,7 +97,7 @@ def test_the_estimate_is_unbiased(
 
 @pytest.mark.parametrize("forced_runs", [True, False])
 def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
-    """Languages with forced runs at the beginning, in the middle and at the end."""
+    """Use constraints with forced runs at the beginning, in the middle and at the end."""
     lm = ToyLM(rules.VOCABULARY, seed=9)
     every = {"proposal": smc.GCD(), "algorithm": "discrete", "floor": 0.0}
     every |= {"particles": 2000, "max_rows": 2000, "forced_runs": forced_runs}
@@ -120,7 +120,7 @@ def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
 
 
 def test_small_masses_are_not_lost() -> None:
-    """A removed token of probability e^-60 beside others that sum to one."""
+    """Remove a token of probability e^-60 beside others that sum to one."""
 
     class Sharp(ToyLM):
         def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
@@ -135,7 +135,7 @@ def test_small_masses_are_not_lost() -> None:
     assert found.budget is not None
     assert found.budget.first == 0
     assert found.budget.sufficient == 5
-    # "a" at the beginning; a spelling by "ab" there is none, nor is an end before "b".
+    # "a" at the beginning; there is no spelling by "ab", nor an end before "b".
     assert found.budget.log_removed == pytest.approx(-60, abs=1e-9)
 
 

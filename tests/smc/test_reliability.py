@@ -1,4 +1,4 @@
-"""Stated errors are the variances over all random choices, and labels follow from them."""
+"""Reported errors equal the variances over all random choices, and labels follow from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.smc.toys import CONSTRAINTS, VOCABULARY
 def variances(
     name: str, proposal: str, budget: int, lm: ToyLM = TOY, **options: Any
 ) -> tuple[float, float]:
-    """The variance of the evidence over all walks, and the mean of the variances stated."""
+    """The variance of the evidence over all walks, and the mean of the reported variances."""
     automaton = CONSTRAINTS[name]()
     found = outcomes(lm, automaton, budget, proposal=PROPOSALS[proposal](), **options)
     evidence = math.fsum(masses(lm, PROMPT, automaton, budget).values())
@@ -110,7 +110,7 @@ def test_spread_is_its_formula(rows: list[tuple[int, int, float]], particles: in
 
 
 def test_candidates_are_told_apart_by_what_was_selected() -> None:
-    # Two steps; the second sequence was forced through a token between its selections.
+    # Two steps; the second sequence has a forced token between its selections.
     tokens = np.array([[1, 2, 0, -1], [1, 5, 3, 0], [4, 0, -1, -1]])
     no = 1.0
     log_pi = np.array([[0.0, -0.5, no, no], [0.0, no, -0.5, no], [-0.25, no, no, no]], dtype=float)
