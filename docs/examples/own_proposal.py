@@ -31,6 +31,7 @@ lm = smc.TransformersLM(
 constraint = gcd.lift(gcd.regex(r" (red|green|blue)( and (red|green|blue))?\."), lm.vocabulary)
 for proposal in (smc.GCD(), Favor(lm.encode(" and"), factor=3.0)):
     (found,) = smc.sample(
-        lm, ["My favorite color is"], constraint, budget=8, particles=16, proposal=proposal
-    )
+        lm, ["My favorite color is"], constraint, budget=8, particles=16, proposal=proposal,
+        algorithm="smc",
+    )  # fmt: skip
     print(type(proposal).__name__, found.majority, f"{found.log_evidence:.2f}")

@@ -324,9 +324,9 @@ def _reliability(group: Sequence[Row]) -> dict[str, float | None]:
 
 
 def _budget(group: Sequence[Row]) -> dict[str, float | None]:
-    """Average what the budget removed; rows of earlier versions don't say."""
-    told = [row["budget_removed"] for row in group if row.get("budget_removed") is not None]
-    return {"budget_removed": _mean(told)} if told else {}
+    """Average what the budget removed; rows of earlier versions don't have it."""
+    told = [row["budget_removed"] for row in group if "budget_removed" in row]
+    return {"budget_removed": _mean(each for each in told if each is not None)} if told else {}
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> Table:
@@ -356,7 +356,11 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
                 else {}
             ),
             **(
-                {"removed by budget %": number(100 * s["budget_removed"], 1)}
+                {
+                    "removed by budget %": number(
+                        s["budget_removed"] and 100 * s["budget_removed"], 1
+                    )
+                }
                 if "budget_removed" in s
                 else {}
             ),

@@ -132,7 +132,7 @@ def test_options_of_the_eager_way(options: dict[str, Any], algorithm: str) -> No
         smc.sample(
             toy(device), **examples(), particles=5, seed=3, proposal=smc.GCD(),
             observe=lambda _, device=device: shown[device].append, execution="eager",
-            **{"algorithm": "smc", **options}, **ALGORITHMS[algorithm],
+            **options, **{"algorithm": "smc", **ALGORITHMS[algorithm]},
         )
         for device in shown
     )  # fmt: skip
