@@ -80,8 +80,7 @@ class InProcessEngine:
         engine = self._llm.llm_engine
         asked: list[str] = []
         try:
-            for key, part in zip(keys, parts, strict=True):
-                prompt = {"prompt_token_ids": [*part.prompt, *part.prefix]}
+            for key, part, prompt in zip(keys, parts, self._rendered(parts), strict=True):
                 try:
                     given = parameters(part, key, self._hides_last(part))
                     engine.add_request(key, prompt, given)
@@ -108,6 +107,12 @@ class InProcessEngine:
             self._drawn(outputs[key], weights.get(key), part)
             for key, part in zip(keys, parts, strict=True)
         ]
+
+    def _rendered(self, parts: Sequence[Part]) -> Sequence[Any]:
+        """Return the prompts of parts as the engine wants them."""
+        prompts = [{"prompt_token_ids": [*part.prompt, *part.prefix]} for part in parts]
+        renderer = getattr(self._llm, "renderer", None)
+        return prompts if renderer is None else list(renderer.render_cmpl(prompts))
 
     def _hides_last(self, part: Part) -> bool:
         """Whether the workers may not learn the last token of a part, which isn't always an EOS."""
