@@ -180,6 +180,11 @@ class Engine:
                 monotonic() - begin,
             )
         check_stops(params, automaton)
+        if particle is not None and request.deadline_ms is not None:
+            raise ConstraintError(
+                f"expected a particle without deadline_ms, got {request.deadline_ms}; masks that "
+                "depend on time would leave answers of the posterior out"
+            )
         prefix = 0 if particle is None else particle.prefix_tokens
         room = self.model.max_model_len - (prompt_length or 0) + prefix
         most = None if params.max_tokens is None else params.max_tokens + prefix
