@@ -178,7 +178,7 @@ def evidence(options: argparse.Namespace) -> None:
     whole = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common)
     parts = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common, chunk=8)
     exact = smc.sample(
-        lm, prompts, automaton, budget=BUDGET, particles=256, proposal=smc.GCD(),
+        lm, prompts, automaton, budget=BUDGET, particles=128, proposal=smc.GCD(),
         algorithm="discrete", seed=1,
     )  # fmt: skip
     print("RESULT", head("prompt", "discrete filter", "vLLM", "z", "vLLM, parts", "z").replace(

@@ -240,12 +240,13 @@ class Engine:
         text: str,
         prompt_length: int | None,
         at_once: str = "no",
-        prompt: Sequence[int] = (),
+        prompt: Sequence[int] | None = None,
     ) -> Admitted:
         """Do as `admit` in an engine, which must not fail for one request: this raises nothing.
 
         The answer of a request that cannot be served is the reason, as far as there are tokens for
         it, or nothing but an end. An engine that does not know the prompt's length serves none.
+        Of a particle whose prompt is not known here, the frontend has checked the prefix.
         """
         room = min(params.max_tokens or 1 << 30, self.model.max_model_len - (prompt_length or 0))
         try:
@@ -253,7 +254,7 @@ class Engine:
                 raise ConstraintError(NO_TOKENS)
             particle = ParticleRequest.of(params)
             automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
-            if particle is not None:
+            if particle is not None and prompt is not None:
                 check_prefix(automaton, budget, particle, prompt)
             return Admitted(automaton, budget, room, particle)
         except Exception as error:

@@ -73,7 +73,7 @@ def validate(params: Any) -> None:
         return
     _check_engine(config, prompt)
     particle = ParticleRequest.of(params)
-    if particle is not None and config.use_v2_model_runner:
+    if particle is not None and config.speculative_config is not None:
         raise ConstraintError(NO_WEIGHTS)
     known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
     length = None if known is None else len(known)
