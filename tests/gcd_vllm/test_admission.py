@@ -273,3 +273,31 @@ def test_a_text_is_spelled_with_what_tokens_there_are(tokens):
     assert tokens.decode(spelled(tokens, b'{"name":"a"}')) == b'{"name":"a"}'
     few = gcd.Vocabulary.from_bytes([b"ab", b"a", b""], eos_ids=2)
     assert spelled(few, b"xabax") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "constraint"),
+    [
+        ({"json": {"type": "integer"}}, {"json_schema": {"type": "integer"}}),
+        ({"json": '{"type": "integer"}'}, {"json_schema": {"type": "integer"}}),
+        ({"regex": "a+"}, {"regex": "a+"}),
+        ({"choice": ["a", "b"]}, {"choice": ["a", "b"]}),
+        ({"json": "{"}, None),
+        ({"json_object": True}, None),
+        ({"grammar": "start: 1"}, None),
+    ],
+)
+def test_structured_outputs_of_unchanged_clients(monkeypatch, wanted, constraint):
+    """Taken over with one variable; otherwise left to vLLM."""
+    params = SamplingParams(structured_outputs=SimpleNamespace(**wanted))
+    Processor.validate_params(params)
+    assert params.extra_args is None
+    monkeypatch.setenv("GCD_VLLM_RESPONSE_FORMAT", "1")
+    Processor.validate_params(params)
+    if constraint is None:
+        assert params.structured_outputs is not None
+        assert params.extra_args is None
+    else:
+        assert params.structured_outputs is None
+        assert json.loads(params.extra_args["gcd"]) == constraint
+        Processor.validate_params(params)  # once more, as it is
