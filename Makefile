@@ -36,7 +36,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 	$(BIN)/python -m scripts.check_prose
+	$(BIN)/python -m scripts.check_version
+	$(BIN)/zizmor --offline --quiet .github
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
@@ -59,6 +62,9 @@ vllm: $(VLLM)/.installed
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server.py $(ARGS)
 	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_async.py $(ARGS)
+	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_weights.py $(ARGS)
+	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server_weights.py $(ARGS)
 	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		PYTHONPATH=tests_vllm/interpreter:. \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2.py $(ARGS)

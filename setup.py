@@ -40,7 +40,10 @@ class Build(build_ext):
     """Build the extension modules, and record which sources they were built from."""
 
     def finalize_options(self) -> None:
-        """Translate the kernels to C."""
+        """Translate the kernels to C, except for metadata and source distributions."""
+        if {"dist_info", "egg_info", "sdist"} & {*sys.argv}:
+            super().finalize_options()
+            return
         choose_compiler()
         from Cython.Build import cythonize
 

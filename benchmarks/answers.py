@@ -1,13 +1,12 @@
-"""How long a constrained answer takes, against unconstrained text of as many tokens.
+"""Time of a constrained answer, relative to unconstrained text of as many tokens.
 
     OMP_NUM_THREADS=2 python -m benchmarks.answers --schemas ../shared/data/public_schemas
 
-Beside GCD (`smc.sample`), with one pass for each token, with forced runs, and with reading ahead as
-well (`read_ahead="auto"`), runs a loop that draws as many tokens from the same model after the same
-prompt, with no constraint, and does nothing else. On a GPU there is one more side: steps captured
-as a graph, again for every answer. Sides are timed in turns, answer by answer; the table has
-medians of the ratios of their times over answers. `benchmarks/README.md` says which answers and
-models these are.
+GCD (`smc.sample`) runs with one forward pass per token, with forced runs, and with forced runs and
+reading ahead (`read_ahead="auto"`). The baseline is a bare loop that draws as many tokens from the
+same model after the same prompt. On a GPU, captured steps are measured too, with a new capture for
+each answer. Sides are timed in turns, answer by answer, and the table has medians over answers of
+the ratios of their times. `benchmarks/README.md` describes answers and models.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ SIDES: dict[str, dict[str, Any]] = {
     "read ahead": {"execution": "eager", "read_ahead": "auto"},
 }
 CAPTURED: dict[str, dict[str, Any]] = {"captured": {"execution": "static"}}
-"""On a CUDA device, beside `SIDES`."""
+"""Additional side on a CUDA device."""
 
 
 class Case(NamedTuple):
-    """A prompt, and the language of its answers, lifted in both forms."""
+    """A prompt, and the language of its answers, lifted with both tokenizations."""
 
     prompt: list[int]
     canonical: gcd.TokenAutomaton
@@ -52,19 +51,19 @@ class Case(NamedTuple):
 
 
 def with_prompt(lm: smc.TransformersLM, prompt: str, language: gcd.Automaton) -> Case:
-    """Lift a language in both forms."""
+    """Lift a language with both tokenizations."""
     canonical = gcd.lift(language, lm.vocabulary, literals="canonical")
     return Case(lm.encode(prompt), canonical, gcd.lift(language, lm.vocabulary))
 
 
 def calls(lm: smc.TransformersLM, style: str, count: int, skipped: int = 0) -> Iterator[Case]:
-    """Tool calls of so many records whose tools are not refused, after some that are skipped."""
+    """Return the tool calls of `count` records whose tools aren't refused, after skipped ones."""
     for record, language in islice(tool_calls(style), skipped, skipped + count):
         yield with_prompt(lm, compact_prompt(record, style), language)
 
 
 def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> Iterator[Case]:
-    """Texts of so many schemas of a folder."""
+    """Return texts of `count` schemas of a folder."""
     paths = sorted(folder.glob("*.json"))
     random.Random(0).shuffle(paths)
     for path in paths:
@@ -86,12 +85,12 @@ def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> I
 
 
 def shortest(constraint: gcd.TokenAutomaton) -> int:
-    """Tokens of a shortest answer."""
+    """Return the tokens of a shortest answer."""
     return constraint.fewest_tokens
 
 
 def unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: int) -> None:
-    """Draws so many tokens in each of so many rows, with nothing but the model in the way."""
+    """Draw a given number of tokens in each row, with the model alone."""
     memory, log_p = lm.prefill([prompt])
     memory.reorder(torch.zeros(rows, dtype=torch.int64, device=lm.device))
     log_p = log_p.expand(rows, -1)
@@ -129,19 +128,19 @@ def main() -> None:
 
 
 def loaded(adapter: str, device: str) -> smc.TransformersLM:
-    """The language model, with an adapter or "none"."""
+    """Return the language model, with an adapter or "none"."""
     return load_model(ModelConfig(device=device, adapter=adapter))[0]
 
 
 def sides_on(device: torch.device) -> dict[str, dict[str, Any]]:
-    """What is timed in canonical spelling, and how `smc.sample` is told to do it."""
+    """Return the sides with canonical tokenization, and their arguments of `smc.sample`."""
     return SIDES | CAPTURED if device.type == "cuda" else SIDES
 
 
 def show(name: str, lm: smc.TransformersLM, cases: list[Case], options: argparse.Namespace) -> None:
     """Measure all answers of a kind, and print a row for each number of particles."""
     for particles in options.particles:
-        # The first one is measured twice: kernels are loaded or compiled then.
+        # The first case is measured twice, as it loads or compiles kernels.
         turns = tqdm([*cases[:1], *cases], leave=False)
         found = [measure(lm, case, particles) for case in turns][1:]
         columns = [statistics.median(column) for column in zip(*found, strict=True)]
@@ -151,17 +150,18 @@ def show(name: str, lm: smc.TransformersLM, cases: list[Case], options: argparse
 
 
 def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, ...]:
-    """Tokens of an answer, passes without and with reading ahead, and times.
+    """Return tokens of an answer, forward passes without and with reading ahead, and times.
 
-    These are the unconstrained loop's in ms a token, and the sides' as multiples of it.
+    Times are ms per token for the unconstrained loop, and multiples of it for the sides.
     """
     prompt = case.prompt
-    lm.prefill([prompt])  # kept from here on
+    lm.prefill([prompt])  # cached from here on
 
     def run(constraint: gcd.TokenAutomaton, settings: dict[str, Any]) -> smc.Posterior:
         return smc.sample(
             lm, [prompt], constraint, budget=budget_of("default", constraint),
-            particles=particles, proposal=smc.GCD(), **{"read_ahead": 0, **settings},
+            particles=particles, proposal=smc.GCD(), algorithm="smc",
+            **{"read_ahead": 0, **settings},
         )[0]  # fmt: skip
 
     def spent(work: Callable[[], object]) -> float:
@@ -173,7 +173,7 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
     sides = [
         spent(partial(run, case.canonical, settings)) for settings in sides_on(lm.device).values()
     ]
-    # In all spellings another answer comes out; its time is taken by the token.
+    # All tokenizations give another answer, so its time is per token.
     other: list[smc.Posterior] = []
     last = spent(lambda: other.append(run(case.plain, SIDES["forced runs"])))
     longest = max(len(sample.ids) for sample in other[0].particles)

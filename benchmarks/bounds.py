@@ -1,10 +1,10 @@
-"""Upper bounds on token distances against the exact distances, and the time that both take.
+"""Upper bounds on token distances compared with exact distances, and the time of both.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bounds FILE.tiktoken --schemas FOLDER --every 6
 
-The states compared are those of random answers: each step draws a next state evenly among those
-that the lifted constraint allows. Times are processor time of one thread. `--picture FILE` draws
-the share of those states by exact distance and bound.
+The compared states are those of random answers: each step draws a next state uniformly among those
+that the lifted constraint allows. Times are processor time of one thread. `--picture FILE` plots
+the share of these states by exact distance and bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.common import head, line, ranked, with_ranks
 from gcd.tokens.completions import token_bounds
 
 WALKS, STEPS = 30, 60
-LARGEST = 50_000  # byte states; larger constraints take gigabytes lifted
+LARGEST = 50_000  # byte states; larger constraints take gigabytes when lifted
 
 
 def walked(
@@ -42,7 +42,7 @@ def walked(
 
 
 def draw(counts: Counter[tuple[int, int]], path: Path) -> None:
-    """Draw the picture of bounds over distances."""
+    """Plot bounds against distances."""
     from matplotlib import pyplot as plt
     from matplotlib.colors import LogNorm
 
@@ -62,6 +62,7 @@ def draw(counts: Counter[tuple[int, int]], path: Path) -> None:
 
 
 def main() -> None:
+    """Print the table."""
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", type=Path, required=True, help="a folder of schemas")
     parser.add_argument("--every", type=int, default=6, help="take each n-th schema")
@@ -85,7 +86,7 @@ def main() -> None:
         )
         middle = time.process_time()
         lifted = gcd.lift(language, vocabulary)
-        if starts:  # the first one makes what all share
+        if starts:  # the first one makes shared tables
             bounding, lifting = bounding + middle - start, lifting + time.process_time() - middle
         assert bounds is not None
         assert lifted.num_states == language.num_states + 1, "byte states keep their numbers"

@@ -1,11 +1,11 @@
-"""Seconds from the start of a process to its first mask, and of the imports that users wait for.
+"""Seconds from the start of a process to its first mask, and of imports.
 
     OMP_NUM_THREADS=1 python -m benchmarks.cold_start [--wheel] [--repeats 5]
 
-Each figure is the median over fresh processes, taken in turns: `import gcd`, a JSON schema, its
-lifting to a small vocabulary, and the first packed mask; and whole commands. With `--wheel` the
-package is built and installed without its dependencies into a folder of its own, and the processes
-read it from there instead of the checkout.
+Each figure is the median over fresh processes, taken in turns: `import gcd`, compiling a JSON
+schema, lifting it to a small vocabulary, and the first packed mask; and complete commands. With
+`--wheel` the package is built and installed without dependencies into a separate folder, which the
+processes use instead of the checkout.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COMMANDS = {
 
 
 def run(command: list[str], path: Path) -> tuple[float, str]:
-    """Return the seconds that a process takes, and what it prints."""
+    """Return the seconds of a process, and its output."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])}
     start = time.perf_counter()
     done = subprocess.run(
@@ -81,7 +81,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in (*PARTS, *COMMANDS)}
     with tempfile.TemporaryDirectory() as folder:
         path = install(folder) if options.wheel else ROOT
-        for repeat in range(options.repeats + 1):  # the first one fills the caches of the disk
+        for repeat in range(options.repeats + 1):  # the first run fills disk caches
             for name, command in COMMANDS.items():
                 total, printed = run(command, path)
                 parts = (

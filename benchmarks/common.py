@@ -1,4 +1,4 @@
-"""What several benchmarks share: vocabularies, schemas, requests, and heads of tables."""
+"""Code shared by benchmarks: vocabularies, schemas, requests, and tables."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from experiments.harness.models import ROOT
 from experiments.tool_calling.records import ToolRecord, read_xlam
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
-"""Schemas that come with the project, with answers that satisfy each."""
+"""Schemas in the repository, with answers that satisfy each."""
 XLAM = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def with_ranks(doc: str | None) -> argparse.ArgumentParser:
-    """Make the parser of a benchmark over a vocabulary of tiktoken's."""
+    """Make the parser of a benchmark over a tiktoken vocabulary."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
     return parser
 
 
 def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Let the user choose one of `CLOCKS`."""
+    """Add an option for one of `CLOCKS`."""
     parser.add_argument(
         "--clock",
         choices=list(CLOCKS),
@@ -37,7 +37,7 @@ def add_clock(parser: argparse.ArgumentParser) -> None:
 
 
 def ranked(path: Path) -> gcd.Vocabulary:
-    """Read a file of ranks; the id behind the last one ends a text."""
+    """Read a file of ranks; the id after the last one is EOS."""
     unsized = gcd.Vocabulary.from_ranks(path, eos_ids=[])
     return gcd.Vocabulary.from_ranks(path, eos_ids=[unsized.size])
 
@@ -49,7 +49,7 @@ def lifted(name: str, vocabulary: gcd.Vocabulary) -> gcd.TokenAutomaton:
 
 
 def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.Automaton]]:
-    """Give xLAM's records with the languages of their calls; refused ones are passed over."""
+    """Yield xLAM's records with the languages of their calls; refused records are skipped."""
     for record in read_xlam(path).records:
         try:
             yield record, gcd.tool_calls(record.tools, style=style)
@@ -58,10 +58,10 @@ def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.
 
 
 def head(*columns: str) -> str:
-    """Write the head of a table in Markdown."""
+    """Return the header of a Markdown table."""
     return f"{line(*columns)}\n{'|---' * len(columns)}|"
 
 
 def line(*cells: Any) -> str:
-    """Write a row of a table in Markdown."""
+    """Return a row of a Markdown table."""
     return f"| {' | '.join(map(str, cells))} |"

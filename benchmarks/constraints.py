@@ -1,15 +1,15 @@
-"""Constraints for serving: this project against the grammar engines, in one run.
+"""Constraints for serving: this project compared with other grammar engines, in one run.
 
-The same schemas, vocabulary and answers for all (`benchmarks/constraints.md`), set to the same
-language (`benchmarks/engines.py`). *Fresh* is a new matcher whose engine has not been asked for a
-mask of this constraint before (or has forgotten it), *warm* the same answer again. In a batch of 16
-different constraints rows begin again with another answer of theirs when one is finished. Memory is
-that of a constraint after its masks were asked for; where the engine does not tell, the growth of
-the process. *Masks* counts the places of the answers on which an engine's mask differs from ours.
+All engines get the same schemas, vocabulary and answers (`benchmarks/constraints.md`), configured
+for the same language (`benchmarks/engines.py`). *Fresh* is a new matcher of a constraint without
+cached masks, *warm* the same answer again. In a batch of 16 different constraints, a finished row
+starts another answer. Memory is that of a constraint after its masks were computed, or the growth
+of the process if the engine doesn't report it. *Masks* counts the positions at which an engine's
+mask differs from ours.
 
     python -m benchmarks.constraints ../shared/data/vocabularies/qwen/qwen.tiktoken
 
-`--details` adds a table of our compile times and sizes, schema by schema.
+`--details` adds a table of our compile times and sizes by schema.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What one engine needed; times of compile in ms, of steps in us, memory in MB."""
+    """Figures of one engine; compile times in ms, steps in us, memory in MB."""
 
     name: str
     prepare: float
@@ -60,6 +60,7 @@ class Measured(NamedTuple):
 
 
 def load(vocabulary: Vocabulary, limit: int | None) -> list[Case]:
+    """Load the schemas with the tokens of their answers."""
     spell = longest_match(vocabulary)
     cases = []
     for path in sorted(SCHEMAS.glob("*.json"))[:limit]:
@@ -74,16 +75,17 @@ def load(vocabulary: Vocabulary, limit: int | None) -> list[Case]:
 
 
 def resident() -> int:
-    """Bytes of memory of this process."""
+    """Return the bytes of memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def microseconds(start: int) -> float:
+    """Return the microseconds since `start`."""
     return (time.perf_counter_ns() - start) / 1e3
 
 
 def stream(engine: Engine, matcher: Any, answer: Sequence[int], row: Row) -> list[float]:
-    """Times of the steps of one answer."""
+    """Return the times of the steps of one answer."""
     engine.first(matcher, row)
     times = []
     for token in answer:
@@ -94,7 +96,7 @@ def stream(engine: Engine, matcher: Any, answer: Sequence[int], row: Row) -> lis
 
 
 def accepted(engine: Engine, compiled: Any, answer: list[int], eos: int) -> bool:
-    """Whether an engine takes an answer to its end."""
+    """Tell whether an engine accepts a complete answer."""
     matcher = _matcher(engine, compiled, answer)
     return all(engine.take(matcher, token) for token in [*answer, eos])
 
@@ -108,7 +110,7 @@ def _matcher(engine: Engine, compiled: Any, answer: list[int]) -> Any:
 def measure(
     make: Any, vocabulary: Vocabulary, cases: list[Case], threads: int, compiled: dict[str, Any]
 ) -> tuple[Engine, Measured]:
-    """All figures of one engine. `compiled` is filled with its constraints, by schema."""
+    """Measure one engine; its constraints are added to `compiled` by schema."""
     start = time.perf_counter()
     engine: Engine = make(vocabulary, threads)
     prepare = (time.perf_counter() - start) * 1e3
@@ -155,7 +157,7 @@ def batch(
     first: int,
     vocabulary: Vocabulary,
 ) -> tuple[list[float], list[float]]:
-    """Times of calls for 16 different constraints: fresh, then the same again, warm."""
+    """Return times of calls for 16 different constraints: fresh, then warm."""
     chosen = [cases[(first + i) % len(cases)] for i in range(min(BATCH, len(cases)))]
     rows = Row(vocabulary.size, len(chosen))
     matchers = [_matcher(engine, compiled[case.name], case.answers[0]) for case in chosen]
@@ -181,7 +183,7 @@ def batch(
 
 
 def _tokens(case: Case) -> Iterator[tuple[int, bool]]:
-    """The longest answer of a schema again and again: (token, whether it is the first)."""
+    """Yield the longest answer of a schema repeatedly, as (token, whether it is the first)."""
     while True:
         for i, token in enumerate(case.answers[0]):
             yield token, i == 0
@@ -195,7 +197,7 @@ def disagreements(
     cases: list[Case],
     vocabulary: Vocabulary,
 ) -> tuple[int, int, list[str]]:
-    """(Places where masks differ, places in all, a line for each sort of difference)."""
+    """Return positions with different masks, all positions, and a line per kind of difference."""
     row, other = Row(vocabulary.size), Row(vocabulary.size)
     differ, places, examples = 0, 0, dict[tuple[str, str], str]()
     for case in cases:
@@ -232,7 +234,7 @@ def disagreements(
 
 
 def table(results: list[Measured]) -> Iterator[str]:
-    """Figures of all engines, and in brackets their ratio to ours."""
+    """Print the figures of all engines, with their ratios to ours in brackets."""
     heads = ["", *(r.name for r in results)]
     yield head(*heads)
 
@@ -269,7 +271,7 @@ def table(results: list[Measured]) -> Iterator[str]:
 
 
 def details(vocabulary: Vocabulary, cases: list[Case]) -> Iterator[str]:
-    """Where our compile time goes."""
+    """Print our compile times by phase."""
     heads = ["schema", "byte states", "token states", "classes", "patterns", "bytes, ms"]
     yield head(*heads, "lift, ms", "serve, ms", "token table, MB", "served, MB")
     for case in cases:
@@ -290,6 +292,7 @@ def details(vocabulary: Vocabulary, cases: list[Case]) -> Iterator[str]:
 
 
 def main() -> None:
+    """Parse the command line and run."""
     parser = with_ranks(__doc__)
     parser.add_argument("--threads", type=int, default=2, help="of engines that use several")
     parser.add_argument("--without", nargs="*", default=[], choices=list(COMPETITORS))
@@ -300,17 +303,17 @@ def main() -> None:
     vocabulary = ranked(arguments.ranks)
     cases = load(vocabulary, arguments.schemas)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["GCD_CACHE_DIR"] = folder  # nothing of earlier processes
+        os.environ["GCD_CACHE_DIR"] = folder  # without caches of earlier processes
         run(vocabulary, cases, arguments)
 
 
 def run(vocabulary: Vocabulary, cases: list[Case], arguments: argparse.Namespace) -> None:
-    """Measure every engine and print."""
+    """Measure every engine and print the table."""
     tokens = sum(len(answer) for case in cases for answer in case.answers)
     answers = sum(len(case.answers) for case in cases)
     print(f"{vocabulary.size} tokens, {len(cases)} schemas, {answers} answers of {tokens} tokens\n")
 
-    # Compiled code is loaded with a vocabulary of its own, which leaves nothing in other caches.
+    # A separate vocabulary loads the code without filling other caches.
     small = Vocabulary.from_bytes([b'"', b"a", b"b", b"ab", b"</s>"], [4])
     warm_up = Ours(small, 1, 2)
     loaded = warm_up.compile({"enum": ["a", "ab"]})

@@ -1,11 +1,11 @@
-"""How long answers take beyond their deadlines, and how much of the time they use.
+"""Overrun of deadlines, and the share of the time that answers use.
 
     OMP_NUM_THREADS=1 python -m benchmarks.deadline --clock cpu
 
-Each schema of `benchmarks/schemas` is sampled by GCD without a deadline first, then with deadlines
-that are parts of the seconds which that took; prompts have been read before, so that they take
-nothing. An overrun is counted in seconds and in steps, at the mean seconds of a step of the call
-without a deadline. `--clock cpu` counts the time of this process, on a machine that others use too.
+Each schema of `benchmarks/schemas` is sampled by GCD without a deadline first, and then with
+deadlines that are fractions of the time it took. Prompts are cached beforehand. An overrun is given
+in seconds, and in steps at the mean seconds of a step without a deadline. `--clock cpu` uses
+processor time, for a machine with other work.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
 
 MORE = 80
-"""Tokens of the budget beyond the fewest of a schema."""
+"""Tokens of the budget in addition to the fewest of a schema."""
 
 
 class Run(NamedTuple):
     """One call with a deadline.
 
     Attributes:
-        seconds: how long it took.
-        deadline: seconds that it had.
+        seconds: time of the call.
+        deadline: the deadline in seconds.
         step: seconds of a step without a deadline.
-        posterior: what came out.
+        posterior: the result.
     """
 
     seconds: float
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
     @property
     def overrun(self) -> float:
-        """Seconds beyond the deadline."""
+        """Seconds after the deadline."""
         return max(0.0, self.seconds - self.deadline)
 
 
@@ -60,11 +60,11 @@ def runs(
         begin = now()
         (posterior,) = smc.sample(
             lm, [prompt], constraint, budget=constraint.fewest_tokens + MORE, particles=particles,
-            proposal=smc.GCD(), deadline=deadline,
+            proposal=smc.GCD(), algorithm="smc", deadline=deadline,
         )  # fmt: skip
         return now() - begin, posterior
 
-    timed(0)  # the prompt is read, and kept
+    timed(0)  # caches the prompt
     whole, plain = timed(None)
     for part in parts:
         seconds, posterior = timed(part * whole)
@@ -72,7 +72,7 @@ def runs(
 
 
 def row(part: float, particles: int, found: list[Run]) -> str:
-    """Write what came out with one deadline as a row of the table."""
+    """Return the table row of one deadline."""
     stopped = [run for run in found if run.posterior.stopped is not None]
     late = sorted(run.overrun for run in found)
     steps = sorted(run.overrun / run.step for run in found)

@@ -1,7 +1,7 @@
-"""A step of EM, by hidden states: time, and the share of the device's own matrix product.
+"""Time of an EM step by hidden states, and its share of the device's matrix product.
 
-An E-step takes 6 H^2 operations a token, in matrix products of H columns; the share is against a
-square product in the same precision (float32), timed in the same turn. Tokens are random.
+An E-step takes 6 H^2 operations per token in matrix products of H columns. The share is relative to
+a square product in the same precision (float32), timed in the same turn. Tokens are random.
 
     python -m benchmarks.em [--states 256 1024] [--sequences 1024] [--device cuda]
 """
@@ -24,10 +24,11 @@ VOCABULARY = 49_152
 LENGTH = 16
 """Tokens of a sequence."""
 SQUARE, SQUARE_ON_GPU = 2048, 8192
-"""Rows of the product that a step is compared with: enough to keep the device busy."""
+"""Rows of the reference product, large enough to saturate the device."""
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--states", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--sequences", type=int, default=1024, help="of a batch")
@@ -48,7 +49,7 @@ def main() -> None:
         product = partial(torch.matmul, square, square)
         maximise = partial(maximize, total, 1e-3)
         turns = [[seconds_of(work, device) for work in (step, product, maximise)] for _ in range(6)]
-        turns = turns[1:]  # the first one warms up
+        turns = turns[1:]  # the first turn is a warm-up
         shares = [6 * states**2 * tokens.numel() / e / (2 * size**3 / p) for e, p, _ in turns]
         e, _, m = (statistics.median(column) for column in zip(*turns, strict=True))
         speed, share = tokens.numel() / e / 1e6, statistics.median(shares)

@@ -1,13 +1,13 @@
-"""Engines behind one interface, each set to the same language: compact JSON, declared members.
+"""Grammar engines behind one interface, configured for the same language.
 
-What it takes to compare like with like:
+The language is compact JSON with declared members. Comparable settings:
 
-* `llguidance` narrows its masks to the tokenizer's own spelling where the grammar forces bytes;
-  `no_forcing` is set, so that its masks are of all tokens that lead on, as the others' are.
-* `xgrammar` takes tokens by their bytes; the EOS id, which has none, is given as empty bytes.
-* No engine writes whitespace between tokens of JSON (`{"a":1}`), and none adds members.
-* Batches: one call for all rows where an engine has one, on as many threads as are asked for.
-  This project and `outlines-core`, which has no such call, use one.
+* `llguidance` narrows its masks to the tokenizer's own tokenization of forced bytes; `no_forcing`
+  is set, so that its masks contain all valid tokens like those of the others.
+* `xgrammar` takes tokens by their bytes; the EOS id is given as empty bytes.
+* No engine writes whitespace between JSON tokens (`{"a":1}`) or adds members.
+* Batches: one call for all rows if an engine has one, with a given number of threads. This project
+  and `outlines-core`, which has no such call, use one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gcd.tokens.vocabulary import Vocabulary
 
 
 class Row:
-    """Packed masks in memory that every engine can write: an array and where it lies."""
+    """Packed masks in memory that every engine can write: an array and its address."""
 
     def __init__(self, vocabulary_size: int, rows: int = 1) -> None:
         self.width = num_words(vocabulary_size)
@@ -42,7 +42,7 @@ class Row:
 
 
 class Engine(ABC):
-    """What the benchmark asks of an engine; making one is what is done once per vocabulary."""
+    """Interface of an engine; making one does the work that is done once per vocabulary."""
 
     name: str
     vocabulary_size: int
@@ -50,55 +50,55 @@ class Engine(ABC):
 
     @abstractmethod
     def compile(self, schema: Any) -> Any:
-        """A constraint that matchers are made from."""
+        """Return a constraint to make matchers of."""
 
     @abstractmethod
     def matcher(self, compiled: Any) -> Any:
-        """A matcher; what earlier ones of this constraint left in caches is gone if it can be."""
+        """Return a new matcher; caches of this constraint are cleared if possible."""
 
     def reset(self, matcher: Any) -> None:
-        """Back to the beginning, caches kept."""
+        """Reset the matcher, keeping caches."""
         matcher.reset()
 
     @abstractmethod
     def first(self, matcher: Any, row: Row) -> None:
-        """The mask of the next token, after the tokens that were taken."""
+        """Compute the mask of the next token."""
 
     @abstractmethod
     def take(self, matcher: Any, token: int) -> bool:
-        """Take a token, without a mask; whether it was taken."""
+        """Take a token without a mask; return whether it was accepted."""
 
     def step(self, matcher: Any, token: int, row: Row) -> bool:
-        """Take a token, and the mask after it; whether the token was taken.
+        """Take a token and compute the next mask; return whether the token was accepted.
 
-        It is what is timed, so engines that are quick make no call more than they need.
+        This is the timed call, so implementations make no unnecessary calls.
         """
         taken = self.take(matcher, token)
         self.first(matcher, row)
         return taken
 
     def together(self, matchers: Sequence[Any]) -> Any:
-        """Matchers as `batch` wants them."""
+        """Convert matchers to the argument of `batch`."""
         return list(matchers)
 
     @abstractmethod
     def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
-        """`step` for each matcher, in one call."""
+        """Do `step` for each matcher in one call."""
 
     def num_bytes(self, compiled: Any) -> int | None:
-        """Memory of a constraint and its cached masks; None if the engine does not tell."""
+        """Return the memory of a constraint and its cached masks, or None if unknown."""
         return None
 
 
 class Ours(Engine):
-    """This project; with `slack` a budget is active, so many tokens more than the answer has."""
+    """Matchers of this project; with `slack`, the budget is the answer's length plus `slack`."""
 
     def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
         del threads
         self.name = "ours" if slack is None else "ours, tight budget"
         self.vocabulary, self.slack = vocabulary, slack
-        self.length = 0  # of the answer that the next matcher is for
-        # The prefix tree, and what a character of a bounded string does to each token.
+        self.length = 0  # length of the next matcher's answer
+        # Make the prefix tree, and the tables of bounded strings.
         lift(json_schema({"type": "string", "maxLength": 2}), vocabulary)
 
     def compile(self, schema: Any) -> ServedAutomaton:
@@ -143,14 +143,14 @@ _ALL_TYPES = {
 
 
 class OursLazy(Engine):
-    """This project before a constraint is lifted, and without its lift."""
+    """Matchers of this project before a constraint is lifted, without lifting it."""
 
     name = "ours, lazy"
 
     def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
         del threads
         self.vocabulary = vocabulary
-        # The prefix tree, what a character does to each token, and the languages of all types.
+        # Make the prefix tree, the tables of bounded strings, and the languages of all types.
         json_schema(_ALL_TYPES)
         language = json_schema({"type": "string"})
         LazyAutomaton(language, vocabulary, exact="never").row(language.run(b'"'))
@@ -273,7 +273,7 @@ class LLGuidance(Engine):
 
 
 class _Tokenizer:
-    """What `llguidance` wants to know of a tokenizer."""
+    """Tokenizer interface for `llguidance`."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.eos_token_id = vocabulary.eos_ids[0]
@@ -315,7 +315,7 @@ class OutlinesCore(Engine):
         matcher.write_mask_into(row.address, self._width, 4)
 
     def take(self, matcher: Any, token: int) -> bool:
-        if token == self._eos:  # has no transition there
+        if token == self._eos:  # has no transition for EOS
             return bool(matcher.is_finished())
         try:
             matcher.advance(token, return_tokens=False)
@@ -337,11 +337,12 @@ COMPETITORS: dict[str, Callable[[Vocabulary, int], Engine]] = {
 
 
 def installed(module: str) -> bool:
+    """Tell whether a module is installed."""
     return importlib.util.find_spec(module) is not None
 
 
 def longest_match(vocabulary: Vocabulary) -> Callable[[bytes], list[int]]:
-    """Spelling by the longest token at every place, the lowest id among equals."""
+    """Tokenize greedily by the longest token, the lowest id among equals."""
     id_of: dict[bytes, int] = {}
     for index, token in enumerate(vocabulary.token_bytes):
         if token:

@@ -1,12 +1,12 @@
-"""Time from a new JSON Schema to its first mask, and the steps after it.
+"""Time from a new JSON Schema to its first mask, and of the steps after it.
 
     OMP_NUM_THREADS=1 python -m benchmarks.first_mask FILE.tiktoken --schemas FOLDER --every 6
 
-The vocabulary is prepared before the clock starts. `--processes fork` measures each schema in a
-process forked for it, as a server's worker that has seen no schema yet; `one` measures all of them
-in one process, one after the other. All times are processor time of one thread. *Steps* are those
-of an answer drawn at random from the engine's own masks: the mask after a token at its first visit,
-and the same answer again. Ours, lazy, is measured without its lift (`exact="never"`).
+The vocabulary is prepared beforehand. `--processes fork` measures each schema in a forked process,
+like a server's worker without earlier schemas; `one` measures all of them in one process. Times are
+processor time of one thread. *Steps* are those of an answer drawn at random from the engine's own
+masks: at the first visit, and for the same answer again. The lazy side of this project is measured
+without lifting (`exact="never"`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Sample(NamedTuple):
 
 
 def measure(engine: Engine, schema: Any, seed: int) -> Sample | None:
-    """Compile a schema and follow a random answer of it."""
+    """Compile a schema and follow a random answer."""
     row = Row(engine.vocabulary_size)
     start = time.process_time()
     try:
         compiled = engine.compile(schema)
         matcher = engine.matcher(compiled)
         engine.first(matcher, row)
-    except Exception:  # whatever an engine raises for a schema that it refuses
+    except Exception:  # engines raise different errors for refused schemas
         return None
     first = (time.process_time() - start) * 1e3
     rng, tokens = np.random.default_rng(seed), list[int]()
@@ -79,7 +79,7 @@ def measure(engine: Engine, schema: Any, seed: int) -> Sample | None:
 
 
 def forked(call: Callable[[], Sample | None], seconds: int) -> Sample | None:
-    """Call in a forked process; None also where that takes too long or dies."""
+    """Call a function in a forked process; return None if it takes too long or dies."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -97,7 +97,7 @@ def forked(call: Callable[[], Sample | None], seconds: int) -> Sample | None:
 
 
 def table(results: dict[str, list[Sample | None]]) -> Iterator[str]:
-    """Rows of percentiles, engine by engine."""
+    """Print rows of percentiles, engine by engine."""
     yield head("ms to the first mask", "compiled", "median", "90 %", "95 %", "99 %", "worst")
     for name, samples in results.items():
         first = [sample.first for sample in samples if sample]
@@ -123,6 +123,7 @@ def _percentiles(values: list[float]) -> list[str]:
 
 
 def main() -> None:
+    """Parse the command line and run."""
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", type=Path, required=True, help="a folder of schemas")
     parser.add_argument("--every", type=int, default=6, help="take each n-th schema")
@@ -133,7 +134,7 @@ def main() -> None:
     vocabulary = ranked(arguments.ranks)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["GCD_CACHE_DIR"] = folder  # nothing of earlier processes
+        os.environ["GCD_CACHE_DIR"] = folder  # without caches of earlier processes
         print("\n".join(table(dict(run(vocabulary, arguments)))))
 
 

@@ -1,7 +1,7 @@
-"""A language model and a constraint of ours become potentials of `genlm-control`, which has AWRS.
+"""Language models and constraints of this project as potentials of `genlm-control`, which has AWRS.
 
-This module imports that package. Tokens are token ids; all EOS ids together are the package's one
-end of sequence.
+This module imports that package. Tokens are token ids; all EOS ids together are the package's
+single end of sequence.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _NEVER = -math.inf
 
 
 class ModelPotential(Potential):
-    """The language model after a prompt; it reads each distinct prefix once, as our sampler does.
+    """A language model after a prompt, which computes each distinct prefix once.
 
     Args:
+        lm: the language model.
         prompt: token ids.
-        tables: of the vocabulary, `tables_of(lm.vocabulary)`.
+        tables: tables of the vocabulary, `tables_of(lm.vocabulary)`.
     """
 
     def __init__(self, lm: LanguageModel, prompt: Sequence[int], tables: Any) -> None:
@@ -40,29 +41,29 @@ class ModelPotential(Potential):
         self._ids = torch.tensor(self.vocab, device=lm.device)
         self._eos = torch.tensor(list(lm.vocabulary.eos_ids), device=lm.device)
         self._rows: Rows | None = None
-        self._known: dict[Context, Tensor] = {}  # of prefixes of one length, in the order of rows
+        self._known: dict[Context, Tensor] = {}  # prefixes of one length, in the order of rows
 
     async def prefix(self, context: list[Any]) -> float:
-        """Give the weight of the empty prefix; particles are weighed token by token from there."""
+        """Return the weight of the empty prefix; particles are weighed token by token."""
         if context:
             raise ValueError("the language model weighs next tokens, not whole prefixes")
         return 0.0
 
     async def complete(self, context: list[Any]) -> float:
-        """Give the weight of ending here, which is that of EOS."""
+        """Return the weight of ending here, which is that of EOS."""
         return await self.logw_eos(context)
 
     async def logw_eos(self, context: list[Any]) -> float:
-        """Give log p(EOS | context), asked together with other particles."""
+        """Return log p(EOS | context), batched with other particles."""
         return float((await autobatched(self).logw_next(context))[EOS])
 
     async def logw_next(self, context: list[Any]) -> Any:
-        """Give log p(next token | context)."""
+        """Return log p(next token | context)."""
         weights = await self.batch_logw_next([context])
         return self.make_lazy_weights(weights.weights[0])
 
     async def batch_logw_next(self, contexts: list[list[Any]]) -> Any:
-        """Do what `logw_next` does for prefixes of one length, in one forward pass."""
+        """Return `logw_next` for prefixes of one length, in one forward pass."""
         wanted = [tuple(context) for context in contexts]
         new = list(dict.fromkeys(context for context in wanted if context not in self._known))
         if new:
@@ -70,7 +71,7 @@ class ModelPotential(Potential):
         return self.make_lazy_weights(torch.stack([self._known[context] for context in wanted]))
 
     def _read(self, contexts: list[Context]) -> None:
-        """Read prefixes, whose parents must be what was read last."""
+        """Compute prefixes whose parents were computed last."""
         log_p: Float[Tensor, "R V"]
         if self._rows is None:
             self._rows, log_p = self._lm.prefill([self._prompt])
@@ -88,11 +89,12 @@ class ModelPotential(Potential):
 
 
 class ConditionPotential(Potential):
-    """Whether a prefix can be completed: at some length, or within the budget.
+    """Whether a prefix can be completed, at some length or within the budget.
 
     Args:
-        budget: most tokens, EOS included; None to disregard it.
-        tables: of the vocabulary.
+        constraint: the constraint.
+        budget: maximum number of tokens, EOS included; None for no budget.
+        tables: tables of the vocabulary.
     """
 
     def __init__(self, automaton: TokenAutomaton, budget: int | None, tables: Any) -> None:
@@ -102,7 +104,7 @@ class ConditionPotential(Potential):
         self._states: dict[Context, int] = {(): int(automaton.initial)}
 
     async def prefix(self, context: list[Any]) -> float:
-        """Give 0 where the prefix can be completed, else -inf."""
+        """Return 0 if the prefix can be completed, else -inf."""
         state = self._state(tuple(context))
         if state < 0:
             return _NEVER
@@ -112,13 +114,13 @@ class ConditionPotential(Potential):
         return 0.0 if needed <= self._budget - len(context) else _NEVER
 
     async def complete(self, context: list[Any]) -> float:
-        """Give 0 where the text may end, else -inf."""
+        """Return 0 if the text may end, else -inf."""
         state = self._state(tuple(context))
         ends = state >= 0 and self._automaton.step(state, self._eos) >= 0
         return 0.0 if ends else _NEVER
 
     def _state(self, context: Context) -> int:
-        """The state after a prefix; -1 if it is none of the language."""
+        """Return the state after a prefix; -1 if the constraint excludes it."""
         if context not in self._states:
             before = self._state(context[:-1])
             after = -1 if before < 0 else int(self._automaton.step(before, context[-1]))
@@ -127,28 +129,28 @@ class ConditionPotential(Potential):
 
 
 def tables_of(vocabulary: Vocabulary) -> Any:
-    """Make the package's tables of a vocabulary, which all potentials over it share."""
+    """Make the package's tables of a vocabulary, shared by all its potentials."""
     ends = set(vocabulary.eos_ids)
     return Potential.build_tables([token for token in range(vocabulary.size) if token not in ends])
 
 
 def awrs(model: ModelPotential, condition: ConditionPotential, seed: int) -> AWRS:
-    """Make the package's sampler of tokens for one prompt, of which both potentials are fresh."""
-    # Conditions are lookups: queueing them one by one would cost more than answering.
+    """Make the package's token sampler for one prompt, with new potentials."""
+    # Conditions are lookups, so batching them would cost more than it saves.
     return AWRS(autobatched(model), condition, seed=seed, autobatch=False)
 
 
 def sequential(sampler: Any, *, budget: int, particles: int, seed: int) -> Any:
-    """Run the package's sequential Monte Carlo to its end with one of its samplers of tokens.
+    """Run the package's sequential Monte Carlo with one of its token samplers.
 
-    All particles compete, as under `strata="none"`. It resamples with numpy's global generator and
-    may draw with torch's; both are put back.
+    All particles are resampled together, as with `strata="none"`. The package uses the global
+    generators of numpy and torch, which are restored.
 
     Args:
-        sampler: of the package.
-        budget: most tokens, EOS included.
+        sampler: token sampler of the package.
+        budget: maximum number of tokens, EOS included.
         particles: N.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
     """
     work = SMC(sampler)(
         n_particles=particles,

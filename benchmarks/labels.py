@@ -1,19 +1,19 @@
-r"""Accuracy and calibration of label probabilities: exact ones beside the usual shortcuts.
+"""Accuracy and calibration of label probabilities: exact ones compared with common shortcuts.
 
-The label is the name of the tool that a request needs, among the tools that it comes with: requests
-of xLAM with at least two tools, whose answer calls one of them. The model is asked for the name
-alone, with the tools listed in the order of the data and in reverse. All methods read the same
-prompts in the same run:
+The label is the name of the tool that a request needs, among the tools of the request: xLAM
+requests with at least two tools whose answer calls one of them. The model is asked for the name
+only, with the tools in the order of the data and in reverse. All methods use the same prompts in
+one run:
 
     all spellings      smc.choose
     canonical          the same with spellings="canonical"
     first token        probability of the first canonical token; options that share it share it
     length-normalized  mean log-probability of the canonical tokens, EOS included, normalized
-    two orders         smc.choose with orders=2, from the same passes as the first method
+    two orders         smc.choose with orders=2, from the same forward passes as the first method
 
 Accuracy and expected calibration error (10 bins of equal width, of the probability of the best
-option) are over both orders; flips are requests whose best option differs between them. Intervals
-are 95 %, percentile bootstrap over requests.
+option) are over both orders. Flips are requests whose best option differs between the orders.
+Intervals are 95 %, percentile bootstrap over requests.
 
     OMP_NUM_THREADS=1 python -m benchmarks.labels --records ../shared/data/xlam/first_600.jsonl
 """
@@ -45,11 +45,11 @@ METHODS = ("all spellings", "canonical", "first token", "length-normalized", "tw
 
 
 class Scored(NamedTuple):
-    """What a method says of one request, in one order of its tools.
+    """Result of a method on one request, in one order of its tools.
 
     Attributes:
         best: the option with the largest probability.
-        confidence: that probability.
+        confidence: its probability.
         is_right: whether it is the tool that the answer calls.
     """
 
@@ -59,7 +59,7 @@ class Scored(NamedTuple):
 
 
 def asks_for_one(record: ToolRecord) -> bool:
-    """Tell whether the label is a choice: several tools, of which the answer calls one."""
+    """Tell whether a request has several tools and its answer calls one of them."""
     names = [name_of(tool) for tool in record.tools]
     called = {call.name for call in record.calls}
     return (
@@ -68,7 +68,7 @@ def asks_for_one(record: ToolRecord) -> bool:
 
 
 def prompt_of(record: ToolRecord, tokenizer: Any) -> Callable[[Sequence[str]], str]:
-    """Make the function that asks for a tool's name, with the tools in a given order."""
+    """Return the function that makes the prompt for the tools in a given order."""
     described = {
         name_of(tool): str(declaration_of(tool).get("description") or "") for tool in record.tools
     }
@@ -144,7 +144,7 @@ def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
 def with_interval(
     values: list[list[Scored]], measure: Callable[[list[list[Scored]]], float]
 ) -> str:
-    """Write a measure in percent with its bootstrap interval over requests."""
+    """Format a measure in percent with its bootstrap interval over requests."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(RESAMPLES):
@@ -155,10 +155,12 @@ def with_interval(
 
 
 def accuracy(values: list[list[Scored]]) -> float:
+    """Return the share of correct best options."""
     return float(np.mean([each.is_right for pair in values for each in pair]))
 
 
 def error(values: list[list[Scored]]) -> float:
+    """Return the calibration error over both orders."""
     flat = [each for pair in values for each in pair]
     return calibration_error(
         np.array([each.confidence for each in flat]), np.array([each.is_right for each in flat])
@@ -166,10 +168,12 @@ def error(values: list[list[Scored]]) -> float:
 
 
 def flips(values: list[list[Scored]]) -> float:
+    """Return the share of requests whose best option depends on the order."""
     return float(np.mean([pair[0].best != pair[1].best for pair in values]))
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=Path, default=XLAM, help="JSON lines in xLAM's form")
     parser.add_argument("--model", default="smollm2")
@@ -192,7 +196,7 @@ def main() -> None:
         asks = [prompt_of(record, tokenizer) for record in chunk for _ in range(2)]
         options = [each for record in chunk for each in both_orders(record)]
         prompts = [ask(each) for ask, each in zip(asks, options, strict=True)]
-        for prompt in prompts:  # and keeps it: methods differ in what follows
+        for prompt in prompts:  # and caches it for all methods
             lm.prefill([lm.encode(prompt)])
         found: dict[str, list[list[float]]] = {}
         for name, ways in (("all spellings", "all"), ("canonical", "canonical")):
@@ -204,7 +208,7 @@ def main() -> None:
                 certified += [choice.certified for choice in choices]
                 says = [choice.log_evidence for choice in choices]
         found |= shortcuts(lm, prompts, options)
-        # What orders=2 gives for each order: the mean over both, which are read already.
+        # The result of orders=2: the mean over both orders.
         every = found["all spellings"]
         found["two orders"] = [
             np.mean([shares, every[i ^ 1][::-1]], axis=0).tolist() for i, shares in enumerate(every)

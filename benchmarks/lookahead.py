@@ -1,18 +1,18 @@
-"""P-GCD's two costs: the table of completion probabilities, once, and the guide, at every step.
+"""Costs of P-GCD: the table of completion probabilities, and the guide at every step.
 
-**Table.** beta of a tool schema (`benchmarks/schemas`) for one budget, against the recursion as it
-is written down: every state, every remaining budget, edges summed by tensor operations for all
-states at once, one matrix product a level. Both in float32; the largest difference of their
-logarithms, where both are positive, is shown.
+**Table.** beta of a tool schema (`benchmarks/schemas`) for one budget, compared with the plain
+recursion: every state, every remaining budget, edges summed by tensor operations for all states at
+once, one matrix product per level. Both are in float32; the largest difference of their logarithms,
+where both are positive, is shown.
 
 **Guide.** From the log-probabilities of 16 prefixes to g and log Z: by class; by class and exactly
-for 64 favourites; exactly for all tokens; and GCD's mask, for comparison. Log-probabilities are in
-float32, as a model's are. The softmax before and the draw after are not in it. The proposal itself
-makes 16 prefixes in 12 steps; the eight of them with most tokens allowed next, each twice, are
+for 64 favorites; exactly for all tokens; and GCD's mask for comparison. Log-probabilities are in
+float32, as from a model. The softmax before and the draw after are excluded. The proposal itself
+makes 16 prefixes in 12 steps; the eight prefixes with the most allowed next tokens, each twice, are
 measured.
 
-The HMM is random (Dirichlet, seeded): its numbers do not matter for the time of a product, but how
-soon rows of the table settle depends on them. `--concentration` makes distributions uneven.
+The HMM is random (Dirichlet, seeded). Its values don't affect the time of a product, but they
+affect how soon rows of the table converge. `--concentration` makes distributions uneven.
 
     python -m benchmarks.lookahead ../shared/data/vocabularies/qwen/qwen.tiktoken
 """
@@ -40,7 +40,7 @@ PREFIXES = 16
 
 
 def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """The least wall and the least processor time of several runs."""
+    """Return the least wall time and the least processor time of several runs."""
     wall, processor = [], []
     for _ in range(repeats):
         start = time.perf_counter(), time.process_time()
@@ -53,7 +53,7 @@ def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float]:
 def recursion(
     hmm: HMM, automaton: TokenAutomaton, max_remaining: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """beta of all states at all remaining budgets: b, and log of its scale."""
+    """Compute beta of all states at all remaining budgets, as b and the log of its scale."""
     edges = Edges.of([automaton], [class_emission(hmm, automaton)])
     assert isinstance(hmm.transition, Dense)
     S, H = automaton.num_states, hmm.num_states
@@ -75,7 +75,7 @@ def recursion(
 def difference(
     table: LookaheadTable, b: torch.Tensor, log_scale: torch.Tensor, budget: int
 ) -> float:
-    """The largest |log beta - log beta'| over what the table has, with r < budget."""
+    """Return the largest |log beta - log beta'| over the table's entries with r < budget."""
     entry, far = table.completion.entry, 0.0
     for r in range(0, budget, 9):
         states = (entry[r] >= 2).nonzero().squeeze(1)
@@ -89,10 +89,10 @@ def difference(
 
 
 def table_row(hmm: HMM, name: str, automaton: TokenAutomaton, budget: int, repeats: int) -> str:
-    """One line of the first table.
+    """Return one line of the first table.
 
-    Thousands of states and more than 512 hidden ones would take the plain recursion 4 GB and
-    minutes, so there it is left out, and so are the repeats.
+    With thousands of states and more than 512 hidden states, the plain recursion would take 4 GB
+    and minutes, so it is left out, and so are the repetitions.
     """
     large = hmm.num_states > 512 and automaton.num_states > 5000
 
@@ -131,7 +131,7 @@ def table_row(hmm: HMM, name: str, automaton: TokenAutomaton, budget: int, repea
 def prefixes(
     proposal: smc.PGCD, automaton: TokenAutomaton, budget: int, steps: int
 ) -> tuple[object, torch.Tensor]:
-    """Where 16 prefixes are after some steps, and log-probabilities of their next tokens."""
+    """Return 16 prefixes after some steps, and log-probabilities of their next tokens."""
     generator = torch.Generator().manual_seed(0)
     batch = smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget]))
     state = proposal.take(proposal.start(batch), torch.zeros(PREFIXES, dtype=torch.int64))
@@ -143,11 +143,11 @@ def prefixes(
     for _ in range(steps):
         log_p = log_probabilities()
         running = state.walk.running.unsqueeze(1)
-        # A prefix that is over has no next token; what is drawn for it is not used.
+        # Draws for finished prefixes aren't used.
         log_q = torch.where(running, proposal.guide(state, log_p).tilted(log_p), log_p)
         token = torch.multinomial(log_q.softmax(dim=1), 1, generator=generator)
         state = proposal.advance(state, torch.where(running, token, -1))
-    # Where most tokens are allowed the guide has most to do.
+    # The guide is slowest where most tokens are allowed.
     walk = state.walk
     after = walk.mask.mask(walk.states, walk.remaining).sum(dim=1)
     widest = after.argsort(descending=True, stable=True)[: PREFIXES // 2].repeat(2)
@@ -155,7 +155,7 @@ def prefixes(
 
 
 def guides(hmm: HMM, name: str, automaton: TokenAutomaton, budget: int, repeats: int) -> list[str]:
-    """Lines of the second table."""
+    """Return the lines of the second table."""
     options = {
         "by class": smc.PGCD(hmm, exact_top_k=0, max_bytes=16 << 30),
         "by class + top 64": smc.PGCD(hmm, max_bytes=16 << 30),
@@ -182,6 +182,7 @@ def guides(hmm: HMM, name: str, automaton: TokenAutomaton, budget: int, repeats:
 
 
 def main() -> None:
+    """Print both tables."""
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", nargs="+", default=[SMALL, MEDIUM, LARGE])
     parser.add_argument("--no-table", action="store_true", help="leave the first table out")

@@ -1,10 +1,9 @@
-"""Compare stated errors with true ones, on problems whose posterior is known.
+"""Stated errors compared with true errors, on problems with a known posterior.
 
-Problems: random models and random patterns over a byte vocabulary, and SmolLM2 on tool names,
-dates, numbers and small JSON objects in canonical spellings, with the tools told in the prompt or
-left out. The true posterior of each is
-enumerated, or certified to 0.99 by bounds. Rows are appended to a file, and problems that are in
-it are skipped, so that the run can be interrupted:
+Problems are random models and random patterns over a byte vocabulary, and SmolLM2 on tool names,
+dates, numbers and small JSON objects in canonical tokenization, with the tools in the prompt or
+not. The true posterior of each problem is enumerated, or certified to 0.99 by bounds. Rows are
+appended to a file, and problems in the file are skipped, so the run can be interrupted:
 
     python -m benchmarks.reliability build/reliability.jsonl --problems 420 --real 32
 """
@@ -33,7 +32,7 @@ from smc.reliability import ADVICE, label_of
 CERTIFIED = 0.99
 SLACK = 0.01
 SEEN = 240
-"""Random problems of lower number were looked at when the thresholds of labels were chosen."""
+"""Random problems with smaller numbers were used to choose the thresholds of labels."""
 SETTINGS = [("smc", 16), ("smc", 64), ("discrete", 16), ("discrete", 64)]
 SCALES = (0.15, 0.3, 1.0, 3.0)
 
@@ -49,6 +48,7 @@ class Problem(NamedTuple):
 
 
 def main() -> None:
+    """Add rows and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", type=Path)
     parser.add_argument("--problems", type=int, default=300, help="problems with random models")
@@ -239,6 +239,7 @@ def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
 
 
 def load_smollm2() -> smc.TransformersLM:
+    """Load SmolLM2."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from experiments.harness.smollm2 import checkpoint

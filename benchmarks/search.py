@@ -1,10 +1,10 @@
-r"""How often beams find the most probable answer, and what it takes to prove it.
+r"""Success rate of beam search for the most probable answer, and the cost of proving it.
 
-The problems are those of docs/convergence.md. What is best is known by enumeration of all prefixes
-within the budget, or, where there are more than `--most`, by the proof of best-first search; a
-problem that neither settles is left out of the counts. An answer counts as the best within 0.001
-of its log-probability, as float32 rounds otherwise in other batches. Prefixes are counted as tokens
-read beyond the prompt, forced ones included, and those that best-first search reads again.
+The problems are those of docs/convergence.md. The best answer is known by enumeration of all
+prefixes within the budget, or, if there are more than `--most`, by the proof of best-first search;
+other problems are excluded. An answer counts as the best within 0.001 of its log-probability,
+because float32 rounding differs between batches. Prefixes are counted as tokens after the prompt,
+including forced tokens and tokens that best-first search computes again.
 
     python -m benchmarks.search                        # stories260K
     python -m benchmarks.search --model smollm2 --adapter models/smollm2-xlam \
@@ -37,7 +37,7 @@ NEAR = 1e-3
 
 
 def best_by_enumeration(problem: Prepared) -> float:
-    """Return log p of the most probable answer, from the model's word on every prefix."""
+    """Return log p of the most probable answer, from the model's values at all prefixes."""
     tree = problem.tree()
     Evaluator(problem.lm, problem.prompt, problem.restriction.ids)(
         tree, torch.arange(tree.num_exact)
@@ -50,7 +50,7 @@ def best_by_enumeration(problem: Prepared) -> float:
 
 
 def searches(problem: Prepared, hmm: HMM, reads: int) -> Iterator[tuple[str, smc.SearchResult]]:
-    """Search one problem in all ways."""
+    """Search one problem with all methods."""
     ahead = {
         "GCD": None,
         "P-GCD": smc.PGCD(hmm),
@@ -71,6 +71,7 @@ def searches(problem: Prepared, hmm: HMM, reads: int) -> Iterator[tuple[str, smc
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default=str(ROOT / "tests" / "models" / "stories260K"))
     parser.add_argument("--adapter", default="none")

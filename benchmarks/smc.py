@@ -1,10 +1,10 @@
-"""Our sampler beside `genlm-control`: time, the model's share of it, and error of the evidence.
+"""Comparison of this project's sampler with `genlm-control`: time, model time, evidence error.
 
-`benchmarks/README.md` says what both sides have in common, which ways of the package
-(`benchmarks/smc_genlm.py`) there are, and how errors are compared. All run in turns in one process;
-time inside of the model is that of its forward passes, which hooks time. The evidence that errors
-are relative to is exact where the sequences of tokens are few enough to enumerate, else the mean of
-two long runs of ours with many particles; which it is is printed.
+`benchmarks/README.md` describes what both sides have in common, how the package is used
+(`benchmarks/smc_genlm.py`), and how errors are compared. All sides run in turns in one process.
+Model time is that of forward passes, measured by hooks. The reference evidence is exact if the
+token sequences are few enough to enumerate; otherwise it is the mean of two long runs with many
+particles. The output says which.
 
     OMP_NUM_THREADS=1 python -m benchmarks.smc
 """
@@ -50,11 +50,12 @@ class Case:
     """A prompt under a constraint.
 
     Attributes:
-        lm, hmm: the models.
+        lm: the language model.
+        hmm: the HMM.
         prompt: token ids.
-        constraints: by how literal text may be spelled; the first is what ours run under.
-        budget: most tokens, EOS included, for all of them.
-        pattern: the regular expression that the constraint is of, if any.
+        constraints: by tokenization of literal text; this project uses the first.
+        budget: maximum number of tokens, EOS included.
+        pattern: regular expression of the constraint, if any.
     """
 
     lm: smc.TransformersLM
@@ -66,10 +67,10 @@ class Case:
 
 
 class Way(NamedTuple):
-    """A way to sample: what it does for a seed untimed, and then timed.
+    """A way to sample: untimed preparation for a seed, and then a timed run.
 
-    Ways of one `law` estimate the evidence by the same random variable. The slow ones are run
-    fewer times.
+    Ways with the same `law` have the same distribution of evidence estimates. Slow ways run fewer
+    times.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Way(NamedTuple):
 
 @dataclass
 class Passes:
-    """Forward passes of a model: their time, number, and positions, padding included."""
+    """Forward passes of a model: time, number, and positions, padding included."""
 
     seconds: float = 0.0
     calls: int = 0
@@ -89,7 +90,7 @@ class Passes:
 
 
 class Run(NamedTuple):
-    """What a run took and found; the error is relative, and seconds are None of a warm-up."""
+    """Time and results of a run; the error is relative, and seconds are None for a warm-up."""
 
     way: Way
     turn: tuple[int, int]
@@ -101,10 +102,10 @@ class Run(NamedTuple):
 
 @contextmanager
 def metered(model: Any, clock: Callable[[], float]) -> Iterator[Passes]:
-    """Count the forward passes of a model, whoever asks for them.
+    """Count the forward passes of a model.
 
-    The hooks stay on the model, because a change of hooks makes `smc.TransformersLM` read its kept
-    prompts again.
+    The hooks stay on the model, because `smc.TransformersLM` computes its cached prompts again if
+    the hooks change.
     """
     if model not in _METERS:
         _METERS[model] = meter = _Meter()
@@ -119,7 +120,7 @@ def metered(model: Any, clock: Callable[[], float]) -> Iterator[Passes]:
 
 
 class _Meter:
-    """Hooks that count while there is something to count into."""
+    """Hooks that count while there is a counter."""
 
     def __init__(self) -> None:
         self.clock: Callable[[], float] = time.perf_counter
@@ -142,7 +143,7 @@ _METERS: WeakKeyDictionary[Any, _Meter] = WeakKeyDictionary()
 
 
 def ours(case: Case, particles: int) -> list[Way]:
-    """LCD, GCD and P-GCD as they are by default; GCD with all spellings."""
+    """Return LCD, GCD and P-GCD with default options, and GCD with all tokenizations."""
     default = next(iter(case.constraints))
 
     def way(name: str, proposal: smc.Proposal, literals: str) -> Way:
@@ -152,7 +153,7 @@ def ours(case: Case, particles: int) -> list[Way]:
         def run(seed: int) -> tuple[float, int]:
             (found,) = smc.sample(
                 case.lm, [case.prompt], case.constraints[literals], budget=case.budget,
-                particles=particles, proposal=proposal, seed=seed,
+                particles=particles, proposal=proposal, algorithm="smc", seed=seed,
             )  # fmt: skip
             assert found.log_evidence is not None
             return found.log_evidence, sum(len(sample.ids) for sample in found.particles)
@@ -165,7 +166,7 @@ def ours(case: Case, particles: int) -> list[Way]:
 
 
 def theirs(case: Case, particles: int, direct: bool, uncached: bool) -> list[Way]:
-    """What `genlm-control` does; nothing where it is not installed."""
+    """Return the ways of `genlm-control`; empty if it isn't installed."""
     if importlib.util.find_spec("genlm") is None:
         return []
     from benchmarks import smc_genlm
@@ -187,24 +188,24 @@ def theirs(case: Case, particles: int, direct: bool, uncached: bool) -> list[Way
 
 
 class Reference(NamedTuple):
-    """The evidence; how far apart its two estimates were, 0 where it is exact."""
+    """The evidence, and the distance of its two estimates (0 if it is exact)."""
 
     log_evidence: float
     gap: float
 
 
 def reference(case: Case, literals: str, particles: int) -> Reference:
-    """By enumeration where there are at most so many sequences of tokens, else by two long runs.
+    """Compute the evidence by enumeration of few token sequences, or by two long runs.
 
-    The enumeration is the discrete filter's, which keeps every prefix; the runs are GCD's with half
-    of the particles each.
+    The enumeration is the discrete filter without a limit. Each of the two runs is GCD with half of
+    the particles.
     """
     automaton = case.constraints[literals]
 
     def estimate(number: int, seed: int, **options: Any) -> smc.Posterior:
         return smc.sample(
             case.lm, [case.prompt], automaton, budget=case.budget, particles=number,
-            proposal=smc.GCD(), seed=seed, **options,
+            proposal=smc.GCD(), seed=seed, **{"algorithm": "smc", **options},
         )[0]  # fmt: skip
 
     if sequences(automaton, case.budget) <= particles:
@@ -218,8 +219,8 @@ def reference(case: Case, literals: str, particles: int) -> Reference:
 
 
 def sequences(automaton: gcd.TokenAutomaton, budget: int) -> float:
-    """Count the sequences of tokens that the constraint accepts within a budget."""
-    found = np.zeros(automaton.num_states + 1)  # by state; the last entry is for no state
+    """Count the token sequences that the constraint accepts within a budget."""
+    found = np.zeros(automaton.num_states + 1)  # by state; the last entry is for the dead state
     found[automaton.final] = 1
     with np.errstate(over="ignore"):
         for _ in range(budget):
@@ -231,11 +232,11 @@ def sequences(automaton: gcd.TokenAutomaton, budget: int) -> float:
 def measure(
     cases: Sequence[Case], options: argparse.Namespace, shown: Callable[[str], object] = print
 ) -> list[Run]:
-    """Run all ways on all cases in turns, after one round that warms up."""
+    """Run all ways on all cases in turns, after a warm-up round."""
     runs = []
     clock = CLOCKS[options.clock]
     for number, case in enumerate(cases):
-        case.lm.prefill([case.prompt])  # kept from here on
+        case.lm.prefill([case.prompt])  # cached from here on
         known = {name: reference(case, name, options.reference) for name in case.constraints}
         for name, (log_evidence, gap) in known.items():
             how = f"two estimates {100 * gap:.1f} % apart" if gap else "exact"
@@ -265,9 +266,9 @@ HEADS = ("side", "spellings", "runs", "s", "× GCD", "outside the model, %", "pa
 
 
 def table(runs: Sequence[Run]) -> list[list[str]]:
-    """The rows of the table: medians over timed runs; errors over all runs of a law."""
+    """Return the rows of the table: medians over timed runs, errors over all runs of a law."""
     timed = [run for run in runs if run.seconds is not None]
-    base: dict[tuple[int, int], float] = {}  # of GCD in each turn, as it is by default
+    base: dict[tuple[int, int], float] = {}  # of GCD with default options in each turn
     for run in timed:
         if run.way.name == "ours, GCD":
             base.setdefault(run.turn, run.seconds or 0.0)
@@ -294,7 +295,7 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def free_text(options: argparse.Namespace) -> list[Case]:
-    """A sentence of the first concept set of CommonGen."""
+    """Return a case with a sentence of CommonGen's first concept set."""
     if not options.tokens:
         return []
     lm, hmm = _models("commongen")
@@ -305,7 +306,7 @@ def free_text(options: argparse.Namespace) -> list[Case]:
 
 
 def tool_calls(options: argparse.Namespace) -> list[Case]:
-    """The first records of xLAM whose tools are not refused."""
+    """Return cases of the first xLAM records whose tools aren't refused."""
     if not options.records:
         return []
     lm, hmm = _models("xlam")
@@ -318,7 +319,7 @@ def tool_calls(options: argparse.Namespace) -> list[Case]:
 def tool_call(
     lm: smc.TransformersLM, hmm: HMM, record: ToolRecord, language: gcd.Automaton
 ) -> Case:
-    """A record in JSON style, with the budget that tasks give it by default."""
+    """Return the case of a record in JSON style with the default budget."""
     constraints = {
         literals: gcd.lift(language, lm.vocabulary, literals=literals)
         for literals in ("canonical", "all")
@@ -328,7 +329,7 @@ def tool_call(
 
 
 def _models(task: str) -> tuple[smc.TransformersLM, HMM]:
-    """SmolLM2 with the adapter of a task, and the HMM distilled from the two."""
+    """Return SmolLM2 with a task's adapter, and the HMM distilled from it."""
     models = ROOT / "models"
     lm, _ = load_model(ModelConfig(device="cpu", adapter=str(models / f"smollm2-{task}")))
     hmm = load(models / f"smollm2-{task}-hmm", vocabulary=lm.vocabulary, device=lm.device).hmm
@@ -336,7 +337,7 @@ def _models(task: str) -> tuple[smc.TransformersLM, HMM]:
 
 
 def tiny(options: argparse.Namespace) -> dict[str, Callable[[], list[Case]]]:
-    """Both workloads with a model of 260 000 weights, an HMM of random numbers, and one tool."""
+    """Return both workloads with a model of 260 000 weights, a random HMM, and one tool."""
     path = str(ROOT / "tests" / "models" / "stories260K")
     lm, _ = load_model(ModelConfig(path=path, device="cpu"))
     hmm = HMM.random(8, lm.vocabulary.size, generator=torch.Generator().manual_seed(0))
@@ -352,6 +353,7 @@ def tiny(options: argparse.Namespace) -> dict[str, Callable[[], list[Case]]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--records", type=int, default=2, help="tool calls; 0 leaves them out")
     parser.add_argument("--particles", type=int, default=16)

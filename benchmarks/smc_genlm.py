@@ -1,15 +1,15 @@
-"""The ways in which `benchmarks/smc.py` has `genlm-control` sample; this module needs that package.
+"""Ways to sample with `genlm-control` in `benchmarks/smc.py`; this module imports that package.
 
-The language model and its weights are ours in every case. What differs is who runs them:
+Language model and weights are this project's. The ways differ in who runs the model:
 
-* on its own backend, as the package is used: `PromptedLLM` over `AsyncTransformer`. Told to, that
-  keeps the keys and values of the prompt, and reads every prefix anew from there on; left as it
-  comes ("uncached"), it reads the prompt with every prefix;
-* on our forward passes (`benchmarks.genlm_potentials`), which read one token of each
+* the package's own backend, as it is normally used: `PromptedLLM` over `AsyncTransformer`. With
+  prompt caching it keeps the prompt's keys and values and computes every prefix from there; by
+  default ("uncached") it computes the prompt with every prefix;
+* this project's forward passes (`benchmarks.genlm_potentials`), which compute one token per
   distinct prefix.
 
-The constraint is the package's own automaton where it has one for the language (a regular
-expression, on its own backend), else ours, which is asked about one prefix at a time.
+The constraint is the package's own automaton if it supports the language (a regular expression, on
+its own backend), otherwise this project's, which is called for one prefix at a time.
 """
 
 from __future__ import annotations
@@ -36,28 +36,31 @@ from benchmarks.genlm_potentials import (
 )
 
 Prepare = Callable[[int], Callable[[], tuple[float, int]]]
-"""Does for a seed what is not timed, and gives what is: a run, whose results are the log evidence
-and the number of tokens of all particles, EOS included."""
+"""Function of a seed that does untimed preparation and returns the timed run, whose results are the
+log evidence and the number of tokens of all particles, EOS included."""
 
 
 class TokenCondition(ConditionPotential):
-    """The condition over the package's own tokens instead of their ids."""
+    """Condition over the package's tokens instead of token ids."""
 
     async def prefix(self, context: list[Any]) -> float:
+        """Return the weight of a prefix."""
         return await super().prefix([token.token_id for token in context])
 
     async def complete(self, context: list[Any]) -> float:
+        """Return the weight of a complete text."""
         return await super().complete([token.token_id for token in context])
 
 
 class MaskedCondition(ConditionPotential):
-    """LCD's condition of all next tokens at once, which direct sampling asks for."""
+    """LCD's condition for all next tokens at once, for direct sampling."""
 
     def __init__(self, automaton: gcd.TokenAutomaton, tables: Any) -> None:
         super().__init__(automaton, None, tables)
         self._classes = automaton.class_of[[*tables.vocab_eos[:-1], self._eos]]
 
     async def logw_next(self, context: list[Any]) -> Any:
+        """Return the weights of all next tokens."""
         allowed = self._automaton.delta[self._state(tuple(context))] >= 0
         return self.make_lazy_weights(np.where(allowed, 0.0, -np.inf)[self._classes])
 
@@ -69,7 +72,7 @@ def on_our_passes(
     budget: int,
     particles: int,
 ) -> dict[str, Prepare]:
-    """AWRS under LCD's and under GCD's condition, and direct sampling under LCD's."""
+    """Return AWRS under LCD's and GCD's condition, and direct sampling under LCD's."""
     tables = tables_of(lm.vocabulary)
 
     def model() -> ModelPotential:
@@ -93,17 +96,17 @@ def on_its_backend(
     particles: int,
     pattern: str | None,
 ) -> dict[str, Prepare]:
-    """AWRS as the package is used, its backend told to keep the prompt or left as it comes.
+    """Return AWRS on the package's backend, with prompt caching or its default.
 
-    Of a pattern it takes its own automaton, and there is direct sampling, too.
+    For a pattern it uses the package's own automaton, and there is also direct sampling.
     """
-    # As many queries as there are particles make a batch, so that none waits for a timer.
+    # A batch size equal to the number of particles avoids waiting for a timer.
     backend = AsyncTransformer(lm.model, lm.tokenizer, batch_size=particles)
     ends = [backend.byte_vocab[token].byte_string for token in lm.vocabulary.eos_ids]
     model = PromptedLLM(backend, prompt_ids=list(prompt), eos_byte_strings=ends)
 
     def afresh(keeps: bool = True) -> None:
-        # Of what a run has read only the prompt stays, as on our side.
+        # Only the prompt stays cached between runs, as in this project.
         backend.clear_cache()
         if keeps:
             backend.cache_kv(list(prompt))
@@ -122,7 +125,7 @@ def on_its_backend(
 
     fsa = BoolFSA.from_regex(pattern)
     condition = fsa.coerce(model, f=b"".join)
-    asyncio.run(condition.prefix([]))  # it computes what lasts
+    asyncio.run(condition.prefix([]))  # computes cached values
 
     def own(seed: int, keeps: bool = True) -> AWRS:
         afresh(keeps)
@@ -139,7 +142,7 @@ def on_its_backend(
 
 
 def _run_of(sampler: Callable[[int], Any], budget: int, particles: int) -> Prepare:
-    """Sequential Monte Carlo with a fresh sampler of tokens for each seed."""
+    """Return sequential Monte Carlo with a new token sampler for each seed."""
 
     def prepare(seed: int) -> Callable[[], tuple[float, int]]:
         made = sampler(seed)

@@ -1,10 +1,10 @@
-"""A step outside of the language model, executed eagerly and in static shapes.
+"""Time of a step outside of the language model, executed eagerly and in static shapes.
 
-What is measured is all that constrained sampling adds to a forward pass: the proposal, choosing (a
-draw for each particle, or selection among all continuations), weights, bookkeeping. The language
-model is a table of random log-probabilities, whose own time is taken off. All go through the same
-constraint with the same random numbers, in turns, on one thread; counted is processor time, which
-other work on the machine changes less than it does the clock.
+The benchmark measures what constrained sampling adds to a forward pass: the proposal, the choice (a
+draw per particle, or selection among all continuations), weights, and bookkeeping. The language
+model is a table of random log-probabilities whose own time is subtracted. All sides go through the
+same constraint with the same random numbers, in turns, on one thread. Times are processor time,
+which is less sensitive to other work on the machine.
 
     OMP_NUM_THREADS=1 python -m benchmarks.static_step [FILE.tiktoken]
 """
@@ -33,7 +33,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 class TableLM:
-    """A language model that answers with rows of a table, and keeps the time that it takes."""
+    """A language model that returns rows of a table, and measures its own time."""
 
     context = None
     device = torch.device("cpu")
@@ -54,7 +54,7 @@ class TableLM:
         self.seconds += time.process_time() - started
         return found
 
-    # As a language model of `smc.sample`.
+    # Interface of `smc.LanguageModel`.
     def encode(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
 
@@ -70,7 +70,7 @@ class TableLM:
     def truncate(self, lengths: torch.Tensor) -> None:
         raise NotImplementedError
 
-    # In static shapes; see `smc.models.static_cache.Forward`.
+    # Interface of `smc.models.static_cache.Forward`.
     def static_forward(self) -> TableLM:
         return self
 
@@ -85,6 +85,7 @@ class TableLM:
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("ranks", type=Path, nargs="?", help="vocabulary: lines of `base64 rank`")
     parser.add_argument("--budget", type=int, default=60)
@@ -102,7 +103,7 @@ def main() -> None:
         constraint = lifted("weather", vocabulary)
     lm = TableLM(vocabulary, given.spread)
     hmm = HMM.random(given.hidden, vocabulary.size, generator=torch.Generator().manual_seed(0))
-    # Not LM: under a table of random numbers its particles are dead after a token or two.
+    # Without LM, whose particles are dead after a token or two with random values.
     proposals = {
         "LCD": smc.LCD(),
         "GCD": smc.GCD(),
@@ -131,7 +132,7 @@ def main() -> None:
                 started = time.process_time()
                 steps = run(name, algorithm, proposals[title], repeat)
                 spent = time.process_time() - started - lm.seconds
-                if repeat:  # the first run compiles, and makes tables
+                if repeat:  # the first run compiles and makes tables
                     times[algorithm, title, name].append(1e3 * spent / steps)
                     if name == "eager":
                         read[algorithm, title].append(lm.rows_read / steps)

@@ -1,13 +1,13 @@
-"""What Triton kernels take: registers, spills, bytes that they move; on a CUDA device, their time.
+"""Resources of Triton kernels (registers, spills, bytes moved) and their time on a CUDA device.
 
     python -m benchmarks.triton_kernels
 
-Each kernel is compiled for compute capability 8.0, 9.0 and 10.0, which needs no device. Registers,
-spills and shared memory are those that Triton's own `ptxas -v` reports. The bound is no
-measurement: the bytes that a kernel must read and write, at the bandwidth of an H100 (3.35 TB/s).
+Each kernel is compiled for compute capability 8.0, 9.0 and 10.0, which doesn't require a device.
+Registers, spills and shared memory are reported by Triton's `ptxas -v`. The bound is calculated,
+not measured: the bytes that a kernel must read and write, at the bandwidth of an H100 (3.35 TB/s).
 
-Where there is a CUDA device, each kernel is timed beside the tensor operations that do the same,
-both as captured graphs, in turns.
+On a CUDA device, each kernel is timed in turns with equivalent tensor operations, both as captured
+graphs.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from smc.vocabulary.passes import VocabularyPass, pass_of
 
 CAPABILITIES = (80, 90, 100)
 BANDWIDTH = 3.35e12
-"""Bytes a second of an H100 (SXM)."""
+"""Bandwidth of an H100 (SXM) in bytes per second."""
 VOCABULARY = 151_936
-"""Tokens, for the bounds and the number of blocks that a draw chooses from."""
+"""Vocabulary size, for the bounds and the number of blocks of a draw."""
 PARTICLES = 16
 TYPES = {
     "log_p": "*{wide}", "class_of": "*i32", "which": "*i64", "by_class": "*fp64", "own": "*i16",
@@ -58,7 +58,7 @@ MOVED = {
 
 
 class Form(NamedTuple):
-    """A kernel, and the types and constants for which it is compiled."""
+    """A kernel with the types and constants that it is compiled for."""
 
     name: str
     kernel: Any
@@ -76,7 +76,7 @@ class Form(NamedTuple):
 
 
 def forms() -> Iterator[Form]:
-    """List every kernel in every form in which it is called."""
+    """Return all kernels in all forms in which they are called."""
     blocks = triton.next_power_of_2(triton.cdiv(VOCABULARY, passes.BLOCK))
     for wide in ("fp32", "fp64"):
         types = {name: kind.format(wide=wide) for name, kind in TYPES.items()}
@@ -91,7 +91,7 @@ def forms() -> Iterator[Form]:
 
 
 class Resources(NamedTuple):
-    """What a program takes, as `ptxas` says."""
+    """Resources of a program, as reported by `ptxas`."""
 
     registers: int
     spilled: int
@@ -99,12 +99,12 @@ class Resources(NamedTuple):
 
 
 def resources(compiled: Any) -> Resources:
-    """Ask Triton's own assembler about a compiled kernel."""
+    """Run Triton's assembler on a compiled kernel."""
     ptx = compiled.asm["ptx"]
     target = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)
     assert target is not None
     programs = Path(compiler.__file__).parent / "bin"
-    program = programs / "ptxas-blackwell"  # which newer versions use from compute capability 9 on
+    program = programs / "ptxas-blackwell"  # used by newer versions from compute capability 9
     if compiled.metadata.target.arch < 90 or not program.exists():
         program = programs / "ptxas"
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
@@ -119,9 +119,9 @@ def resources(compiled: Any) -> Resources:
 
 
 def moved_bytes(form: Form) -> int | None:
-    """The bytes that a call must read and write for `PARTICLES` rows; None where data decides.
+    """Return the bytes a call must read and write for `PARTICLES` rows; None if data-dependent.
 
-    The classes of tokens are those of one automaton, read once for all rows.
+    The token classes belong to one automaton and are read once for all rows.
     """
     number = 8 if form.types.get("log_p") == "*fp64" else 4
     each = number + (2 if form.constants.get("OWN") else 0)
@@ -134,7 +134,7 @@ def moved_bytes(form: Form) -> int | None:
 
 
 class Timed(NamedTuple):
-    """Something that is done by a kernel or by tensor operations, with equal results."""
+    """An operation as a kernel and as tensor operations, with equal results."""
 
     name: str
     kernel: Callable[[], object]
@@ -142,7 +142,7 @@ class Timed(NamedTuple):
 
 
 def timed(device: torch.device) -> Iterator[Timed]:
-    """List what is timed, for `PARTICLES` prefixes of one constraint."""
+    """Return the timed operations, for `PARTICLES` prefixes of one constraint."""
     vocabulary = made_up_vocabulary(VOCABULARY)
     automata = gcd.AutomatonBatch([gcd.lift(gcd.json_schema(SCHEMA), vocabulary)], device=device)
     batch = smc.Batch(automata, torch.tensor([40], device=device))
@@ -189,7 +189,7 @@ def _select(
 
 
 def measure(device: torch.device) -> None:
-    """Print microseconds of each, the median of five turns."""
+    """Print microseconds of each operation, the median of five turns."""
     print(f"\n{PARTICLES} rows of {VOCABULARY} tokens, {torch.cuda.get_device_name(device)}\n")
     print("| | kernel, us | tensor operations, us | times as fast |")
     print("|---|---|---|---|")
@@ -204,6 +204,7 @@ def measure(device: torch.device) -> None:
 
 
 def main() -> None:
+    """Print both tables."""
     print(f"{PARTICLES} rows of {VOCABULARY} tokens; registers a thread / bytes spilled / shared\n")
     titles = " | ".join(f"sm_{capability}" for capability in CAPABILITIES)
     print(f"| kernel | {titles} | bytes | bound on an H100, us |")

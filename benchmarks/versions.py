@@ -38,9 +38,9 @@ from smc.testing import ToyLM, ToyRows
 HERE = Path(__file__).resolve()
 DATA = Path("../shared/data")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-REPEATED = 0.03  # seconds for which a short piece of work is repeated
+REPEATED = 0.03  # short work is repeated for this many seconds
 PARTICLES, BUDGET, TABLE_BUDGET, HIDDEN = 16, 40, 128, 256
-OTHERS = [  # title, method and variants of what isn't over schemas
+OTHERS = [  # title, method and variants of workloads without schemas
     ("make the vocabulary's prefix tree", "tree", [""]),
     ("a step of", "match", ["a matcher, fresh", "a matcher, warm", "a matcher, fresh, budget"]),
     ("a step of", "match", ["16 matchers, fresh", "16 matchers, warm"]),
@@ -53,14 +53,15 @@ STATISTICS = {"median": np.median, "95 %": partial(np.percentile, q=95), "worst"
 
 
 def read(file: str) -> Any:
+    """Read a JSON file."""
     return json.loads(Path(file).read_text("utf-8-sig"))
 
 
 class Workloads:
-    """The workloads: each method prepares one, given a schema's file or the name of a variant.
+    """The workloads; each method prepares one, given a schema's file or the name of a variant.
 
-    What it returns does the work, and returns something to be compared. It may set `steps`, which
-    its time is divided by, and `apart`, seconds of it that don't count.
+    A method returns a function that does the work and returns a value to compare. It may set
+    `steps`, which the time is divided by, and `apart`, seconds to subtract.
     """
 
     def __init__(self, ranks: str, tools: list[str], clock: str) -> None:
@@ -112,7 +113,7 @@ class Workloads:
         matchers = [gcd.Matcher(s, budget=len(a) + 1 if budget else None) for s, a in pairs]
         batch = gcd.MatcherBatch(matchers)
         rows = np.zeros((len(pairs), pairs[0][0].num_words), np.int32)
-        columns = list(zip(*(answer for _, answer in pairs), strict=False))  # to the shortest's end
+        columns = list(zip(*(answer for _, answer in pairs), strict=False))  # to a shortest end
 
         def work() -> object:
             for matcher, (served, _) in zip(matchers, pairs, strict=True):
@@ -160,7 +161,7 @@ class Workloads:
 
 
 def serve_requests(given: dict[str, Any]) -> None:
-    """Work on the requests of the parent process, a line of JSON each."""
+    """Do the work that the parent process requests, one JSON line per request."""
     replies, sys.stdout = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")
     workloads = Workloads(**given)
@@ -184,7 +185,7 @@ def serve_requests(given: dict[str, Any]) -> None:
 
 
 def start(python: str, checkout: Path, given: dict[str, Any]) -> Callable[..., Any]:
-    """Start a worker; return a function that has it work, and returns ms and what was found."""
+    """Start a worker, and return a function that returns its ms and result."""
     # -P: this file's folder isn't searched for modules; it has an `smc.py` of its own.
     command = [python, "-P", str(HERE), "--worker", json.dumps(given)]
     environment = os.environ | {"PYTHONPATH": str(checkout), "GCD_CACHE_DIR": ""}
@@ -203,6 +204,7 @@ def start(python: str, checkout: Path, given: dict[str, Any]) -> Callable[..., A
 
 
 def main() -> None:
+    """Parse the command line and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("other", type=Path, help="the other checkout")
     parser.add_argument("--python", default=sys.executable, help="of the other checkout")
@@ -212,7 +214,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=Path, default=DATA / "vocabularies/qwen/qwen.tiktoken")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     given = parser.parse_args()
-    from benchmarks.common import SCHEMAS, head, line  # a worker would get the other checkout's
+    from benchmarks.common import SCHEMAS, head, line  # a worker would import the other checkout's
 
     tools = sorted(map(str, SCHEMAS.glob("*.json")))
     public = sorted(map(str, given.schemas.resolve().glob("*.json")))

@@ -1,4 +1,4 @@
-"""Answers of vLLM that are valid and finished within few tokens, and what the masks cost.
+"""Valid and finished answers of vLLM with small budgets, and the cost of masks.
 
     P=.venv-vllm/bin/python; S=../shared/data/public_schemas
     $P -m benchmarks.vllm run ours --model DIR --schemas $S        # and the other sides: SIDES
@@ -6,8 +6,8 @@
     $P -m benchmarks.vllm compile --model DIR --schemas $S
     $P -m benchmarks.vllm apply --model DIR
 
-`docs/vllm.md` says which schemas and budgets, and when an answer counts. Each side is an engine of
-its own; what is done is kept in a file and not repeated.
+`docs/vllm.md` describes schemas, budgets and which answers count. Each side is a separate engine;
+finished work is stored in a file and not repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SIDES = {  # vLLM's structured output, or none
+SIDES = {  # vLLM's structured output, if any
     "ours": None,
     "xgrammar": {"backend": "xgrammar"},
     "xgrammar, no white space": {"backend": "xgrammar", "disable_any_whitespace": True},
@@ -34,16 +34,16 @@ MORE = 16
 LONGEST = 100  # tokens of a shortest answer
 LONGEST_SCHEMA = 2000  # characters
 AT_ONCE = 32
-STEPS = 60  # of which the median is taken, rows 1, 16 and 128 each
+STEPS = 60  # steps for the median, with 1, 16 and 128 rows each
 
 
 def line(*cells: Any) -> str:
-    """Write a row of a table in Markdown."""
+    """Return a row of a Markdown table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def head(*columns: str) -> str:
-    """Write the head of a table in Markdown."""
+    """Return the header of a Markdown table."""
     return f"{line(*columns)}\n{'|---' * len(columns)}|"
 
 
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
 
 def drawn(folder: Path, model: str, count: int) -> Iterator[Case]:
-    """Give so many schemas of a folder, in a random order that does not depend on the count."""
+    """Return a number of schemas of a folder, in a random order independent of the number."""
     from gcd.requests import ConstraintRequest
     from gcd.serving.constraint_cache import ConstraintCache
     from gcd_cli.sources import vocabulary
@@ -84,7 +84,7 @@ def drawn(folder: Path, model: str, count: int) -> Iterator[Case]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Ask one side for an answer to every schema with every budget."""
+    """Request an answer to every schema with every budget from one side."""
     from vllm import LLM, SamplingParams
     from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import StructuredOutputsParams
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
     )  # fmt: skip
 
     def asked(case: Case, times: float | None = None) -> tuple[list[dict[str, str]], Any]:
-        """The prompt and the parameters; without `times`, of a request for one token."""
+        """Return prompt and parameters; without `times`, of a request for one token."""
         text = json.dumps(case.schema)
         content = f"Write a JSON document for this schema:\n{text}"
         how: dict[str, Any] = (
@@ -160,7 +160,7 @@ def valid(schema: Any, text: str) -> bool:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows that are done."""
+    """Return the finished rows."""
     return [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -186,7 +186,7 @@ def table(options: argparse.Namespace) -> None:
 
 
 def compile_(options: argparse.Namespace) -> None:
-    """Measure what compiling a constraint takes, with nothing but the vocabulary kept."""
+    """Measure the time to compile a constraint, with a prepared vocabulary."""
     import gcd
     from gcd.requests import ConstraintRequest
     from gcd.serving.constraint_cache import MAX_STATES, MAX_WORK
@@ -194,7 +194,7 @@ def compile_(options: argparse.Namespace) -> None:
 
     tokens = vocabulary(options.model)
     language = gcd.json_schema({"type": "object", "properties": {"a": {"type": "string"}}})
-    gcd.lift(language, tokens)  # kernels, and what is kept of the vocabulary
+    gcd.lift(language, tokens)  # load kernels and cache the vocabulary's tables
     paths = sorted(options.schemas.glob("*.json"))
     random.Random(0).shuffle(paths)
     spent, refused = [], []
@@ -218,7 +218,7 @@ def compile_(options: argparse.Namespace) -> None:
 
 
 def apply(options: argparse.Namespace) -> None:
-    """Measure V1's whole `apply`, for rows under ten constraints that take a token a step."""
+    """Measure V1's complete `apply`, for rows under ten constraints that take a token per step."""
     import torch
     from vllm import SamplingParams
     from vllm.engine.arg_utils import EngineArgs
@@ -262,7 +262,7 @@ def apply(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the arguments and do one of the four things."""
+    """Parse the command line and run one of the four commands."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True)
     for name, do in (("run", run), ("table", table), ("compile", compile_), ("apply", apply)):

@@ -11,7 +11,7 @@ project = "Globally constrained decoding"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = [
-    "README.md",
+    "*.md",
     "docs/**.md",
     "benchmarks/*.md",
     "data/*/README.md",

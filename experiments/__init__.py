@@ -1,4 +1,4 @@
-"""Experiments: tasks, methods, reports and sweeps, run from a checkout."""
+"""Experiments: tasks, their shared harness, and the reports of runs."""
 
 from importlib.util import find_spec
 

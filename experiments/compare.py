@@ -1,8 +1,8 @@
-"""One page and one table over several runs: `python -m experiments.compare RUN RUN ...`.
+"""Comparison of several runs on one page: `python -m experiments.compare RUN RUN ...`.
 
-Runs are directories of one task, which may differ in models, methods, seeds or anything else. The
-page is that of a run, with the runs laid over each other and compared example by example;
-`rows.csv` has their rows, and what sets each run apart, in one table.
+The runs are directories of one task, which may differ in models, methods, seeds or any other
+setting. The page overlays the runs and compares them example by example; `rows.csv` has the rows of
+all runs with the differing settings.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from experiments.report.page import NAME, write_page
 
 
 def compare(directories: Sequence[Path], out: Path | None = None) -> Path:
-    """Write page and table; returns their directory.
+    """Write page and table, and return their directory.
 
     Args:
-        directories: of finished runs, two at least.
-        out: where to write; by default a directory in `runs/`, named after what is compared.
+        directories: directories of at least two finished runs.
+        out: output directory; by default in `runs/`, named after the compared runs.
 
     Raises:
-        ValueError: a directory is given twice, is no finished run, is of another version, or is of
-            another task than the first; each is named.
+        ValueError: a directory is given twice, isn't a finished run, or is of another version or
+            task; the message names it.
     """
     places = [directory.resolve() for directory in directories]
     if len(set(places)) < len(places) or len(places) < 2:
         raise ValueError(
-            f"two or more different runs are needed, got {', '.join(map(str, directories)) or '-'}"
+            f"expected two or more different runs, got {', '.join(map(str, directories)) or 'none'}"
         )
     runs = [read_run(directory) for directory in directories]
     for run in runs:
@@ -52,7 +52,7 @@ def compare(directories: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def merged(runs: Sequence[RunData]) -> pd.DataFrame:
-    """Put the rows of all runs into one table, named by what sets each apart; no answers."""
+    """Return one table with the rows of all runs without answers, named by their differences."""
     return pd.DataFrame(
         {"run": name, **{k: v for k, v in row.items() if k != "answers"}}
         for name, run in zip(names_of(runs), runs, strict=True)
@@ -61,7 +61,7 @@ def merged(runs: Sequence[RunData]) -> pd.DataFrame:
 
 
 def _refuse_other_records(runs: Sequence[RunData]) -> None:
-    """Examples are compared by name, so names must mean the same."""
+    """Refuse runs on different records, as examples are compared by name."""
     key = "records_sha256"
     for run in runs:
         if run.identity.get(key) != runs[0].identity.get(key):
@@ -76,7 +76,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="experiments.compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--out", type=Path, help="where to write (default: in runs/)")
+    parser.add_argument("--out", type=Path, help="output directory (default: in runs/)")
     arguments = parser.parse_args()
     with errors_in_one_line():
         out = compare(arguments.runs, arguments.out)

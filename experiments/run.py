@@ -1,8 +1,8 @@
-"""The one command of the project: `python -m experiments.run +task=NAME [key=value ...]`.
+"""Command that runs experiments: `python -m experiments.run +task=NAME [key=value ...]`.
 
-A run has a directory, named after what determines its results unless `run_dir` says otherwise.
-What is finished is kept there; the same command goes on from it, to the same final result.
-With `--multirun` it makes several runs (`experiments.sweeps`).
+A run has a directory, named after a fingerprint of everything that determines its results unless
+`run_dir` is given. Finished rows are kept there, and the same command resumes the run with the same
+final result. `--multirun` makes several runs (`experiments.sweeps`).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from experiments.tasks import TASKS, register
 
 
 def run(config: DictConfig) -> Path:
-    """Run one experiment to its end; returns its directory."""
+    """Run one experiment and return its directory."""
     task = task_of(config)
     check_shared(config)
     return run_task(task, config)
 
 
 def run_whole(config: DictConfig) -> Path:
-    """Run one experiment as `run` does, and fail at its end if too many records were skipped.
+    """Run one experiment, and fail at its end if too many records were skipped.
 
     Raises:
-        DataError: more than the share `data.max_skipped` of them is malformed.
+        DataError: a larger share than `data.max_skipped` is malformed.
     """
     with at_most_skipped("data.max_skipped", config.data.max_skipped):
         return run(config)
 
 
 def task_of(config: DictConfig) -> ExperimentTask:
-    """Find the task that was chosen.
+    """Return the chosen task.
 
     Raises:
-        ValueError: none was, or one that is not known; the message lists those that are.
+        ValueError: no task was chosen, or it is unknown; the message lists the known tasks.
     """
     known = ", ".join(f"+task={name}" for name in TASKS)
     if OmegaConf.is_missing(config, "task"):
@@ -54,7 +54,7 @@ def task_of(config: DictConfig) -> ExperimentTask:
 
 
 def check(config: DictConfig) -> None:
-    """Refuse settings that no run could honour: `ValueError` with the value and what to give."""
+    """Check all settings; raise a `ValueError` with the invalid value and what to give."""
     task = task_of(config)
     check_shared(config)
     task.check(config)
@@ -65,7 +65,7 @@ register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.harness.processes` for how errors are reported."""
+    """Run the command line; see `experiments.harness.processes.errors_in_one_line`."""
     with errors_in_one_line():
         if sweeping():
             run_one(run_whole, config)

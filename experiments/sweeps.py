@@ -1,12 +1,11 @@
-"""A sweep is several runs by one command: `--multirun`, and settings with several values.
+"""Sweeps: several runs by one command, with `--multirun` and settings with several values.
 
     python -m experiments.run --multirun +task=xlam seed=0,1,2 hydra/launcher=joblib
 
-Each run has the directory that it would have alone, named after what determines its results. The
-sweep has a directory of its own, `runs/sweep-<time>/` (`hydra.sweep.dir`), where every run notes
-how it ended; what runs print that are launched side by side goes there, too, as several bars
-cannot share a screen. A run that fails is noted by its settings, and the others go on. At the end
-those that finished are compared on one page.
+Each run has the same directory as without the sweep. The sweep's directory `runs/sweep-<time>/`
+(`hydra.sweep.dir`) has the outcome of every run, and the output of runs that are launched in
+parallel. If a run fails, its settings and error are recorded and the other runs continue. At the
+end all finished runs are compared on one page.
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ from omegaconf import DictConfig
 from gcd.support.files import read_json, write_json
 
 Outcome = dict[str, Any]
-"""What a run of a sweep notes: `settings`, `threads`, and its `directory` or the `error`."""
+"""Outcome of a run: its `settings`, `threads`, and its `directory` or the `error`."""
 
 
 def sweeping() -> bool:
-    """Tell whether Hydra has started this run as one of several."""
+    """Tell whether this run is part of a `--multirun`."""
     return HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def run_one(run: Callable[[DictConfig], Path], config: DictConfig) -> None:
-    """Run one of several to its end, and note which that was; an error is noted, not raised."""
+    """Run one run of a sweep and record its outcome; errors are recorded, not raised."""
     hydra = HydraConfig.get()
     sweep, number = Path(hydra.runtime.output_dir), hydra.job.num
-    # Where several are launched at once, the launcher divides the cores among them.
+    # Parallel launchers divide the cores among the runs.
     outcome: Outcome = {
         "settings": list(hydra.overrides.task), "threads": torch.get_num_threads(),
     }  # fmt: skip
-    alone = hydra.launcher._target_.endswith("BasicLauncher")  # the others launch several at once
+    alone = hydra.launcher._target_.endswith("BasicLauncher")  # other launchers run in parallel
     with nullcontext() if alone else _printing_into(sweep / f"{number}.log"):
         try:
             outcome["directory"] = str(run(config))
         except Exception as error:
-            if not isinstance(error, ValueError | OSError):  # of the program, not of the user
+            if not isinstance(error, ValueError | OSError):  # not a user error
                 traceback.print_exc()
             outcome["error"] = f"{error}" or type(error).__name__
             print(f"error: {outcome['error']}", file=sys.stderr)
@@ -58,24 +57,24 @@ def run_one(run: Callable[[DictConfig], Path], config: DictConfig) -> None:
 
 
 class Conclusion(Callback):
-    """Hydra calls this; see `conclude`. The command fails if a run of the sweep has failed."""
+    """Hydra callback that calls `conclude`; the command fails if a run of the sweep failed."""
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        """Conclude when all runs have ended."""
+        """Print and compare the outcomes after all runs."""
         if not conclude(Path(config.hydra.sweep.dir)):
             sys.exit(1)
 
 
 def conclude(sweep: Path) -> bool:
-    """Say how every run of a sweep ended, and compare those that finished.
+    """Print the outcome of every run of a sweep, and compare the finished runs.
 
     Args:
-        sweep: its directory; the comparison goes there.
+        sweep: directory of the sweep, which the comparison is written to.
 
     Returns:
-        Whether all have finished.
+        Whether all runs finished.
     """
-    from experiments.compare import compare  # heavy, and needed once, at the end
+    from experiments.compare import compare  # slow to import
 
     numbered = sorted((int(path.stem), path) for path in sweep.glob("[0-9]*.json"))
     outcomes = {n: read_json(path, remedy="give the command once more") for n, path in numbered}
@@ -103,14 +102,14 @@ def _ending(outcome: Outcome) -> str:
 
 
 def _names(settings: Sequence[Sequence[str]]) -> list[str]:
-    """Name runs by the settings that not all have in common."""
+    """Name runs by the settings that they don't all share."""
     common = set.intersection(*map(set, settings)) if settings else set()
     return [" ".join(each for each in own if each not in common) or "all" for own in settings]
 
 
 @contextmanager
 def _printing_into(log: Path) -> Iterator[None]:
-    """Send what this process and its children print into a file."""
+    """Redirect the output of this process and its children to a file."""
     kept = {stream: os.dup(stream.fileno()) for stream in (sys.stdout, sys.stderr)}
     with log.open("w", encoding="utf-8") as file:
         try:

@@ -23,7 +23,7 @@ TASKS: dict[str, ExperimentTask] = {
 
 
 def register() -> None:
-    """Make the shared settings and those of every task known to Hydra."""
+    """Register the shared settings and the settings of every task with Hydra."""
     configuration.register()
     for task in TASKS.values():
         ConfigStore.instance().store(group="task", name=task.name, node=task.config)

@@ -343,11 +343,19 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--particles", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--proposal", type=click.Choice(["lm", "lcd", "gcd", "greedy_close", "pgcd"]),
               default="gcd", show_default=True)  # fmt: skip
-@click.option("--algorithm", type=click.Choice(["smc", "discrete"]), default="smc",
+@click.option("--algorithm", type=click.Choice(["auto", "smc", "discrete"]), default="auto",
               show_default=True)  # fmt: skip
+@click.option("--server", metavar="URL",
+              help="Sample from a server of vLLM; MODEL is read for its tokens alone.")  # fmt: skip
 @click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
               help="Seconds from the loaded model on, after which answers end.")  # fmt: skip
+@click.option("--target-error", type=click.FloatRange(0, min_open=True), metavar="NATS",
+              help="Double the particles, up to 1024, until log P is as sure as this.")  # fmt: skip
+@click.option("--certify", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
+              help="Read on until so much of the posterior is certainly found.")  # fmt: skip
+@click.option("--max-tokens-read", type=click.IntRange(1), default=1000, show_default=True,
+              metavar="TOKENS", help="With --certify: most tokens that are read on.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @_as_json
 def sample(
@@ -360,8 +368,12 @@ def sample(
     particles: int,
     proposal: str,
     algorithm: str,
+    server: str | None,
     hmm: str | None,
     deadline: float | None,
+    target_error: float | None,
+    certify: float | None,
+    max_tokens_read: int,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -369,7 +381,8 @@ def sample(
 
     Prints every distinct answer with its estimated posterior probability, the standard error, and
     an interval in which the true one certainly lies; of JSON answers, the same for the values of
-    each field; and how far to trust the estimates. Exit code 1 if there is none, 2 if no text that
+    each field; and how far to trust the estimates. With --certify the error is the greatest one
+    possible. Exit code 1 if there is none, 2 if no text that
     satisfies the constraint is as short as the budget.
 
     \b
@@ -377,19 +390,38 @@ def sample(
       gcd sample schema.json --model models/mine --budget 60 --prompt 'Answer: '
       gcd sample --regex '(yes|no), .{1,40}' --model models/mine --budget 20
       gcd sample schema.json --model models/mine --budget 200 --deadline 5
+      gcd sample schema.json --model models/mine --budget 60 --certify 0.95
+      gcd sample schema.json --model models/mine --budget 60 --server http://localhost:8000
     """
     if (proposal == "pgcd") != (hmm is not None):
         raise click.UsageError("--proposal pgcd and --hmm DIR go together")
     import gcd
 
+    if server is not None:
+        if proposal not in ("gcd", "lcd") or algorithm == "discrete":
+            raise click.UsageError(
+                "--server takes --proposal gcd or lcd, and --algorithm auto or smc"
+            )
+        if any(option is not None for option in (deadline, target_error, certify)):
+            raise click.UsageError(
+                "--server takes no --deadline, --target-error or --certify; leave them out"
+            )
     language, automaton = _sources(given, kind, options, model, budget)
     gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
-    from gcd_cli.sampling import draw, estimated, field_lines, rounded
+    from gcd_cli import sources
+    from gcd_cli.sampling import draw, draw_from_server, estimated, field_lines, rounded
 
-    found = draw(
-        model, language, automaton, prompt=prompt, budget=budget, particles=particles,
-        proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm, deadline=deadline,
-    )  # fmt: skip
+    if server is not None:
+        found = draw_from_server(
+            server, sources.request_of(given, kind, options), automaton.vocabulary, prompt=prompt,
+            budget=budget, particles=particles, proposal=proposal, seed=seed,
+        )  # fmt: skip
+    else:
+        found = draw(
+            model, language, automaton, prompt=prompt, budget=budget, particles=particles,
+            proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm, deadline=deadline,
+            target_error=target_error, certify=certify, max_tokens_read=max_tokens_read,
+        )  # fmt: skip
     lines = [
         (f"{estimated(a)} ({rounded(a['interval'])})", a["text"]) for a in found["answers"]
     ] or [("none", "every particle is dead: no answer was finished within the budget")]
@@ -398,9 +430,11 @@ def sample(
     error = found["log_evidence_error"]
     shown = "zero" if evidence is None else f"e^({evidence:.3f} +- {error:.2g})"
     lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
-    certified = math.floor(1000 * found["certified"]) / 1000
-    lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
-    lines.append(("", _effect(found["budget"])))
+    if found["certified"] is not None:
+        certified = math.floor(1000 * found["certified"]) / 1000
+        lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
+    if found["budget"] is not None:
+        lines.append(("", _effect(found["budget"])))
     if found["stopped"] is not None:
         late = f", which was missed by {found['overrun']:.2f} s" if found["overrun"] else ""
         lines.append(("", f"answers were shortened to end by the deadline{late}"))

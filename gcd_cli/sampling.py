@@ -35,6 +35,9 @@ def draw(
     seed: int,
     hmm: str | None = None,
     deadline: float | None = None,
+    target_error: float | None = None,
+    certify: float | None = None,
+    max_tokens_read: int = 1000,
 ) -> dict[str, Any]:
     """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
 
@@ -43,6 +46,7 @@ def draw(
         language: the constraint over bytes, in case the model's vocabulary is another than
             `automaton` was lifted to.
         prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
+        target_error, certify, max_tokens_read: the same.
         proposal: a key of `PROPOSALS`, or pgcd.
         hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
             because it has not read the prompt.
@@ -75,10 +79,55 @@ def draw(
         algorithm=algorithm,
         seed=seed,
         deadline=deadline,
+        target_error=target_error,
+        certify=certify,
+        max_tokens_read=max_tokens_read,
     )
+    return _report(posterior)
+
+
+def draw_from_server(
+    url: str,
+    constraint: dict[str, Any],
+    vocabulary: gcd.Vocabulary,
+    *,
+    prompt: str,
+    budget: int,
+    particles: int,
+    proposal: str,
+    seed: int,
+) -> dict[str, Any]:
+    """Do as `draw` with a server of vLLM.
+
+    Args:
+        url: address of the server.
+        constraint: as requests state it (`gcd.requests`).
+        vocabulary: of the server's model.
+        prompt, budget, particles, seed: as in `gcd_vllm.sample_from_server`.
+        proposal: "gcd" or "lcd".
+    """
+    from gcd_vllm import EngineStoppedError, sample_from_server
+
+    try:
+        (posterior,) = sample_from_server(
+            url,
+            [prompt],
+            constraint,
+            vocabulary=vocabulary,
+            budget=budget,
+            particles=particles,
+            proposal=proposal,
+            seed=seed,
+        )
+    except EngineStoppedError as error:
+        raise BadInput(str(error)) from error
+    return _report(posterior)
+
+
+def _report(posterior: smc.Posterior) -> dict[str, Any]:
+    """Return what the command says of a posterior, as JSON."""
     found = posterior.reliability
     effect = posterior.budget
-    assert effect is not None  # known without top_p
     return {
         "answers": [
             {"text": text, "probability": probability, "error": error, "interval": interval}
@@ -86,7 +135,7 @@ def draw(
                 posterior.texts,
                 posterior.probabilities,
                 found.probability_errors,
-                posterior.intervals or (),
+                posterior.intervals or posterior.confidence_intervals,
                 strict=True,
             )
         ],
@@ -94,14 +143,19 @@ def draw(
         "certified": posterior.certified,
         "log_evidence": None if posterior.dead else posterior.log_evidence,
         "log_evidence_error": None if posterior.dead else found.log_evidence_error,
+        "algorithm": posterior.algorithm,
         "reliability": found.label,
         "advice": found.advice,
         "ess": found.ess,
         "valid": posterior.valid,
         "complete": posterior.complete,
+        "rounds": posterior.diagnostics.rounds,
+        "read_on": posterior.diagnostics.read_on,
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
-        "budget": {
+        "budget": None
+        if effect is None
+        else {
             "removed": effect.removed,
             "first": effect.first,
             "sufficient": effect.sufficient,

@@ -105,6 +105,25 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
     return found
 
 
+def request_of(given: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a constraint as requests to a server state it (`gcd.requests`).
+
+    Raises:
+        BadInput: a server can't be sent constraints of this kind from a command.
+    """
+    more = {"options": dict(options)} if options else {}
+    if kind == "regex":
+        return {"regex": given}
+    if kind == "grammar" and "#" not in given:
+        return {"grammar": _text(given)} | more
+    if kind not in ("schema", "tools"):
+        raise BadInput(
+            "--server takes a schema, --regex, --tools, or --grammar without a rule; for others "
+            "call gcd_vllm.sample_from_server"
+        )
+    return {"json_schema" if kind == "schema" else kind: read_json(given)} | more
+
+
 def _text(path: str) -> str:
     try:
         return read_bytes(path).decode("utf-8-sig")

@@ -11,6 +11,8 @@ vLLM loads this module in every one of its processes, whether anybody uses const
 imports nothing but vLLM's interfaces; the rest is imported when a request or an engine asks for it,
 and if that fails, constrained requests are refused with the reason, and the engine serves the rest.
 
+`sample` draws posteriors from a `vllm.LLM`: weighted answers with their log evidence.
+
 vLLM has one entry point for two interfaces. `Processor` is a subclass of both, and making one gives
 the class for the engine that asks: V1 makes it with three arguments, V2 with two.
 """
@@ -19,8 +21,32 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from gcd_vllm.errors import EngineStoppedError
+    from gcd_vllm.particles import EngineDiagnostics, Rollout
+    from gcd_vllm.sampling import sample, sample_from_server
+    from gcd_vllm.worker import WorkerExtension
+
+__all__ = [
+    "Disabled",
+    "EngineDiagnostics",
+    "EngineStoppedError",
+    "Processor",
+    "Rollout",
+    "WorkerExtension",
+    "sample",
+    "sample_from_server",
+]
+_PUBLIC = {
+    "EngineDiagnostics": "gcd_vllm.particles",
+    "EngineStoppedError": "gcd_vllm.errors",
+    "Rollout": "gcd_vllm.particles",
+    "WorkerExtension": "gcd_vllm.worker",
+    "sample": "gcd_vllm.sampling",
+    "sample_from_server": "gcd_vllm.sampling",
+}
 _LOG = logging.getLogger("vllm.gcd")
 _INTERFACES = (
     "vllm.v1.sample.logits_processor.interface",
@@ -111,3 +137,11 @@ class Disabled(Processor):
 
     def apply(self, logits: Any, ctx: Any = None) -> Any:
         return logits
+
+
+def __getattr__(name: str) -> Any:
+    """Import what samples when it is asked for; vLLM loads this module in all of its processes."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    return value

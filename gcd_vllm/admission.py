@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock, Thread
@@ -28,6 +28,7 @@ from gcd.serving.pool import END, MAX_BYTES, AutomatonPool, Place
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from gcd_vllm.deadlines import check_deadline
+from gcd_vllm.particle_request import ParticleRequest
 
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"
@@ -72,11 +73,15 @@ class Admitted(NamedTuple):
         automaton: its constraint; None if it may do nothing but end.
         budget: most tokens of its answer, EOS included.
         room: most tokens of a text in its place, which says why there is no answer.
+        particle: what it says of its weight; None if it is not a particle.
+        reason: why it is not served; None if it is.
     """
 
     automaton: TokenAutomaton | LazyAutomaton | None
     budget: int
     room: int = 1
+    particle: ParticleRequest | None = None
+    reason: str | None = None
 
 
 class Engine:
@@ -135,7 +140,12 @@ class Engine:
         return sorted(ends - {None})
 
     def admit(
-        self, params: Any, text: str, prompt_length: int | None, at_once: str = "no"
+        self,
+        params: Any,
+        text: str,
+        prompt_length: int | None,
+        at_once: str = "no",
+        particle: ParticleRequest | None = None,
     ) -> tuple[TokenAutomaton | LazyAutomaton, int]:
         """Compile a request's constraint and look whether it can be kept.
 
@@ -143,6 +153,9 @@ class Engine:
             params: vLLM's `SamplingParams`.
             text: the request's constraint.
             prompt_length: tokens of its prompt, if that is known yet.
+            particle: what the request says of its weight. A particle waits for the exact form of
+                its constraint, whatever `at_once` says: answers that only the exact mask allows
+                would never be drawn under a bound.
             at_once: whether a constraint that is not lifted yet will do: `"no"`; `"check"`, if it
                 is only checked here; `"serve"`, so that it is lifted in the background.
 
@@ -158,7 +171,7 @@ class Engine:
         begin = monotonic()
         automaton: TokenAutomaton | LazyAutomaton = (
             self.cache.get(request)
-            if at_once == "no"
+            if at_once == "no" or particle is not None
             else self.cache.begin(request, lift=at_once == "serve")
         )
         if monotonic() - begin > _LONG_WAIT:
@@ -167,10 +180,19 @@ class Engine:
                 monotonic() - begin,
             )
         check_stops(params, automaton)
-        room = self.model.max_model_len - (prompt_length or 0)
+        prefix = 0 if particle is None else particle.prefix_tokens
+        room = self.model.max_model_len - (prompt_length or 0) + prefix
+        most = None if params.max_tokens is None else params.max_tokens + prefix
+        if particle is not None and particle.partial:
+            most = None
+            if request.budget is None:
+                raise ConstraintError(
+                    "partial=true: expected a budget beside the constraint, which limits the whole "
+                    "answer; got none"
+                )
         limits = {
             "the request's budget": request.budget,
-            "max_tokens": params.max_tokens,
+            "max_tokens": most,
             "max_model_len less the prompt": room,
         }
         known = {name: limit for name, limit in limits.items() if limit is not None}
@@ -189,6 +211,11 @@ class Engine:
                 self._processor = ref(processor)
             return self._processor() is processor
 
+    @property
+    def has_processor(self) -> bool:
+        """Whether a processor masks for this model."""
+        return self._processor() is not None
+
     def pool(self, device: Any) -> AutomatonPool:
         """Make a pool for the automata of this model's requests."""
         size = self.model.get_vocab_size()
@@ -203,7 +230,12 @@ class Engine:
         return AutomatonPool(size, known or (0,), device, self._max_bytes)
 
     def take(
-        self, params: Any, text: str, prompt_length: int | None, at_once: str = "no"
+        self,
+        params: Any,
+        text: str,
+        prompt_length: int | None,
+        at_once: str = "no",
+        prompt: Sequence[int] = (),
     ) -> Admitted:
         """Do as `admit` in an engine, which must not fail for one request: this raises nothing.
 
@@ -214,7 +246,11 @@ class Engine:
         try:
             if prompt_length is None:
                 raise ConstraintError(NO_TOKENS)
-            return Admitted(*self.admit(params, text, prompt_length, at_once), room)
+            particle = ParticleRequest.of(params)
+            automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
+            if particle is not None:
+                check_prefix(automaton, budget, particle, prompt)
+            return Admitted(automaton, budget, room, particle)
         except Exception as error:
             return self._refusal(error, room)
 
@@ -229,7 +265,7 @@ class Engine:
         with suppress(Exception):  # no room for that either
             automaton = refusal.automaton
             return refusal, pool.enter(automaton) if isinstance(automaton, TokenAutomaton) else END
-        return Admitted(None, 1), END
+        return Admitted(None, 1, reason=refusal.reason), END
 
     def _refusal(self, error: Exception, room: int) -> Admitted:
         reason = f"{REFUSED}{error}"
@@ -237,8 +273,55 @@ class Engine:
         with suppress(Exception):  # no vocabulary
             vocabulary = self.cache.vocabulary
             tokens = spelled(vocabulary, reason.encode()[:_LONGEST])[: max(0, room - 1)]
-            return Admitted(TokenAutomaton.from_position_sets(vocabulary, tokens), len(tokens) + 1)
-        return Admitted(None, 1)
+            text = TokenAutomaton.from_position_sets(vocabulary, tokens)
+            return Admitted(text, len(tokens) + 1, reason=reason)
+        return Admitted(None, 1, reason=reason)
+
+
+def check_prefix(
+    automaton: TokenAutomaton | LazyAutomaton,
+    budget: int,
+    particle: ParticleRequest,
+    prompt: Sequence[int],
+) -> None:
+    """Refuse a particle whose prefix isn't the beginning of an answer within the budget.
+
+    Args:
+        automaton: its constraint, lifted.
+        budget: most tokens of the whole answer.
+        particle: says how many tokens at the end of the prompt belong to the answer.
+        prompt: all tokens of the prompt.
+
+    Raises:
+        ConstraintError: with what was expected.
+    """
+    prefix = prefix_of(particle, prompt)
+    if len(prefix) < particle.prefix_tokens:
+        raise ConstraintError(
+            f"expected prefix_tokens of at most {len(prompt)}, the tokens of the prompt; got "
+            f"{particle.prefix_tokens}"
+        )
+    assert isinstance(automaton, TokenAutomaton), "particles wait for the exact form"
+    state = automaton.initial
+    for place, token in enumerate(prefix):
+        state = automaton.step(state, token) if 0 <= token < automaton.vocabulary.size else -1
+        if state < 0:
+            raise ConstraintError(
+                f"expected the last {len(prefix)} tokens of the prompt to begin an answer, but "
+                f"token {token} isn't allowed after {place} of them; resubmit the tokens as they "
+                "were drawn"
+            )
+    needed = int(automaton.steps_to_accept[state])
+    if particle.proposal == "gcd" and needed > budget - len(prefix):
+        raise ConstraintError(
+            f"expected a budget of at least {len(prefix) + needed} tokens, as an answer with this "
+            f"prefix takes; got {budget}"
+        )
+
+
+def prefix_of(particle: ParticleRequest, prompt: Sequence[int]) -> list[int]:
+    """Return the tokens of the prompt that belong to the answer."""
+    return list(prompt[max(0, len(prompt) - particle.prefix_tokens) :])
 
 
 _engines: dict[int, tuple[ref[Any], Engine]] = {}
@@ -253,6 +336,12 @@ def engine_of(vllm_config: Any) -> Engine:
             gone = ref(vllm_config, lambda _: _engines.pop(key, None))
             _engines[key] = gone, Engine(vllm_config)
         return _engines[key][1]
+
+
+def loaded_processors() -> int:
+    """Return how many engines of this process have a processor."""
+    with _engines_lock:
+        return sum(engine.has_processor for _, engine in _engines.values())
 
 
 def spelled(vocabulary: Vocabulary, text: bytes) -> list[int]:

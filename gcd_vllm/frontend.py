@@ -19,7 +19,8 @@ from typing import Any
 
 from gcd.errors import ConstraintError
 from gcd.requests import ConstraintRequest
-from gcd_vllm.admission import NAME, NO_TOKENS, check_conflicts, engine_of
+from gcd_vllm.admission import NAME, NO_TOKENS, check_conflicts, check_prefix, engine_of
+from gcd_vllm.particle_request import NO_WEIGHTS, ParticleRequest
 
 _DEPTH = 12  # frames in which the input processor is looked for
 
@@ -35,11 +36,18 @@ def validate(params: Any) -> None:
     if config is None:
         ConstraintRequest.parse(text)
         check_conflicts(params)
+        ParticleRequest.of(params)
         return
     _check_engine(config, prompt)
+    particle = ParticleRequest.of(params)
+    if particle is not None and config.use_v2_model_runner:
+        raise ConstraintError(NO_WEIGHTS)
     known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
+    length = None if known is None else len(known)
     at_once = "no" if config.use_v2_model_runner else "check"
-    engine_of(config).admit(params, text, None if known is None else len(known), at_once)
+    automaton, budget = engine_of(config).admit(params, text, length, at_once, particle)
+    if particle is not None:
+        check_prefix(automaton, budget, particle, prompt.get("prompt_token_ids") or ())
 
 
 def _check_engine(config: Any, prompt: dict[str, Any]) -> None:

@@ -8,6 +8,9 @@ and from the beginning otherwise. States are found on the host, masks on the dev
 A constraint that is new is served before it is lifted (`gcd.serving.lazy`): the masks of such rows
 are made on the host as well, and so are those after the lifted form has taken over in the row. The
 next request with the constraint has its automaton on the device.
+
+Rows of particles (`gcd_vllm.particle_request`) are served lifted, and their weights are kept
+(`gcd_vllm.step_weights`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcd.errors import ConstraintError
 from gcd.serving.lazy import LazyAutomaton
 from gcd.serving.matcher import Matcher
 from gcd.serving.pool import DEAD, AutomatonPool, Place, on_device
@@ -26,23 +30,37 @@ from gcd.tokens.bitmask import unpack
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import num_words
 from gcd_vllm import Processor
-from gcd_vllm.admission import NAME, Admitted, engine_of
-from gcd_vllm.deadlines import Deadlines
+from gcd_vllm.admission import NAME, Admitted, engine_of, prefix_of
+from gcd_vllm.deadlines import MANY, Deadlines
+from gcd_vllm.particle_request import ParticleRequest
+from gcd_vllm.step_weights import Record, StepWeights, WeightedRow
 
 
 class _Row:
     """A request in the batch: its constraint, and its tokens so far."""
 
     def __init__(
-        self, admitted: Admitted, place: Place, tokens: list[int], until: float | None
+        self,
+        admitted: Admitted,
+        place: Place,
+        tokens: list[int],
+        until: float | None,
+        prefix: list[int],
+        record: Record | None,
+        temperature: float,
     ) -> None:
-        self.automaton, self.budget, _ = admitted
+        self.automaton, self.budget = admitted.automaton, admitted.budget
         self.place, self.tokens, self.until = place, tokens, until
+        self.record, self.temperature = record, temperature
+        if admitted.particle is not None:
+            self.budget -= len(prefix)
+            if admitted.particle.proposal == "lcd":
+                self.budget = MANY
         self._reader: TokenReader | LazyReader | None = None
         if isinstance(self.automaton, LazyAutomaton):
             self._reader = LazyReader(Matcher(self.automaton, budget=self.budget))
         elif self.automaton is not None:
-            self._reader = TokenReader(self.automaton)
+            self._reader = TokenReader(self.automaton, prefix)
 
     @property
     def is_lazy(self) -> bool:
@@ -81,6 +99,7 @@ class EngineProcessor(Processor):
         self._pool: AutomatonPool | None = None
         self._rows: dict[int, _Row] = {}
         self._deadlines = Deadlines()
+        self._weights: StepWeights | None = None
 
     def update_state(self, batch_update: Any) -> None:
         """Follow requests that leave the batch, enter it, and move within it, in this order."""
@@ -106,9 +125,24 @@ class EngineProcessor(Processor):
         if self._pool is None:
             self._pool = self._engine.pool(self._device)
         length = None if prompt is None else len(prompt)
-        taken = self._engine.take(params, text, length, at_once="serve")
+        taken = self._engine.take(params, text, length, at_once="serve", prompt=prompt or ())
         until = self._deadlines.begin(params, text)
-        return _Row(*self._engine.lodge(self._pool, taken), tokens, until)
+        admitted, place = self._engine.lodge(self._pool, taken)
+        prefix = [] if admitted.particle is None else prefix_of(admitted.particle, prompt or ())
+        record = self._record(params, admitted)
+        return _Row(admitted, place, tokens, until, prefix, record, params.temperature)
+
+    def _record(self, params: Any, admitted: Admitted) -> Record | None:
+        """Return the record of a particle's weights; None if none are wanted."""
+        try:
+            particle = admitted.particle or ParticleRequest.of(params)
+        except ConstraintError:  # its reason is the answer
+            return None
+        if particle is None or not particle.key:
+            return None
+        if self._weights is None:
+            self._weights = StepWeights(self._device, self._engine.cache.vocabulary.eos_ids)
+        return self._weights.begin(particle.key, params.max_tokens, admitted.reason)
 
     def _remove(self, index: int) -> None:
         row = self._rows.pop(index, None)
@@ -123,6 +157,13 @@ class EngineProcessor(Processor):
         if not self._rows or self._pool is None:
             return logits
         now, lazy, rows = self._deadlines.step(), [], []
+        weighted = [
+            WeightedRow(row.record, index, row.tokens, row.temperature)
+            for index, row in self._rows.items()
+            if row.record is not None
+        ]
+        if weighted and self._weights is not None:
+            self._weights.before_mask(logits, weighted)
         for index, row in self._rows.items():
             fit = self._deadlines.tokens_within(row.until, now)
             if row.is_lazy:
@@ -145,4 +186,6 @@ class EngineProcessor(Processor):
             penalty = torch.zeros(refused.shape, dtype=logits.dtype, device=logits.device)
             penalty.masked_fill_(refused, -torch.inf)
             logits.index_add_(0, on_device(indices, logits.device), penalty)
+        if weighted and self._weights is not None:
+            self._weights.after_mask(logits, weighted)
         return logits

@@ -1,10 +1,10 @@
-"""Print the tests of what has changed against a branch, for `make check`.
+"""Print the tests for the changes relative to a branch, for `make check`.
 
     python -m scripts.changed_tests main
 
-A changed test file is run itself; a changed helper of tests stands for its folder. For a changed
-module these are the files in its folder of tests that are named like it or name it, or the whole
-folder if there is none. Changed pages and configuration have files of tests of their own.
+For a changed test file, this is the file; for a changed test helper, its folder. For a changed
+module, these are the files in its test folder that are named like the module or import it, or the
+whole folder if there are none. Changed pages and configuration files have their own test files.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ("tests/test_architecture.py", "tests/hmm/test_inference.py", "tests/smc/test_walk.py",
         "tests/gcd/test_paper.py", "tests/gcd/tokens/test_lifting.py")  # fmt: skip
-"""Printed when nothing has changed: a minute of laws and oracles."""
+"""Tests to run if nothing has changed: laws and oracles that take a minute."""
 _PAGES = ("tests/test_docs.py", "tests/test_pages.py", "tests/test_readme.py")
 _CONFIGURED = ("tests/experiments/harness/test_config.py", "tests/experiments/test_experiments.py")
 
 
 def changed_files(base: str) -> list[str]:
-    """Return the files that differ from the common ancestor with a branch, or are new."""
+    """Return the files that are new or differ from the common ancestor with a branch."""
     return _git("diff", "--name-only", "--diff-filter=d", "--merge-base", base) + _git(
         "ls-files", "--others", "--exclude-standard"
     )
@@ -74,12 +74,12 @@ def _tests_of_module(path: Path) -> list[str]:
 
 
 def _is_within(name: str, others: Iterable[str]) -> bool:
-    """Return whether a file or folder lies in another one of these."""
+    """Return whether a file or folder is inside of one of the others."""
     return any(other in map(str, Path(name).parents) for other in others)
 
 
 def main() -> int:
-    """Print what to give to pytest."""
+    """Print the arguments for pytest."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("base", nargs="?", default="main", help="the branch to compare with")
     print(*(tests_of(changed_files(parser.parse_args().base)) or CORE))

@@ -4,16 +4,16 @@
     python -m scripts.check_causal_models bart llama --dtype bfloat16
     python -m scripts.check_causal_models --table table.md        # as in docs/models.md
 
-A model has three prompts of different lengths and a constraint with six answers. The posterior over
-all of them is compared with log-probabilities that the model gives by itself: one forward pass for
-each prefix alone, without cache, padding, or positions. So an error anywhere between the prompt and
-the weights shows as a difference in nats. Each type ends in one of these outcomes:
+Each model gets three prompts of different lengths and a constraint with six answers. The posterior
+over all answers is compared with reference log-probabilities: one forward pass for each prefix
+alone, without cache, padding, or positions. So an error anywhere between the prompt and the weights
+appears as a difference in nats. Each type has one of these outcomes:
 
     right       the posterior agrees with single passes
-    refused     a ValueError of this library; the message is in the table
+    refused     a ValueError of this library; the table has the message
     wrong       the posterior differs, which is a defect of this library
-    fails       an exception that is not a refusal, which is a defect as well
-    not run     transformers cannot make a tiny model of this type, or it cannot read text alone
+    fails       another exception, which is also a defect
+    not run     transformers can't create a tiny model of this type that works with text only
 
 The exit status is 1 if a type is wrong or fails.
 """
@@ -41,7 +41,7 @@ import gcd
 import smc
 
 SIZE = 320
-"""Token ids of the models: the 256 bytes, the end of a text, and ids without a text."""
+"""Number of token ids of the models: 256 bytes, EOS, and ids without bytes."""
 EOS = 256
 PAD = 1
 ANSWERS = (b"a", b"b", b"aa", b"ab", b"ba", b"bb")
@@ -49,9 +49,9 @@ PROMPTS = (tuple(b"hello there"), tuple(b"x"), tuple(b"a b c"))
 MOST_PARAMETERS = 3_000_000
 LAYERS = 2
 LAYERED = re.compile("layer|intermediate_size|sparsity_pattern")
-"""Names of fields that hold a list with one value for each layer."""
+"""Names of fields with a list of one value per layer."""
 
-# Fields of configurations that make a model small, by the names that they have in transformers.
+# Configuration fields of transformers that make a model small.
 SMALL: dict[str, Any] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "text_vocab_size"), SIZE),
     **dict.fromkeys(
@@ -110,9 +110,9 @@ class Outcome(NamedTuple):
     """The outcome of one type.
 
     Attributes:
-        name: the type, as `config.model_type` has it.
+        name: the type, as in `config.model_type`.
         outcome: right, refused, wrong, fails, or not run.
-        reason: the message, or by how much the posterior differs.
+        reason: the message, or the difference of the posterior.
     """
 
     name: str
@@ -121,11 +121,11 @@ class Outcome(NamedTuple):
 
 
 class UnfitError(Exception):
-    """A type of which no tiny model that reads text can be made."""
+    """A type without a tiny model that works with text only."""
 
 
 def shrink(config: Any, decoder: bool) -> Any:
-    """Make the model of a configuration small, in place, text models within it as well."""
+    """Shrink a configuration in place, including nested configurations."""
     config.allow_global_per_layer_attribute_access = True
     changed = {name: value for name, value in SMALL.items() if hasattr(config, name)}
     if hasattr(config, "kv_lora_rank"):  # with latent attention, each head has its own keys
@@ -136,7 +136,7 @@ def shrink(config: Any, decoder: bool) -> Any:
         if name in ("mamba_d_ssm", "attn_layer_period") and getattr(config, name) is None:
             continue
         of_layers = isinstance(getattr(config, name), list) and LAYERED.search(name)
-        with suppress(Exception):  # a field that follows from others, or that has to be given
+        with suppress(Exception):  # a derived or required field
             setattr(config, name, [value] * LAYERS if of_layers else value)
     for name, value in list(vars(config).items()):
         if isinstance(value, list) and len(value) > LAYERS and LAYERED.search(name):
@@ -155,7 +155,7 @@ def shrink(config: Any, decoder: bool) -> Any:
 
 
 def spread_over(values: Sequence[Any], count: int) -> list[Any]:
-    """Keep so many of the values, of each kind one as far as there is room."""
+    """Keep `count` of the values, with one of each kind as far as possible."""
     try:
         kinds = list(dict.fromkeys(values))
     except TypeError:
@@ -164,15 +164,15 @@ def spread_over(values: Sequence[Any], count: int) -> list[Any]:
 
 
 def tiny_model(name: str, dtype: torch.dtype, decoder: bool) -> Any:
-    """Make a small random model of a type.
+    """Create a small random model of a type.
 
     Args:
-        name: of the type.
-        dtype: of its weights.
-        decoder: whether `is_decoder` is set, which some types need to attend to the left alone.
+        name: name of the type.
+        dtype: dtype of its weights.
+        decoder: whether to set `is_decoder`, which some types need for causal attention.
 
     Raises:
-        UnfitError: transformers refuses, or the model is not small.
+        UnfitError: transformers raises an error, or the model is not small.
     """
     kind = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]
     model_class = getattr(transformers, kind if isinstance(kind, str) else kind[0])
@@ -180,7 +180,7 @@ def tiny_model(name: str, dtype: torch.dtype, decoder: bool) -> Any:
         config_class = model_class.config_class
         config = shrink(config_class(), decoder)
         config = shrink(config_class.from_dict(config.to_dict()), decoder)
-    except Exception as error:  # any: a configuration of somebody else's
+    except Exception as error:  # third-party configurations raise any type
         try:
             config = shrink(config_class(), decoder)
         except Exception:
@@ -194,27 +194,27 @@ def tiny_model(name: str, dtype: torch.dtype, decoder: bool) -> Any:
         raise UnfitError(f"its smallest model has {count / 1e6:.0f} million weights")
     torch.manual_seed(0)
     model = model_class(config).to(dtype).eval()
-    for parameter in model.parameters():  # biases and scales differ as they would after training
+    for parameter in model.parameters():  # biases and scales vary as after training
         if parameter.is_floating_point() and parameter.ndim == 1:
             parameter.data += 0.1 * torch.randn_like(parameter)
     return model
 
 
 def vocabulary_of(width: int) -> gcd.Vocabulary:
-    """Make a vocabulary of bytes, as wide as a model's logits."""
+    """Create a vocabulary of bytes, as wide as a model's logits."""
     tokens = [bytes([byte]) for byte in range(256)] + [b""] * (width - 256)
     return gcd.Vocabulary.from_bytes(tokens, eos_ids=[EOS])
 
 
 def log_p(model: Any, ids: Sequence[int]) -> torch.Tensor:
-    """Return log p of the next token by a single pass over one sequence alone, in float64."""
+    """Return log p of the next token from a single pass over one sequence, in float64."""
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits
     return logits[0, -1].double().log_softmax(-1)
 
 
 def truth(model: Any, prompt: Sequence[int]) -> dict[bytes, float]:
-    """Return log p of each answer and EOS after a prompt, by single passes."""
+    """Return log p of each answer with EOS after a prompt, from single passes."""
     after = {
         prefix: log_p(model, [*prompt, *prefix])
         for prefix in {answer[:end] for answer in ANSWERS for end in range(len(answer) + 1)}
@@ -227,7 +227,7 @@ def truth(model: Any, prompt: Sequence[int]) -> dict[bytes, float]:
 
 
 def difference(model: Any) -> float:
-    """Return the largest difference of log p, in nats, between posterior and single passes."""
+    """Return the largest difference of log p between posterior and single passes, in nats."""
     width = len(log_p(model, PROMPTS[0]))
     vocabulary = vocabulary_of(width)
     lm = smc.TransformersLM(model, None, vocabulary)
@@ -257,7 +257,7 @@ def check(name: str, dtype: torch.dtype, decoder: bool) -> Outcome:
         log_p(model, PROMPTS[0])
     except UnfitError as error:
         return Outcome(name, "not run", str(error))
-    except Exception as error:  # any: of a model that is somebody else's
+    except Exception as error:  # third-party models raise any type
         return Outcome(name, "not run", f"a pass over text fails: {_first_line(error)}")
     try:
         apart = difference(model)
@@ -275,7 +275,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def check_all(names: Sequence[str], dtype: torch.dtype, decoder: bool) -> Iterator[Outcome]:
-    """Check types one after the other, with a progress bar."""
+    """Check types one by one, with a progress bar."""
     for name in tqdm(names, unit="type", disable=None):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -283,10 +283,10 @@ def check_all(names: Sequence[str], dtype: torch.dtype, decoder: bool) -> Iterat
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Make a Markdown table of the outcomes: the types of each reason, most types first."""
+    """Return a Markdown table of the outcomes: the types of each reason, most types first."""
     types: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, outcome, reason in outcomes:
-        # The name of the class and the figures differ from type to type.
+        # Class names and figures differ between types.
         why = re.sub(r"^[A-Z]\w+ ", "", re.split(r"[:;,]", reason)[0])
         types[outcome, why if outcome == "refused" else ""].append(f"`{name}`")
     lines = ["| outcome | number | model types |", "|---|---|---|"]
@@ -297,13 +297,15 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def main() -> None:
-    """Run the sweep; see the head of this module."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="types; all if none is given")
-    parser.add_argument("--dtype", default="float32", help="of the weights")
+    parser.add_argument("names", nargs="*", help="model types (default: all)")
+    parser.add_argument("--dtype", default="float32", help="dtype of the weights")
     parser.add_argument("--decoder", action="store_true", help="set is_decoder=True")
-    parser.add_argument("--output", type=Path, help="a JSON file for the outcomes")
-    parser.add_argument("--table", type=Path, help="a Markdown file for a table of them")
+    parser.add_argument("--output", type=Path, help="write the outcomes to this JSON file")
+    parser.add_argument(
+        "--table", type=Path, help="write a table of the outcomes to this Markdown file"
+    )
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
     names = given.names or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)

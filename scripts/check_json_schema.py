@@ -1,18 +1,18 @@
-"""What becomes of every schema of the official test suite, or of a folder of public schemas.
+"""Check the schemas of the official JSON Schema test suite, or of a folder of public schemas.
 
     python -m scripts.check_json_schema ../shared/data/json_schema_test_suite
     python -m scripts.check_json_schema ../shared/data/public_schemas
 
-**The official suite**, draft by draft (docs/json_schema.md says how schemas are read). An instance
-is written as JSON, whole numbers without a fraction, and must be accepted if and only if the suite
-calls it valid; as an automaton admits one order of members, it counts as accepted if some order of
-its members is. `--update` writes the outcomes, a line for each schema, to the golden files that the
-tests compare with.
+**The official suite** is checked draft by draft (docs/json_schema.md describes how schemas are
+interpreted). An instance is written as JSON, whole numbers without a fraction, and must be accepted
+if and only if the suite calls it valid. Because an automaton accepts one order of members, an
+instance counts as accepted if some order of its members is. `--update` writes the outcomes, one
+line per schema, to the golden files of the tests.
 
-**Public schemas** (`schema`, and `tests` with `data` and `valid`) are compiled as a user would,
-without options, in a process of their own; one that takes longer than `--limit` seconds is counted
-as such. A valid instance that is refused is tried again in every order, with undeclared members let
-in, and nested deeper.
+**Public schemas** (`schema`, and `tests` with `data` and `valid`) are compiled without options in a
+separate process. A schema that takes longer than `--limit` seconds is reported as
+such. A valid instance that is rejected is checked again in every order, with undeclared members
+allowed, and with deeper nesting.
 
 `--markdown` writes the tables to a file.
 """
@@ -38,19 +38,19 @@ from gcd_cli.ordering import Orders
 GOLDEN = Path(__file__).parents[1] / "tests" / "gcd" / "languages" / "json_schema" / "suite"
 DRAFTS = ("4", "6", "7", "2019-09", "2020-12")
 _FORMATS = "optional/format"
-_DEEPER = (4, 5, 6)  # `max_depth` for instances that are nested deeper than the default
+_DEEPER = (4, 5, 6)  # values of `max_depth` for deeply nested instances
 
 
 def golden(draft: str) -> Path:
-    """The file with the outcomes of one draft."""
+    """Return the file with the outcomes of one draft."""
     return GOLDEN / f"draft{draft}.json"
 
 
 def outcomes(suite: Path, draft: str, files: list[str] | None = None) -> dict[str, str]:
-    """Outcome of each schema of one draft, by file (below the draft's folder) and description.
+    """Return the outcome of each schema of a draft, by file and description.
 
-    "compiled"; "refused: " and why; "narrower: " and the valid instances that are not admitted; or
-    "wrong: " and the instances judged wrongly, invalid ones that are admitted among them.
+    An outcome is "compiled"; "refused: " with the reason; "narrower: " with the valid instances
+    that are rejected; or "wrong: " with all misjudged instances, some of them invalid and accepted.
     """
     found: dict[str, str] = {}
     for name in sorted(suite_files(suite, draft)) if files is None else files:
@@ -64,14 +64,14 @@ def outcomes(suite: Path, draft: str, files: list[str] | None = None) -> dict[st
                 "formats": "ignore" if name == "format.json" else "assert",
             }
             found[key] = _outcome(group, max_depth=3, **options)
-            if found[key].startswith("narrower"):  # recursion may have been cut short
+            if found[key].startswith("narrower"):  # the depth limit may be the cause
                 deeper = _outcome(group, max_depth=4, **options)
                 found[key] = deeper if deeper == "compiled" else found[key]
     return found
 
 
 def suite_files(suite: Path, draft: str) -> Iterator[str]:
-    """The files of a draft that are read: its required part, and the formats that are honoured."""
+    """Yield the files of a draft: its required part, and the supported formats."""
     folder = suite / f"draft{draft}"
     yield from (path.name for path in folder.glob("*.json"))
     for path in (folder / _FORMATS).glob("*.json"):
@@ -114,15 +114,16 @@ def _refusal(error: gcd.ConstraintError, *, place: bool) -> str:
     return f"refused: {error}"
 
 
-# -- whether a value is admitted ------------------------------------------------------------------
+# -- acceptance of values -------------------------------------------------------------------------
 
 
 def accepts(
     language: gcd.Automaton, value: Any, *, any_order: bool = True, whole: bool = True
 ) -> bool:
-    """Whether a value is in a language, in some order of its members or in the order it has.
+    """Return whether a language has a value, with its members in any order or as given.
 
-    `whole`: whether 1.0 is written as 1, which is the same number to all drafts but draft 4.
+    Args:
+        whole: whether to write 1.0 as 1, which is the same number in all drafts except draft 4.
     """
     orders = Orders(language, any_order=any_order)
     ends = orders.ends(language.initial, _written(value) if whole else value)
@@ -143,7 +144,7 @@ def _written(value: Any) -> Any:
 
 
 class Shares(NamedTuple):
-    """Numbers of schemas in one part of the suite."""
+    """Numbers of schemas in one part of the suite, by outcome."""
 
     part: str
     schemas: int
@@ -154,7 +155,7 @@ class Shares(NamedTuple):
 
 
 def shares(draft: str, found: dict[str, str]) -> list[Shares]:
-    """The outcomes of a draft counted, for the required part and for the formats."""
+    """Count the outcomes of a draft, for the required part and for the formats."""
     required = [outcome for key, outcome in found.items() if not key.startswith(_FORMATS)]
     formats = [outcome for key, outcome in found.items() if key.startswith(_FORMATS)]
     rows = []
@@ -166,7 +167,7 @@ def shares(draft: str, found: dict[str, str]) -> list[Shares]:
 
 
 def suite_markdown(found: dict[str, dict[str, str]]) -> str:
-    """The shares of every draft, and what is refused, as tables."""
+    """Return tables with the shares of every draft, and the refusals by reason."""
     lines = [
         "| part of the suite | schemas | compiled | refused | narrower | wrong |",
         "|---|---|---|---|---|---|",
@@ -196,7 +197,7 @@ def _reasons(found: list[str]) -> Counter[str]:
 
 
 def check_suite(suite: Path, *, update: bool) -> tuple[str, bool]:
-    """The tables, and whether a schema is compiled wrongly; prints what is not compiled."""
+    """Return tables, and whether a schema is compiled wrongly; print the other outcomes."""
     found = {draft: outcomes(suite, draft) for draft in DRAFTS}
     for draft, by_schema in found.items():
         for key, outcome in by_schema.items():
@@ -214,15 +215,15 @@ def check_suite(suite: Path, *, update: bool) -> tuple[str, bool]:
 
 
 class Public(NamedTuple):
-    """What became of one public schema.
+    """The result for one public schema.
 
     Attributes:
-        name: its file.
-        outcome: "compiled", or "refused: " and why.
-        seconds: compiling it took.
-        states: of its automaton.
-        instances: how often each thing happened to an instance: "right", "wrongly accepted", or
-            a valid one was refused for its "order", "undeclared" members, "depth", or "other".
+        name: file name without suffix.
+        outcome: "compiled", or "refused: " with the reason.
+        seconds: compile time.
+        states: number of states of its automaton.
+        instances: number of instances by result: "right", "wrongly accepted", or valid but rejected
+            for "order", "undeclared" members, "depth", or "other".
     """
 
     name: str
@@ -233,7 +234,7 @@ class Public(NamedTuple):
 
 
 def public_outcome(path: Path) -> Public:
-    """Compile one public schema, and judge its instances."""
+    """Compile one public schema, and check its instances."""
     record = json.loads(path.read_text("utf-8-sig"))
     start = time.perf_counter()
     language, outcome = _compiled(record["schema"])
@@ -281,7 +282,7 @@ def _serve(paths: list[Path], results: Connection) -> None:
 
 
 def public_outcomes(paths: list[Path], limit: float) -> Iterator[Public]:
-    """What becomes of each public schema; a process that takes too long over one is ended."""
+    """Yield the result of each public schema; a process that exceeds the limit is killed."""
     context = multiprocessing.get_context("spawn")
     done = 0
     while done < len(paths):
@@ -301,7 +302,7 @@ def public_outcomes(paths: list[Path], limit: float) -> Iterator[Public]:
 
 
 def public_markdown(found: list[Public], slowest: int = 10) -> str:
-    """Shares, refusals by reason, and the slowest, as tables."""
+    """Return tables with shares, refusals by reason, and the slowest schemas."""
     compiled = [row for row in found if row.outcome == "compiled"]
     instances: Counter[str] = sum((row.instances for row in found), Counter())
     lines = [
@@ -329,7 +330,7 @@ def public_markdown(found: list[Public], slowest: int = 10) -> str:
 
 
 def check_public(folder: Path, limit: float) -> tuple[str, bool]:
-    """The tables, and whether an instance is wrongly accepted; prints what is not right."""
+    """Return tables, and whether an instance is wrongly accepted; print the failures."""
     found = []
     for row in public_outcomes(sorted(folder.glob("*.json")), limit):
         found.append(row)
@@ -340,10 +341,13 @@ def check_public(folder: Path, limit: float) -> tuple[str, bool]:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="the test suite, or a folder of public schemas")
-    parser.add_argument("--update", action="store_true", help=f"write {GOLDEN.name}/")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for a public schema")
+    parser.add_argument(
+        "--update", action="store_true", help=f"update the golden files in {GOLDEN.name}/"
+    )
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds per public schema")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file")
     chosen = parser.parse_args()
     if (chosen.folder / f"draft{DRAFTS[0]}").is_dir():
@@ -351,7 +355,7 @@ def main() -> None:
     elif any(chosen.folder.glob("*.json")):
         tables, wrong = check_public(chosen.folder, chosen.limit)
     else:
-        sys.exit(f"error: {chosen.folder} holds neither a test suite nor public schemas")
+        sys.exit(f"error: expected a test suite or public schemas in {chosen.folder}, got neither")
     print(tables)
     if chosen.markdown:
         chosen.markdown.write_text(tables)

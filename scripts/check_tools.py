@@ -1,12 +1,12 @@
-"""This script says how many tool lists compile, and whether their gold answers are accepted.
+"""Check how many tool lists compile, and whether their gold answers are accepted.
 
     python -m scripts.check_tools ../shared/data/bfcl/*.json ../shared/data/toolcalls/*.json
     python -m scripts.check_tools ../shared/data/xlam/first_600.jsonl --style python
 
-For every record the tools become an automaton, or are refused, with the reason. Where the record
-has a gold answer, that is written in the style, arguments in declared order, and must be accepted
-by the automaton of its own record; of a rejected one the byte is named where it leaves the
-language, and what was expected there. Three kinds of files are read: xLAM's JSON lines (`.jsonl`),
+The tools of every record are compiled to an automaton, or refused with a reason. If the record has
+a gold answer, it is written in the style with arguments in declared order, and the record's
+automaton must accept it. For a rejected answer the report names the byte where it leaves the
+language, and the expected bytes. Three file formats are supported: xLAM's JSON lines (`.jsonl`),
 lists of records with `query`, `tools` and `answers` (`.json`), and the questions of the Berkeley
 Function Calling Leaderboard (`.json` with JSON lines, tools under `function`, no answers).
 """
@@ -36,7 +36,7 @@ from gcd_cli.explaining import standing
 Style = Literal["json", "python"]
 STYLES: tuple[Style, ...] = ("json", "python")
 
-_SLOWEST = 3  # records named in the report
+_SLOWEST = 3  # number of slowest records in the report
 
 
 class Record(NamedTuple):
@@ -48,10 +48,10 @@ class Record(NamedTuple):
 
 
 def read_records(path: Path) -> tuple[list[Record], list[str]]:
-    """Read a file of any of the three kinds: its records, and what is wrong with the others.
+    """Read a file in one of the three formats; return its records, and the reasons for skipping.
 
     Raises:
-        DataError: if it cannot be read, or holds no well-formed record.
+        DataError: the file can't be read, or has no well-formed record.
     """
     if path.suffix != ".jsonl" and _is_bfcl(path):
         rows = [
@@ -64,7 +64,7 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
 
 
 def _is_bfcl(path: Path) -> bool:
-    """Whether the first line of a file is an object by itself, with the key `function`."""
+    """Return whether the first line of a file is a JSON object with the key `function`."""
     with path.open(encoding="utf-8-sig") as file:
         try:
             first = json.loads(file.readline())
@@ -75,15 +75,15 @@ def _is_bfcl(path: Path) -> bool:
 
 @dataclass
 class Report:
-    """What became of the records of some files in one style.
+    """The results for the records of some files in one style.
 
     Attributes:
         style: "json" or "python".
-        refused: (record, reason) of each tool list that does not compile.
-        reasons: how often each reason occurs, places left out.
+        refused: (record, reason) of each tool list that doesn't compile.
+        reasons: number of occurrences of each reason, ignoring its location.
         answers: number of gold answers of the tool lists that compile.
-        rejected: (record, what the language lacks) of each gold answer that is not accepted.
-        unknown_types: types that are read as any JSON value.
+        rejected: (record, reason) of each gold answer that is not accepted.
+        unknown_types: types that are treated as any JSON value.
         compiled: (seconds, states, record) of each tool list that compiles.
     """
 
@@ -96,7 +96,7 @@ class Report:
     compiled: list[tuple[float, int, str]] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """The report, one line each."""
+        """Return the lines of the report."""
         compiled = len(self.compiled)
         total = compiled + len(self.refused)
         found = [
@@ -130,7 +130,7 @@ class Report:
 
 
 def check(records: Sequence[Record], style: Style) -> Report:
-    """Compile every record's tools, and run its gold answer through the automaton."""
+    """Compile every record's tools, and check its gold answer."""
     report = Report(style)
     for record in tqdm(records, desc=style, leave=False):
         started = time.perf_counter()
@@ -155,13 +155,14 @@ def check(records: Sequence[Record], style: Style) -> Report:
 
 
 def _reason(error: ConstraintError) -> str:
-    """The message without the place in the tool list, so that equal reasons are counted as one."""
+    """Return the message without its location, so that equal reasons are counted together."""
     if isinstance(error, UnsupportedSchemaError):
         return str(error).replace(f" at {error.pointer!r}", "")
     return str(error)
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("paths", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--style", choices=(*STYLES, "both"), default="both")
@@ -173,7 +174,7 @@ def main() -> None:
         print("".join(f"skipped   {path.name}, {reason}\n" for reason in skipped), end="")
     for style in STYLES:
         if arguments.style in (style, "both"):
-            check(records[:1], style)  # kernels are loaded at their first use, which is not timed
+            check(records[:1], style)  # loads the kernels, which is not timed
             print("\n".join(check(records, style).lines()))
 
 

@@ -1,12 +1,13 @@
-"""Distil a hidden Markov model from a language model, in one command.
+"""Distill a hidden Markov model from a language model in one command.
 
     python -m scripts.distill_hmm records.path=FILE.jsonl num_states=512 init=latent style=both
     python -m scripts.distill_hmm records.hub=NAME model=hub model.path=NAME transition=monarch
     python -m scripts.distill_hmm data.path=runs/sequences-... num_states=1024 init=clones
     torchrun --nproc-per-node=2 -m scripts.distill_hmm ...
 
-Sampled sequences, checkpoints and results lie in `runs/`; the same command goes on from there. See
-`experiments.distillation.task` for the method and `experiments.distillation.config` for every key.
+Sampled sequences, checkpoints and results are written to `runs/`; the same command resumes from
+them. See `experiments.distillation.task` for the method and `experiments.distillation.config` for
+every key.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ distill_config.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="distill_hmm")
 def main(config: DictConfig) -> None:
-    """Command line; see `experiments.harness.processes` for how errors are told."""
+    """Run the command line; see `experiments.harness.processes` for error messages."""
     with errors_in_one_line(), at_most_skipped("records.max_skipped", config.records.max_skipped):
         run_task(TASK, config)
 

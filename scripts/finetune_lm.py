@@ -1,11 +1,11 @@
-"""Train a LoRA adapter of a language model on a task's answers, in one command.
+"""Train a LoRA adapter of a language model on a task's answers in one command.
 
     python -m scripts.finetune_lm source=xlam limit=500 'paths=[FILE.jsonl,FILE.json]'
     python -m scripts.finetune_lm source=commongen 'paths=[train.tsv]' epochs=1
     torchrun --nproc-per-node=2 -m scripts.finetune_lm ...
 
-Checkpoints and the result lie in `runs/`; the same command goes on from there. The adapter is used
-with `model.adapter=DIR`. `experiments.finetuning.config` has every key.
+Checkpoints and the result are written to `runs/`; the same command resumes from them. To use the
+adapter, pass `model.adapter=DIR`. See `experiments.finetuning.config` for every key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ finetune_config.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="finetune_lm")
 def main(config: DictConfig) -> None:
-    """Command line; see `experiments.harness.processes` for how errors are told."""
+    """Run the command line; see `experiments.harness.processes` for error messages."""
     with errors_in_one_line(), at_most_skipped("max_skipped", config.max_skipped):
         run_task(TASK, config)
 

@@ -1,13 +1,12 @@
-r"""Fit how far an HMM is believed for one kind of prompt, and write it into its config.json.
+r"""Fit the twist exponent of an HMM for one kind of prompt, and write it to its config.json.
 
     python -m scripts.fit_lookahead +task=commongen task.told=none data.path=OTHER.jsonl \
         data.offset=100 task.num_examples=24 'task.algorithms=[smc]' 'task.particles=[4]'
 
-The settings are those of `experiments.run`: the same task with other records than those that it
-will be measured on, so `data.path` or `data.hub` has to be given. P-GCD is run with each value of
-`hmm.lookahead` in `VALUES`, and the one with the highest mean log evidence is kept
-(`experiments.harness.methods`). Runs are kept in `runs/`, so that the same command goes on where
-it stopped.
+The settings are those of `experiments.run`. The records must differ from those of the measurement,
+so `data.path` or `data.hub` is required. P-GCD runs with each value of `hmm.lookahead` in `VALUES`,
+and the value with the highest mean log evidence is kept (`experiments.harness.methods`). Results
+are written to `runs/`, so that the same command resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -39,16 +38,18 @@ def fit(config: DictConfig) -> float:
     """Run every value, keep the best one, and print them all.
 
     Raises:
-        ValueError: the task has no `task.methods`, or has no HMM; no records are given, or no run
-            answered one.
+        ValueError: the task has no `task.methods` or no HMM, no records are given, or no request
+            was answered.
     """
     if "methods" not in config.task:
-        raise ValueError(f"+task={config.task.name} compares no methods; P-GCD cannot be fitted")
+        raise ValueError(
+            f"expected a task with methods to compare, got +task={config.task.name}; use another"
+        )
     path = config.data.path
     tested = path is not None and (ROOT / "data") in Path(path).expanduser().resolve().parents
     if tested or (path is None and config.data.hub is None):
         raise ValueError(
-            "the records in the repository are those of the test: give others to fit on, "
+            "expected other records than the repository's, which are for testing; pass "
             "data.path=FILE or data.hub=NAME"
         )
     rows: dict[float, list[Row]] = {}
@@ -64,7 +65,9 @@ def fit(config: DictConfig) -> float:
         if (found := by_example(own, _log_evidence).values())
     }
     if not means:
-        raise ValueError("no request was answered, so nothing can be fitted: give a larger budget")
+        raise ValueError(
+            "expected at least one answered request to fit on, got none; raise the budget"
+        )
     best = max(means, key=means.__getitem__)
     keep_lookahead(hmm_directory(config), kind_of_prompt(config), best)
     table = []
@@ -85,7 +88,7 @@ def fit(config: DictConfig) -> float:
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.harness.processes` for how errors are reported."""
+    """Run the command line; see `experiments.harness.processes` for error messages."""
     with errors_in_one_line(), at_most_skipped("data.max_skipped", config.data.max_skipped):
         fit(config)
 

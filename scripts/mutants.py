@@ -1,13 +1,13 @@
-"""Measure how many faults the tests find: change the code in one place at a time, and run tests.
+"""Measure how many faults the tests find: change the code in one place, and run the tests.
 
     python -m scripts.mutants --count 60 --seed 0 --report mutants.json
     python -m scripts.mutants --again mutants.json --report after.json
 
 Each mutant differs from the code in one operator, constant or statement. The tests that name the
 changed function run first, then those that name its module, then the other tests of its folder,
-until one of them fails (the mutant is caught) or the limit of processor time is reached (it
-survives). A test that also fails without the change doesn't count. `--again` makes the mutants of
-an earlier report once more, and begins with the test that caught each.
+until one of them fails (the mutant is caught) or the limit on processor time is reached (it
+survives). A test that also fails without the change doesn't count. `--again` repeats the mutants of
+an earlier report, and begins with the test that caught each.
 
 Python functions are changed in forks of one process that has imported everything; the checkout
 isn't touched. A kernel is changed and compiled in a copy of the checkout.
@@ -41,8 +41,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 GROUPS = ("smc", "hmm", "gcd/tokens", "gcd/serving", "gcd_vllm", "kernels")
 _TESTS = ("tests/smc", "tests/hmm", "tests/gcd", "tests/gcd_vllm")
-_COMMON = 25  # files: a name that more of them mention says nothing
-_HANGS = 120  # seconds of processor time over the limit, after which a mutant counts as endless
+_COMMON = 25  # names that occur in more files are ignored
+_HANGS = 120  # processor seconds beyond the limit after which a mutant is killed
 
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -73,20 +73,20 @@ _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one place in the code."""
+    """A change in one place of the code."""
 
     path: str
     function: str
-    """Qualified name of the outermost function around the place."""
+    """Qualified name of the outermost function around the change."""
     line: int
     place: int
-    """Index among the function's places that can be changed."""
+    """Index among the possible changes of the function."""
     change: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests said of one mutant."""
+    """The test result of one mutant."""
 
     mutant: Mutant
     caught_by: str | None
@@ -114,7 +114,7 @@ def sources(group: str) -> list[str]:
 
 
 def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """Return the outermost functions and methods by their qualified names, where those are unique.
+    """Return the outermost functions and methods by their qualified names, if these are unique.
 
     The code of `a.b` can be replaced while the module is in memory.
     """
@@ -135,7 +135,7 @@ Change = tuple[int, str, Callable[[], object]]
 
 
 def changes(function: ast.FunctionDef) -> Iterator[Change]:
-    """Yield every place of a function that can be changed: its line, the change, and the act."""
+    """Yield every possible change of a function: its line, its description, and its action."""
     for statement in function.body:
         yield from _changes_below(statement, function.body)
 
@@ -202,14 +202,14 @@ def _own_changes(node: ast.AST, body: list[ast.stmt] | None) -> Iterator[Change]
 
 
 def _swap(line: int, node: ast.AST, op: ast.AST, put: Callable[[Any], object]) -> Change:
-    """Exchange an operator."""
+    """Replace an operator."""
     other = _SWAPS[type(op)]
     text = f"{ast.unparse(node)[:60]}: {type(op).__name__} -> {other.__name__}"
     return line, text, lambda: put(other())
 
 
 def draw(count: int, seed: int, groups: Sequence[str] = GROUPS) -> list[Mutant]:
-    """Draw mutants, as many from each group, each place of a group alike."""
+    """Draw the same number of mutants from each group, uniformly within a group."""
     chosen = random.Random(seed)
     drawn = []
     for group in groups:
@@ -257,7 +257,7 @@ def patch(mutant: Mutant) -> None:
     gc.freeze()
     if patched:
         return
-    # It is imported within a test.
+    # The module is only imported within a test.
     load = importlib.machinery.SourceFileLoader.get_code
 
     def get_code(loader: Any, name: str) -> types.CodeType | None:
@@ -267,7 +267,7 @@ def patch(mutant: Mutant) -> None:
 
 
 def order(items: Sequence[pytest.Item], mutant: Mutant, first: str | None) -> list[pytest.Item]:
-    """Return the tests of a mutant, those that are likeliest to catch it first.
+    """Return the tests of a mutant, most likely to catch it first.
 
     These are the tests in the file named like the module, those that name the function or class
     (the rarer the name, the earlier), those that name the module, and those of its folder.
@@ -299,7 +299,7 @@ def _processor_seconds() -> float:
 
 
 class Session:
-    """A pytest plugin that runs tests on mutants, instead of all tests once."""
+    """A pytest plugin that runs tests on mutants instead of running all tests once."""
 
     def __init__(self, mutants: Sequence[tuple[Mutant, str | None]], limit: float) -> None:
         self.mutants = mutants
@@ -309,7 +309,7 @@ class Session:
         self._useless: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a failure."""
+        """Record a failure."""
         if report.failed:
             self._failed = report.nodeid
 
@@ -344,7 +344,7 @@ class Session:
         )
 
     def _fork(self, mutant: Mutant | None, items: Sequence[pytest.Item]) -> Outcome:
-        """Run tests in a fork, on a mutant or on the code as it is."""
+        """Run tests in a fork, on a mutant or on unmodified code."""
         before = _processor_seconds()
         with tempfile.NamedTemporaryFile("r", suffix=".json") as told:
             child = os.fork()
@@ -370,7 +370,7 @@ class Session:
         return Outcome(mutant or no_mutant, caught_by, tests, seconds, note)
 
     def _run(self, items: Sequence[pytest.Item]) -> tuple[str | None, int, str]:
-        """Run tests until one fails: its name, the number of tests, and a note."""
+        """Run tests until one fails; return its name, the number of tests, and a note."""
         start = _processor_seconds()
         for index, item in enumerate(items):
             following = items[index + 1] if index + 1 < len(items) else None
@@ -438,7 +438,7 @@ def run_kernel(mutant: Mutant, items: Sequence[pytest.Item], limit: float) -> Ou
         ended = python("-c", _RUN, str(told))
         seconds = _processor_seconds() - before
         answer = json.loads(told.read_text("utf-8"))
-        if len(answer) == 2:  # untouched
+        if len(answer) == 2:  # still the input
             return Outcome(mutant, f"exit status {ended.returncode}", 0, seconds, "ended")
         caught_by, tests, note = answer
         return Outcome(mutant, caught_by, tests, seconds, note)
@@ -451,13 +451,13 @@ def read_report(path: Path) -> list[tuple[Mutant, str | None]]:
 
 
 def main() -> int:
-    """Make mutants, run tests on them, and write the report."""
+    """Run the command line: create mutants, run tests on them, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--groups", nargs="+", default=GROUPS, choices=GROUPS)
-    parser.add_argument("--limit", type=float, default=30, help="processor seconds for one mutant")
-    parser.add_argument("--again", type=Path, help="an earlier report")
+    parser.add_argument("--limit", type=float, default=30, help="processor seconds per mutant")
+    parser.add_argument("--again", type=Path, help="repeat the mutants of this report")
     parser.add_argument("--report", type=Path, default=Path("mutants.json"))
     arguments = parser.parse_args()
     if arguments.again:
@@ -465,7 +465,7 @@ def main() -> int:
     else:
         mutants = [(each, None) for each in draw(arguments.count, arguments.seed, arguments.groups)]
     session = Session(mutants, arguments.limit)
-    warnings.simplefilter("ignore", FutureWarning)  # of objects that are only looked at
+    warnings.simplefilter("ignore", FutureWarning)  # raised by inspecting objects
     pytest.main(["-p", "no:cacheprovider", "-q", *_TESTS], plugins=[session])
     arguments.report.write_text(
         json.dumps([asdict(outcome) for outcome in session.outcomes], indent=1) + "\n", "utf-8"

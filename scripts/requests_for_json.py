@@ -1,12 +1,13 @@
-"""Turn requests for tool calls into requests for JSON, which an HMM can be distilled from.
+"""Convert requests for tool calls to requests for JSON, to distill an HMM from them.
 
     python -m scripts.requests_for_json FILE.jsonl requests.jsonl
 
-The HMM of `+task=json_schema` must not come from the requests that it is measured on. A record in
-xLAM's form has others: the arguments of its first call are the answer, and the parameters of the
-tool that is called are the schema. Left out are records without a call, with parameters that are
-no plain values, or with arguments that are no answer under the schema. Where a request asks for
-more calls, the answer is of the first one alone; distilling reads prompts and schemas only.
+The HMM of `+task=json_schema` must not be distilled from the requests that it is measured on. This
+script creates other requests from records in xLAM's format: the arguments of the first call are the
+answer, and the parameters of the called tool are the schema. It skips records without a call, with
+parameters that aren't plain values, or with arguments that don't match the schema. If a request
+asks for several calls, the answer covers only the first one; distillation uses only prompts and
+schemas.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean
 
 
 def schema_request(record: ToolRecord) -> dict[str, Any] | None:
-    """Give a record as a prompt, a schema and its answer, or None where it is left out."""
+    """Return a record as a prompt, a schema and its answer, or None to skip it."""
     if not record.calls:
         return None
     call = record.calls[0]
@@ -61,20 +62,20 @@ def schema_request(record: ToolRecord) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("records", type=Path, help="a JSON-lines file in xLAM's form")
-    parser.add_argument("out", type=Path, help="where the requests go, as JSON lines")
+    parser.add_argument("records", type=Path, help="a JSON-lines file in xLAM's format")
+    parser.add_argument("out", type=Path, help="output file for the requests, as JSON lines")
     parser.add_argument(
         "--max-skipped", type=float, default=MAX_SKIPPED, metavar="SHARE",
-        help=f"with more malformed records the command fails (default: {MAX_SKIPPED})",
+        help=f"fail above this share of malformed records (default: {MAX_SKIPPED})",
     )  # fmt: skip
     given = parser.parse_args()
     with errors_in_one_line(), at_most_skipped("--max-skipped", given.max_skipped):
         requests = [schema_request(record) for record in read_xlam(given.records).records]
         lines = [json.dumps(request) for request in requests if request is not None]
         given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        print(f"{len(lines)} requests of {len(requests)} records are in {given.out}")
+        print(f"wrote {len(lines)} requests from {len(requests)} records to {given.out}")
 
 
 if __name__ == "__main__":

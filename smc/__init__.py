@@ -1,23 +1,22 @@
-"""This package samples from language models by sequential Monte Carlo, under constraints and
-budgets.
+"""Sequential Monte Carlo sampling from language models under constraints and budgets.
 
-From a logit to a weight, in the order of the files:
+The path from a logit to a weight, by module:
 
-    models           log-probabilities of the next token, normalised from logits
-    prefixes         p_lm = p, which is these at the sampling temperature
+    models           log-probabilities of the next token, normalized from logits
+    prefixes         p_lm = p, the log-probabilities at the sampling temperature
     proposals        g of the next token, and Z = sum p g
     vocabulary       a token x, drawn from q = p g / Z
-    eager, static    the model reads x and the tokens f that are forced after it
+    eager, static    a forward pass over x and the tokens f that are forced after it
 
-    step             SMC: with W the weight of a particle, psi its potential, and psi' that after
-                     the step (g of the last token; 1 for a complete answer),
+    step             SMC: with W the weight of a particle, psi its potential, and psi' the potential
+                     after the step (g of the last token; 1 for a complete answer),
                          log W += log Z - log psi                            before the draw
-                         log W += log psi' - log g(x) + sum of log p(f)      after it
+                         log W += log psi' - log g(x) + sum of log p(f)      after the draw
     competition, selection, filter
-                     the discrete filter: x is not drawn; a prefix with its next token x has the
+                     the discrete filter: x is not drawn. A prefix with its next token x has the
                      score s = W p(x) g(x), and is kept with probability pi = min(1, s / c),
                          log W += log p(x) - log pi + sum of log p(f)
-    posterior        answers with normalised weights
+    posterior        answers with normalized weights
 """
 
 from __future__ import annotations
@@ -134,9 +133,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs `transformers` is loaded when it is asked for: not everybody has that library."""
+    """Import names that need `transformers` on first access, because it is optional."""
     if name == "Walk":
-        warn("smc.Walk is smc.AutomatonPosition now", DeprecationWarning, stacklevel=2)
+        warn("smc.Walk is deprecated; use smc.AutomatonPosition", DeprecationWarning, stacklevel=2)
         return AutomatonPosition
     if name not in _WITH_TRANSFORMERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,18 +1,17 @@
-"""Answers that are complete leave the discrete filter's prefixes, each with its weight.
+"""Complete answers of the discrete filter, which leave its prefixes with their weights.
 
-An answer is put down in the step in which it ends (docs/design.md, section 6). How many answers end
-in a step is not known beforehand, so there are two ways to keep them:
+An answer is stored in the step in which it ends (docs/design.md, section 6). The number of answers
+that end in a step is not known beforehand. There are two ways to store them:
 
-    Pool            a list that grows, of texts and weights. A pool of an example that grows beyond
-                    `MOST_ANSWERS` is pruned to that many by the same selection that keeps prefixes
-                    (`smc.selection.select_without_replacement`), which leaves the sum of the
-                    weights as it is, and every weight unbiased. In practice this happens only for
+    Pool            a growing list of texts and weights. If an example has more than `MOST_ANSWERS`,
+                    its pool is pruned to this number by the same selection as for prefixes
+                    (`smc.selection.select_without_replacement`), which preserves the sum of the
+                    weights and keeps every weight unbiased. In practice this happens only for
                     automata without EOS, where thousands of tokens may be the last one
-    AnswerTables    tables of fixed shape: in each step the weight of every token that may end a
-                    text, for every place, and the place that each place continues. Texts are read
-                    off backwards when all is over
+    AnswerTables    tables of fixed shape: for each step and slot, the weight of every token that
+                    may end a text, and the slot's parent. Texts are read backwards at the end
 
-What the threshold needs to know of the answers is the N greatest weights and the sum of the others.
+The selection threshold needs the N largest weights of the answers and the sum of the others.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from smc.prefixes import count_of
 from smc.selection import FinishedScores, Selection, select_without_replacement
 
 MOST_ANSWERS = 1 << 16
-"""Most answers of one example: some 60 MB where they are of 100 tokens."""
+"""Maximum number of answers of one example: about 60 MB for answers of 100 tokens."""
 
 
 class Ending(NamedTuple):
-    """What a step knows about the answers that a chosen token completes.
+    """The inputs for storing answers that a chosen token completes.
 
     Attributes:
-        candidates: of the R prefixes, with where tokens lead.
+        candidates: candidates of the R prefixes, with the outcomes of their tokens.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix; -inf for a row without a particle.
-        place: index of the particle that stands on each prefix.
-        particles: these.
+        place: index of the particle on each prefix.
+        particles: the particles.
         step: number of each example's step.
     """
 
@@ -64,12 +63,12 @@ class Pool(NamedTuple):
     """Answers in lists.
 
     Attributes:
-        example: index in the batch of the example that each belongs to.
-        tokens: of each; -1 beyond its length.
-        log_pi: of each token, as in `Particles`.
-        log_weight, log_p: of each.
-        pruned: examples of which some were left out.
-        examples: identity of each example, which names its random numbers.
+        example: index in the batch of each answer's example.
+        tokens: tokens of each answer; -1 beyond its length.
+        log_pi: log pi of each token, as in `Particles`.
+        log_weight, log_p: log weight and log p_lm of each answer.
+        pruned: examples whose pool was pruned.
+        examples: identity of each example, which keys its random numbers.
         draw: the source of random numbers.
     """
 
@@ -86,7 +85,7 @@ class Pool(NamedTuple):
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
     ) -> Pool:
-        """Make an empty pool, for answers of at most so many tokens."""
+        """Create an empty pool for answers of at most this number of tokens."""
         del automata, N
         none = examples.new_zeros(0)
         pruned = torch.zeros_like(examples, dtype=torch.bool)
@@ -109,30 +108,30 @@ class Pool(NamedTuple):
         log_p = ending.log_p[row, token].double()
         some = ~(ending.log_weight[row] + log_p).isneginf()
         row, token, log_p = row[some], token[some], log_p[some]
-        place, weight = ending.place[row], ending.log_weight[row] + log_p
+        slot, weight = ending.place[row], ending.log_weight[row] + log_p
 
         def tokens_of(kept: Int64[Tensor, "K"]) -> Int64[Tensor, "K T"]:
-            at = place[kept]
+            at = slot[kept]
             column = particles.length[at].unsqueeze(1)
             return particles.tokens[at, :-1].scatter_(1, column, token[kept].unsqueeze(1))
 
         N = len(particles.row) // len(self.examples)
-        example, log_p = place // N, particles.log_p[place] + log_p
+        example, log_p = slot // N, particles.log_p[slot] + log_p
         added = self._add(
-            example, weight, log_p, tokens_of, particles.log_pi[place, :-1], ending.step, first=0
+            example, weight, log_p, tokens_of, particles.log_pi[slot, :-1], ending.step, first=0
         )
 
         def seen() -> Population:
             every = torch.arange(len(row), device=row.device)
             done = torch.ones_like(every, dtype=torch.bool)
-            length = particles.length[place] + 1
+            length = particles.length[slot] + 1
             text = tokens_of(every)
-            return Population(example, place, text, length, weight, done, ~done, ~done)
+            return Population(example, slot, text, length, weight, done, ~done, ~done)
 
         return added, seen
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Pool:
-        """Add the texts of particles that are finished."""
+        """Add the texts of finished particles."""
         done = particles.finished.nonzero().squeeze(1)
         if not len(done):
             return self
@@ -148,22 +147,22 @@ class Pool(NamedTuple):
     def went_on(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> Pool:
-        """No-op: the pool stores full texts."""
+        """Do nothing, because the pool stores full texts."""
         return self
 
     def greatest(self, most: int) -> FinishedScores:
-        """Return the greatest weights of each example, and the sum of the others."""
+        """Return the largest weights of each example, and the sum of the others."""
         top = self.log_weight.new_full((len(self.examples), most), -torch.inf)
         rest = top[:, 0].clone()
         for b in range(len(self.examples)):
             mine = self.log_weight[self.example == b]
-            values, place = mine.topk(min(most, len(mine)))
+            values, index = mine.topk(min(most, len(mine)))
             top[b, : len(values)] = values
-            rest[b] = mine.index_fill(0, place, -torch.inf).logsumexp(dim=0)
+            rest[b] = mine.index_fill(0, index, -torch.inf).logsumexp(dim=0)
         return FinishedScores(top, rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Return all answers; an example whose pool was pruned has not all."""
+        """Return all answers; an example with a pruned pool is not enumerated."""
         return _outcome(
             self.example,
             self.tokens,
@@ -184,14 +183,14 @@ class Pool(NamedTuple):
         step: Int64[Tensor, "B"],
         first: int,
     ) -> Pool:
-        """Add answers; `first`: particle number in the random key of the first of two prunings."""
+        """Add answers; `first` is the particle number in the random key of the first pruning."""
 
         def uniform(number: int, b: int, breaks: Breaks) -> float:
             name = self.examples[b : b + 1]
             keys = Keys(name, torch.full_like(name, number), step[b : b + 1], Purpose.POOL)
             return float(self.draw(keys, breaks))
 
-        # What is new is pruned before its tokens are written out.
+        # New answers are pruned before their tokens are copied.
         stays, log_weight, pruned = self._pruned(example, log_weight, partial(uniform, first))
         example = torch.cat([self.example, example[stays]])
         tokens = torch.cat([self.tokens, tokens_of(stays)])
@@ -217,7 +216,7 @@ class Pool(NamedTuple):
         log_weight: Float64[Tensor, "M"],
         uniform: Callable[[int, Callable[[], Tensor]], float],
     ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"], Bool[Tensor, "B"]]:
-        """Keep at most `MOST_ANSWERS` answers of an example; return them and their weights."""
+        """Keep at most `MOST_ANSWERS` answers per example; return them and their weights."""
         every, pruned = torch.arange(len(example), device=example.device), self.pruned.clone()
         if len(example) <= MOST_ANSWERS:
             return every, log_weight, pruned
@@ -239,15 +238,15 @@ class AnswerTables(NamedTuple):
     """Answers in tables of fixed shape.
 
     Attributes:
-        weights, log_p: log weight, and log p_lm, of the answers that ended in each step, by place
-            and ending token; -inf where none did.
-        parents: the place that each place continued, in each step.
-        tokens: by which token.
-        log_pi: log-probability with which it was selected.
-        top: the N greatest log weights of each example's answers; -inf where there are fewer.
+        weights, log_p: log weight and log p_lm of the answers that ended in each step, by slot and
+            ending token; -inf for no answer.
+        parents: the slot that each slot continued, in each step.
+        tokens: the token that continued it.
+        log_pi: log-probability with which this token was selected.
+        top: the N largest log weights of each example's answers; -inf where there are fewer.
         rest: log of the sum of the others.
-        last: tokens that end a text of each place's automaton in some state; -1 for none.
-        empty: for each example, whether its one answer is the empty one.
+        last: tokens that can end a text of each slot's automaton; -1 for none.
+        empty: for each example, whether its only answer is the empty one.
     """
 
     weights: Float64[Tensor, "T P E"]
@@ -264,16 +263,16 @@ class AnswerTables(NamedTuple):
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
     ) -> AnswerTables:
-        """Make empty tables, for answers of at most so many tokens.
+        """Create empty tables for answers of at most this number of tokens.
 
         Raises:
-            NotStaticError: as `check_room`.
+            NotStaticError: see `check_room`.
         """
         del draw
         check_room(automata, N, most)
         last = ending_tokens(automata).repeat_interleave(N, dim=0)
         P, E = last.shape
-        # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
+        # An automaton that ends without EOS may accept the empty answer, with nothing to draw.
         empty = automata.is_final[automata.initial]
         nothing = torch.full((most, P, E), -torch.inf, dtype=torch.float64, device=last.device)
         steps = torch.zeros(most, P, dtype=torch.int64, device=last.device)
@@ -284,7 +283,7 @@ class AnswerTables(NamedTuple):
         return cls(nothing, nothing.clone(), steps, steps.clone(), log_pi, top, rest, last, empty)
 
     def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
-        """Write down the weight of every place with each of the tokens that may end its text."""
+        """Store the weight of each slot with each of the tokens that can end its text."""
         successors, particles = ending.candidates.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
         klass = successors.classes.of[successors.automaton_of_row[row], token].long()
@@ -293,8 +292,8 @@ class AnswerTables(NamedTuple):
         running = particles.running.unsqueeze(1)
         weight = torch.where(ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf)
         each = torch.cat([self.top, weight.view(len(self.top), -1)], dim=1)
-        top, place = each.topk(self.top.shape[1], dim=1)
-        left = each.scatter(1, place, -torch.inf).logsumexp(dim=1)
+        top, index = each.topk(self.top.shape[1], dim=1)
+        left = each.scatter(1, index, -torch.inf).logsumexp(dim=1)
         now, log_p = ending.step[:1], particles.log_p.unsqueeze(1) + log_p
 
         def seen() -> Population:
@@ -314,13 +313,13 @@ class AnswerTables(NamedTuple):
         ), seen
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> AnswerTables:
-        """Nothing is forced in static shapes but the empty answer, which is known."""
+        """Do nothing: static shapes have no forced runs, and the empty answer is known."""
         return self
 
     def went_on(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> AnswerTables:
-        """Write down which place each place continues, and by which token."""
+        """Store the parent and the token of each slot."""
         now = step[:1]
         return self._replace(
             parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),
@@ -329,25 +328,25 @@ class AnswerTables(NamedTuple):
         )
 
     def greatest(self, most: int) -> FinishedScores:
-        """Return the N greatest weights of each example, and the sum of the others."""
+        """Return the N largest weights of each example, and the sum of the others."""
         return FinishedScores(self.top, self.rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Read the answers off backwards, on the host."""
+        """Reconstruct the answers backwards, on the host."""
         weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
         parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
         log_pi = self.log_pi.cpu()
-        time, place, number = (~weights.isneginf()).nonzero(as_tuple=True)
+        time, slot, number = (~weights.isneginf()).nonzero(as_tuple=True)
         texts = torch.full((len(time), len(weights)), -1, device="cpu")
-        texts[torch.arange(len(time), device="cpu"), time] = last[place, number]
+        texts[torch.arange(len(time), device="cpu"), time] = last[slot, number]
         kept = weights.new_full(texts.shape, NOT_CHOSEN)
-        weight, log_p = weights[time, place, number], log_p[time, place, number]
-        example = place // self.top.shape[1]
+        weight, log_p = weights[time, slot, number], log_p[time, slot, number]
+        example = slot // self.top.shape[1]
         for column in reversed(range(len(weights) - 1)):
             before = time > column
-            texts[before, column] = tokens[column, place[before]]
-            kept[before, column] = log_pi[column, place[before]]
-            place[before] = parents[column, place[before]]
+            texts[before, column] = tokens[column, slot[before]]
+            kept[before, column] = log_pi[column, slot[before]]
+            slot[before] = parents[column, slot[before]]
         none = self.empty.cpu().nonzero().squeeze(1)
         zero = weight.new_zeros(len(none))
         return _outcome(
@@ -362,26 +361,26 @@ class AnswerTables(NamedTuple):
 
 
 Answers: TypeAlias = Pool | AnswerTables
-"""The complete answers of B examples; every method returns what there is from then on."""
+"""The complete answers of B examples; every method returns the updated answers."""
 
 
 def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
-    """Refuse languages of which an example could have more answers than `MOST_ANSWERS`.
+    """Raise an error for automata with which an example could exceed `MOST_ANSWERS` answers.
 
     Raises:
-        NotStaticError: it could, as it ends by itself in many ways.
+        NotStaticError: the limit could be exceeded, because the automaton ends in many ways.
     """
     width = ending_tokens(automata).shape[1]
     if N * width * most > MOST_ANSWERS:
         raise NotStaticError(
-            f"{N} prefixes of up to {most} tokens with {width} tokens that may be the last one are "
-            f"{N * width * most} answers, more than the {MOST_ANSWERS} that static shapes have "
-            "room for; give fewer particles, or execution='eager'"
+            f"static shapes support {MOST_ANSWERS} answers, but {N} prefixes of up to {most} "
+            f"tokens with {width} possible last tokens may give {N * width * most}; lower "
+            "particles, or set algorithm='smc' or execution='eager'"
         )
 
 
 def ending_tokens(automata: AutomatonBatch) -> Int64[Tensor, "B E"]:
-    """List the tokens that end a text in some state of each automaton, by class; -1 for none."""
+    """List the tokens that can end a text of each automaton, by class; -1 for none."""
     lists = []
     for number, automaton in enumerate(automata.automata):
         classes = (automaton.delta == automaton.num_states - 1).any(axis=0)
@@ -422,7 +421,7 @@ def _outcome(
 def effective(
     log_weight: Float64[Tensor, "M"], example: Int64[Tensor, "M"], count: int
 ) -> Float64[Tensor, "B"]:
-    """Return 1 / sum of W^2 over the normalised weights of each example; zero where none are."""
+    """Return 1 / sum of W^2 over the normalized weights of each example; zero for no weights."""
     squares = sums_by(2 * log_weight, example, count)
     total = sums_by(log_weight, example, count)
     none = total.isneginf()

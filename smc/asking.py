@@ -9,8 +9,7 @@ most probable answer:
     a list of strings                 one of them
     a constraint                      its text
 
-The defaults are those that did best at equal cost (docs/reliability.md): the discrete filter under
-GCD. Everything else is `smc.sample`, whose arguments pass through.
+The default is GCD with 16 particles. Everything else is `smc.sample`, whose arguments pass through.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def ask(
     budget: int,
     particles: int = 16,
     proposal: Proposal[Any] | None = None,
-    algorithm: str = "discrete",
+    algorithm: str = "auto",
     **options: Any,
 ) -> Reply:
     """Ask a language model for a value of a type.
@@ -156,7 +155,7 @@ def ask_all(
     budget: int,
     particles: int = 16,
     proposal: Proposal[Any] | None = None,
-    algorithm: str = "discrete",
+    algorithm: str = "auto",
     **options: Any,
 ) -> list[Reply]:
     """Ask for a value of a type for each prompt, in batches; see `ask`."""

@@ -1,12 +1,12 @@
-"""Sampling beside an event loop: one call to await, and one that hands out what is certain.
+"""Asynchronous sampling: a coroutine, and a stream of the text that is already certain.
 
-Both run `smc.sample` in a thread, so that the loop goes on. Cancelling the task abandons sampling:
-the thread ends at its next step, and the task with it.
+Both run `smc.sample` in a thread, so that the event loop continues. Canceling the task abandons
+sampling: the thread ends at its next step, and the task ends with it.
 
-**What is certain.** Particles are copied and extended, never changed. So the bytes with which all
-answers of positive weight begin, running and complete ones, are those with which every answer of
-the posterior will begin; under one particle that is all it has written. `smc.stream` hands them out
-as soon as they are certain, and the JSON values that are complete in them.
+**Certain text.** Particles are copied and extended, never changed. So the common beginning of all
+answers of positive weight, running and complete ones, is the beginning of every answer of the
+posterior; with a single particle it is all of its text. `smc.stream` yields these bytes as soon as
+they are certain, with the JSON values that are complete in them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
+from smc.algorithms import AUTO
 from smc.interface import sample
 from smc.json_pieces import JSONReader, Value
 from smc.models.protocol import LanguageModel, Prompt
@@ -36,18 +37,18 @@ async def sample_async(
     constraint: TokenAutomaton | Sequence[TokenAutomaton],
     **options: Any,
 ) -> list[Posterior]:
-    """Do what `smc.sample` does in a thread, and await it.
+    """Run `smc.sample` in a thread, and await it.
 
-    If the task is cancelled, sampling is abandoned: the thread ends at its next step, for which the
-    task waits before it ends with `asyncio.CancelledError`. For answers by a certain time give
-    `deadline` instead, or set the event given as `cancel`.
+    If the task is canceled, sampling is abandoned: the thread ends at its next step, for which the
+    task waits before it ends with `asyncio.CancelledError`. To get answers by a certain time, pass
+    `deadline` instead, or set the event passed as `cancel`.
 
     Args:
         lm, prompts, constraint: as for `smc.sample`.
-        options: the keyword arguments of `smc.sample`, but `abandon`.
+        options: keyword arguments of `smc.sample` except `abandon`.
 
     Raises:
-        ValueError: and all else that `smc.sample` raises.
+        ValueError: `smc.sample` raises it; the same holds for its other errors.
     """
     abandon = Event()
     call = partial(sample, lm, prompts, constraint, abandon=abandon, **options)
@@ -62,18 +63,18 @@ async def sample_async(
 
 
 def _look_at(thread: asyncio.Future[Any]) -> None:
-    """Take note of an error, which asyncio reports where nobody does."""
+    """Retrieve an error, so that asyncio doesn't report it as unhandled."""
     if not thread.cancelled():
         thread.exception()
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something that has become certain of an answer; see `stream`.
+    """Newly certain text of an answer; see `stream`.
 
     Attributes:
-        text: what follows the text of the parts before.
-        values: JSON values that are complete now, with their JSON pointers, inner ones first.
+        text: the continuation of the text of the previous parts.
+        values: newly complete JSON values with their JSON pointers, nested ones first.
         posterior: the posterior, in the last part; None before.
     """
 
@@ -85,24 +86,36 @@ class Part:
 async def stream(
     lm: LanguageModel, prompt: Prompt, constraint: TokenAutomaton, **options: Any
 ) -> AsyncIterator[Part]:
-    """Sample answers to one prompt, and yield what all of them agree on, as soon as it is certain.
+    """Sample answers to one prompt, and yield their common beginning as soon as it is certain.
 
-    The texts of all parts together are the longest beginning that all answers of the posterior have
-    in common; with one particle, or where all agree, that is the whole answer. A value is in
-    exactly one part. The last part has the posterior, and so the rest of each answer.
+    The texts of all parts together are the longest common beginning of all answers of the
+    posterior; with one particle, or if all answers agree, this is the whole answer. Each value is
+    in exactly one part. The last part has the posterior, and with it the rest of each answer.
+
+    `algorithm="auto"` is SMC here: the prefixes of the discrete filter are all different, so they
+    agree on little before the end.
 
     Args:
-        lm, prompt, constraint: as for `smc.sample`, but for one prompt.
-        options: the keyword arguments of `smc.sample`, but `observe`, `finished` and `abandon`.
+        lm, prompt, constraint: as for `smc.sample`, with a single prompt.
+        options: keyword arguments of `smc.sample` except `observe`, `finished`, `abandon`, and
+            `certify`, which finds answers after sampling.
 
     Raises:
-        ValueError: and all else that `smc.sample` raises.
+        ValueError: `certify` is given, or `smc.sample` raises it; the same holds for its other
+            errors.
     """
+    if options.get("certify") is not None:
+        raise ValueError(
+            f"expected no certify in smc.stream, got {options['certify']!r}, which finds answers "
+            "that may not begin with the streamed text; use smc.sample_async"
+        )
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
     def send(certain: bytes | None) -> None:
         loop.call_soon_threadsafe(queue.put_nowait, certain)
 
+    if options.get("algorithm", AUTO) == AUTO:
+        options["algorithm"] = "smc"
     watch = _watch(lm.vocabulary, send)
     call = sample_async(lm, [prompt], constraint, observe=lambda _: watch, **options)
     task = asyncio.ensure_future(call)
@@ -127,10 +140,8 @@ async def stream(
 
 
 def _watch(vocabulary: Vocabulary, send: Callable[[bytes], None]) -> Watch:
-    """Return what is shown every step, and sends the certain bytes where there are more of them."""
-    ended: bytes | None = (
-        None  # the common beginning of complete answers that take no part any more
-    )
+    """Return a watch that sends the certain bytes whenever there are more of them."""
+    ended: bytes | None = None  # the common beginning of complete answers outside the population
     sent = b""
 
     def watch(step: Observation) -> None:
@@ -156,7 +167,7 @@ def _texts(population: Population, vocabulary: Vocabulary) -> list[bytes]:
 
 
 def _common(texts: Sequence[bytes]) -> bytes:
-    """Return the longest common beginning; nothing for no texts."""
+    """Return the longest common beginning; empty for no texts."""
     if not texts:
         return b""
     low, high = min(texts), max(texts)

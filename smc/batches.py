@@ -1,11 +1,11 @@
-"""Examples are sampled in batches, as many together as there is room for.
+"""Division of examples into batches that fit the available resources.
 
-What is bounded is rows of the language model, bytes of automata, and bytes of the tables that
-proposals look ahead with (`Room`). An example alone is admitted whatever it takes, as its particles
-are never split. Batches are made beforehand, of examples in a given order, so that the split does
-not depend on the sampling, and a proposal can be asked about each batch before any work.
+The limits apply to rows of the language model, bytes of automata, and bytes of lookahead tables
+(`Room`). A single example is always admitted, because its particles are never split. Batches are
+formed beforehand from examples in a given order, so the division doesn't depend on the sampling,
+and a proposal can check each batch before any forward pass.
 
-A batch waits for its last example (`docs/design.md` says why).
+A batch runs until its last example has finished (`docs/design.md` explains why).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 
 class Room(NamedTuple):
-    """What there is of each resource, or what is taken of it.
+    """Amounts of each resource, available or required.
 
     Attributes:
-        rows: of the language model.
+        rows: rows of the language model.
         automata: bytes of the automata's tables.
-        lookahead: bytes of the tables that proposals look ahead with.
+        lookahead: bytes of the lookahead tables of proposals.
     """
 
     rows: float
@@ -28,19 +28,19 @@ class Room(NamedTuple):
     lookahead: float
 
     def holds(self, taken: Room) -> bool:
-        """Whether this fits into it."""
+        """Return whether the required resources fit into these."""
         return all(there >= wanted for there, wanted in zip(self, taken, strict=True))
 
 
 def in_batches(
     examples: Sequence[int], needs: Callable[[Sequence[int]], Room], room: Room
 ) -> list[list[int]]:
-    """Divide examples into batches, in their order.
+    """Divide examples into batches, keeping their order.
 
     Args:
-        examples: what names them.
-        needs: what some of them take together.
-        room: what there is.
+        examples: identities of the examples.
+        needs: returns the resources that a list of examples requires together.
+        room: the available resources.
     """
     batches: list[list[int]] = []
     for example in examples:

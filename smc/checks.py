@@ -1,4 +1,4 @@
-"""What `smc.sample` and `smc.search` are given is checked here, before the model does any work."""
+"""Validation of the arguments of `smc.sample` and `smc.search`, before any forward pass."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from smc.models.protocol import LanguageModel, check_ids, check_prompts, of_exam
 
 
 def check_model(lm: object) -> None:
-    """Raise ValueError where a model of transformers, say, was given as it is."""
+    """Raise ValueError unless `lm` is a language model of this package."""
     if not (hasattr(lm, "encode") and hasattr(lm, "prefill")):
         raise ValueError(
-            f"lm is {type(lm).__name__}, not a smc.LanguageModel; make one of a model of "
-            "transformers by smc.TransformersLM(model, tokenizer)"
+            f"expected lm to be a smc.LanguageModel, got {type(lm).__name__}; wrap a model of "
+            "transformers with smc.TransformersLM(model, tokenizer)"
         )
 
 
 def check_list(prompts: object) -> None:
-    """Raise ValueError where one prompt was given, or a mapping, and not a list of prompts."""
+    """Raise ValueError unless `prompts` is a list of prompts."""
     if isinstance(prompts, str):
-        raise ValueError("prompts is a single string; give a list of prompts")
+        raise ValueError("expected a list of prompts, got a single string; pass [prompt]")
     if isinstance(prompts, Mapping):
         raise ValueError(
-            f"prompts is {type(prompts).__name__} of {', '.join(map(str, prompts))}; give a list "
-            "of texts, or of lists of token ids"
+            f"expected a list of prompts, got a {type(prompts).__name__} with the keys "
+            f"{', '.join(map(str, prompts))}; pass a list of texts or of lists of token ids"
         )
     if not isinstance(prompts, Iterable) or any(isinstance(each, Integral) for each in prompts):
-        raise ValueError("prompts is a list of token ids; give a list of such lists")
+        raise ValueError("expected a list of prompts, got a list of token ids; pass [token_ids]")
 
 
 def check_lifted(automaton: object, example: int | None = None) -> None:
-    """Raise ConstraintError where a constraint is not over tokens."""
+    """Raise ConstraintError unless a constraint is lifted to tokens."""
     if isinstance(automaton, TokenAutomaton):
         return
-    advice = "lift it with gcd.lift(automaton, lm.vocabulary)"
+    advice = "use gcd.lift(automaton, lm.vocabulary)"
     if not isinstance(automaton, Automaton):
-        advice = "make one with gcd.lift(gcd.regex(...), lm.vocabulary), say"
+        advice = "use gcd.lift(gcd.regex(...), lm.vocabulary), for example"
     raise ConstraintError(
-        f"the constraint{of_example(example)} is {type(automaton).__name__}, not over tokens; "
-        f"{advice}"
+        f"expected the constraint{of_example(example)} to be a TokenAutomaton, got "
+        f"{type(automaton).__name__}; {advice}"
     )
 
 
@@ -55,13 +55,13 @@ def check_example(
     budget: int,
     example: int | None = None,
 ) -> None:
-    """Refuse an example that cannot be sampled; `example` names it, None if there is one alone.
+    """Raise an error if an example can't be sampled; `example` is its index, None for a single one.
 
     Raises:
         InfeasibleBudgetError, OverlongBudgetError: see `gcd.tokens.budget.check_budget`.
         PromptTooLongError: prompt and budget together exceed the model's context.
         ConstraintError: the constraint was lifted to another vocabulary than the model's.
-        ValueError: the prompt is empty, or has a token that the model does not know.
+        ValueError: the prompt is empty, or has an unknown token id.
     """
     check_ids(prompt, lm.vocabulary.size, example)
     _check_vocabulary(lm.vocabulary, automaton.vocabulary, example)
@@ -70,18 +70,18 @@ def check_example(
 
 
 def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int | None) -> None:
-    """Refuse a constraint to which token ids mean something else than to the model."""
+    """Raise an error if token ids differ in meaning between the constraint and the model."""
     if model == constraint:
         return
     if model.size != constraint.size:
-        what = f"the model predicts {model.size} tokens, the constraint knows {constraint.size}"
+        what = f"the model has {model.size} tokens, the constraint has {constraint.size}"
     elif tuple(model.eos_ids) != tuple(constraint.eos_ids):
-        what = f"the model ends with ids {model.eos_ids}, the constraint with {constraint.eos_ids}"
+        what = f"the model's EOS ids are {model.eos_ids}, the constraint's {constraint.eos_ids}"
     else:
         pairs = zip(model.token_bytes, constraint.token_bytes, strict=True)
         token = next(i for i, (a, b) in enumerate(pairs) if a != b)
-        what = f"token {token} stands for different bytes in them"
+        what = f"token {token} has different bytes"
     raise ConstraintError(
-        f"the constraint{of_example(example)} was lifted to another vocabulary than the "
-        f"model's: {what}; lift it with gcd.lift(automaton, lm.vocabulary)"
+        f"expected the constraint{of_example(example)} to be lifted to the model's vocabulary, "
+        f"got another one: {what}; use gcd.lift(automaton, lm.vocabulary)"
     )

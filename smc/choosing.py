@@ -1,21 +1,21 @@
-"""Probabilities of labels: which of several options a model answers with, and how probably.
+"""Probabilities of labels: a model's distribution over several given answers.
 
-Scoring the first token of each option confuses options that begin alike, and the sum of its
-log-probabilities favors short ones and misses other spellings. Here the probability of an option is
-that of its text, in all spellings and with the end of the answer, given that the answer is one of
-the options (`smc.distribution`):
+Scoring only the first token of each option can't distinguish options that begin alike. The sum of
+an option's log-probabilities favors short options and misses other spellings. Here the probability
+of an option is that of its text, in all spellings and with the end of the answer, given that the
+answer is one of the options (`smc.distribution`):
 
     P(option) = p_lm(option EOS) / evidence,    evidence = sum of p_lm(option EOS) over the options
 
-The evidence is the probability that the model answers with any of the options at all. Where it is
-low, the model would rather say something else, and abstaining may be better than the best option.
+The evidence is the probability that the model answers with any of the options. If it is low, the
+model prefers other answers, and abstaining may be better than the best option.
 
-An option may be the beginning of another, such as "no" and "not sure": EOS decides between them.
+An option may be the beginning of another, such as "no" and "not sure"; EOS distinguishes them.
 
-**Orders.** Models prefer options by their place in the prompt. Where a prompt is given as a
-function of the options, their probabilities can be averaged over several orders: the order given,
-its reverse, and rotations of both. With two orders, or as many as there are, reversing the options
-changes nothing but the order of the result.
+**Orders.** Models prefer options by their position in the prompt. If a prompt is given as a
+function of the options, their probabilities can be averaged over several orders: the given order,
+its reverse, and rotations of both. With two orders, or with all of them, reversing the options only
+changes the order of the result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from smc.posterior import Posterior
 from smc.settings import whole
 
 CERTIFIED = 0.999
-"""The share of the evidence that is found unless another one is asked for."""
+"""Default share of the evidence to find."""
 
 PromptOfOptions = Callable[[Sequence[str]], Prompt]
 
@@ -50,15 +50,15 @@ class Choice:
     """The probability of each option.
 
     Attributes:
-        options: in the order given.
-        probabilities: of the options, given that the answer is one of them; their sum is one, or
-            zero if no option has any probability or none was found.
-        intervals: each contains the option's true probability. The probabilities are exact up to
-            spellings that were not read, whose share these intervals count.
-        log_evidence: log of the probability that the model answers with one of the options, of the
-            spellings that were found; averaged over orders before the logarithm.
-        certified: the share of the evidence that was certainly found; the least of all orders.
-        enumerated: whether every spelling was read, in every order.
+        options: the options in the given order.
+        probabilities: probabilities of the options, given that the answer is one of them. Their sum
+            is one, or zero if no option has positive probability or none was found.
+        intervals: guaranteed intervals of the probabilities. The probabilities are exact except for
+            spellings that were not computed, whose share the intervals include.
+        log_evidence: log of the probability that the model answers with one of the options, over
+            the found spellings; averaged over orders before the logarithm.
+        certified: the share of the evidence that is certain to be found; the minimum over orders.
+        enumerated: whether every spelling was computed in every order.
     """
 
     options: tuple[str, ...]
@@ -70,7 +70,7 @@ class Choice:
 
     @property
     def best(self) -> str | None:
-        """The most probable option, the first of equal ones; None if none has any probability."""
+        """The most probable option, the first in a tie; None if all probabilities are zero."""
         most = max(self.probabilities)
         return self.options[self.probabilities.index(most)] if most > 0 else None
 
@@ -89,32 +89,33 @@ def choose(
 ) -> list[Choice]:
     """Compute the probability of each option as the answer to a prompt.
 
-    The options share forward passes, and the prompt is read once for all of them. An option is
-    taken as it is: whether it begins with a space is up to the prompt's end.
+    The options share forward passes, and each prompt is computed once for all of them. Options are
+    used as given: begin them with a space if the end of the prompt requires one.
 
     Args:
         lm: the language model.
-        prompts: text, token ids taken as they are, or a function that makes one of these from the
-            options in some order.
+        prompts: text, token ids, used as given, or a function that returns one of these for the
+            options in a given order.
         options: the texts, the same for all prompts, or a list of them for each prompt.
-        orders: how many orders of the options to average over, each with a prompt of its own; more
+        orders: number of orders of the options to average over, each with its own prompt; more
             than one needs prompts that are functions.
-        spellings: "all", or "canonical" for the tokenizer's own spelling of each option alone.
+        spellings: "all", or "canonical" for the tokenizer's own spelling of each option only.
         temperature: part of p_lm, as in `smc.sample`.
-        max_prefixes: most prefixes that are read for each prompt.
-        certify: the share of the evidence after which reading ends; 1 reads every spelling, which
-            may be many thousands.
-        max_rows: most prefixes in one forward pass.
+        max_prefixes: maximum number of prefixes to compute for each prompt.
+        certify: the share of the evidence after which the computation ends; 1 includes every
+            spelling, of which there may be many thousands.
+        max_rows: maximum number of prefixes in one forward pass.
 
     Returns:
         One choice per prompt, in order.
 
     Raises:
-        ValueError: there are no options, two are equal, one is no text; more orders than there are,
-            or than a prompt that is no function allows; or any other argument that makes no sense.
-        ConstraintError: the tokens cannot spell the options.
-        PromptTooLongError: a prompt leaves too little of the model's context.
-        FloatingPointError: the model's log-probabilities are not numbers.
+        ValueError: there are no options, options are equal or not strings, `orders` exceeds the
+            number of orders, or 1 for a prompt that is not a function, or another argument is
+            invalid.
+        ConstraintError: the tokens can't spell the options.
+        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        FloatingPointError: the model's log-probabilities are NaN or +inf.
     """
     check_model(lm)
     check_list(prompts)
@@ -123,7 +124,7 @@ def choose(
             f"expected spellings to be one of {', '.join(LITERALS)}; got {spellings!r}"
         )
     if whole("orders", orders) < 1:
-        raise ValueError(f"expected orders of at least 1, got {orders}")
+        raise ValueError(f"expected orders to be at least 1, got {orders}")
     several = _options_of_each(options, len(prompts))
     lifted: dict[frozenset[str], tuple[TokenAutomaton, int]] = {}
     tasks: list[Task] = []
@@ -133,7 +134,7 @@ def choose(
         if key not in lifted:
             automaton = _automaton(texts, lm.vocabulary, spellings, name)
             longest = longest_answer(automaton)
-            assert longest is not None, "texts have ends"
+            assert longest is not None, "a finite choice has a longest answer"
             lifted[key] = automaton, longest
         automaton, budget = lifted[key]
         for order in _orders(texts, orders, name):
@@ -143,8 +144,8 @@ def choose(
                 written = prompt
             else:
                 raise ValueError(
-                    f"orders is {orders}, but the prompt{of_example(name)} is "
-                    f"{type(prompt).__name__}; give a function from the ordered options to a prompt"
+                    f"orders={orders} needs the prompt{of_example(name)} as a function of the "
+                    f"ordered options, got {type(prompt).__name__}; pass a function, or orders=1"
                 )
             ids = tuple(lm.encode(written))
             check_example(lm, ids, automaton, budget, name)
@@ -160,7 +161,7 @@ def choose(
 
 
 def _options_of_each(options: Any, count: int) -> list[tuple[str, ...]]:
-    """Return the options of each prompt, once they make sense."""
+    """Validate the options, and return those of each prompt."""
     if isinstance(options, str | Mapping) or not isinstance(options, Sequence):
         raise ValueError(f"expected a list of options, got {type(options).__name__}")
     nested = bool(options) and all(
@@ -168,40 +169,39 @@ def _options_of_each(options: Any, count: int) -> list[tuple[str, ...]]:
     )
     several = list(options) if nested else [options] * count
     if len(several) != count:
-        raise ValueError(
-            f"expected {count} lists of options, one for each prompt; got {len(several)}"
-        )
+        raise ValueError(f"expected {count} lists of options, one per prompt, got {len(several)}")
     for number, texts in enumerate(several):
         where = of_example(number if nested and count > 1 else None)
         if not len(texts):
             raise ValueError(f"expected at least one option{where}, got none")
         seen: dict[str, int] = {}
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             if not isinstance(text, str):
                 raise ValueError(
-                    f"expected options{where} that are strings, got {text!r} at place {place}; "
-                    "write it out, as in '3'"
+                    f"expected options{where} as strings, got {text!r} at index {index}; "
+                    "convert it to text, as in '3'"
                 )
             if text in seen:
                 raise ValueError(
-                    f"options {seen[text]} and {place}{where} are equal: {text!r}; give each once"
+                    f"expected distinct options{where}, got {text!r} at indices {seen[text]} and "
+                    f"{index}; pass each option once"
                 )
-            seen[text] = place
+            seen[text] = index
     return [tuple(texts) for texts in several]
 
 
 def _orders(texts: tuple[str, ...], count: int, name: int | None) -> list[tuple[str, ...]]:
-    """Return so many different orders: the given one, its reverse, and rotations of both."""
+    """Return this many different orders: the given one, its reverse, and rotations of both."""
     n = len(texts)
     most = n if n <= 2 else 2 * n  # with two options rotations are reverses
     if count > most:
         raise ValueError(
-            f"orders is {count}, but {n} options{of_example(name)} have {most} orders that are "
-            "rotations or their reverses; give no more than that"
+            f"expected at most {most} orders of {n} options{of_example(name)} (rotations and their "
+            f"reverses), got orders={count}; lower orders"
         )
     pairs = (count + 1) // 2
-    turns = [place * n // pairs for place in range(pairs)]
-    rotated = [texts[turn:] + texts[:turn] for turn in turns]
+    shifts = [index * n // pairs for index in range(pairs)]
+    rotated = [texts[shift:] + texts[:shift] for shift in shifts]
     return [order for each in rotated for order in (each, each[::-1])][:count]
 
 
@@ -215,8 +215,8 @@ def _automaton(
     segmentation = vocabulary.segmentation
     if segmentation is None:
         raise ConstraintError(
-            "spellings='canonical' needs the tokenizer's own spelling, which this vocabulary does "
-            "not know; make it with Vocabulary.from_tokenizer, or give spellings='all'"
+            "spellings='canonical' needs a vocabulary with the tokenizer's segmentation, got one "
+            "without; create it with Vocabulary.from_tokenizer, or set spellings='all'"
         )
     edges: set[tuple[tuple[int, ...], int, tuple[int, ...]]] = set()
     ends = set()
@@ -224,8 +224,8 @@ def _automaton(
         ids = tuple(segmentation.encode(text))
         if vocabulary.decode(ids) != text.encode():
             raise ConstraintError(
-                f"the tokenizer writes the option {text!r}{of_example(name)} as "
-                f"{vocabulary.decode(ids).decode(errors='replace')!r}; give spellings='all'"
+                f"the tokenizer can't spell the option {text!r}{of_example(name)}: it decodes to "
+                f"{vocabulary.decode(ids).decode(errors='replace')!r}; set spellings='all'"
             )
         edges |= {(ids[:t], ids[t], ids[: t + 1]) for t in range(len(ids))}
         ends.add(ids)
@@ -238,7 +238,7 @@ def _automaton(
 
 
 def _averaged(texts: tuple[str, ...], found: Sequence[Posterior]) -> Choice:
-    """Average over orders."""
+    """Average the posteriors over orders."""
     shares, intervals = [], []
     for each in found:
         assert each.bounds is not None

@@ -1,29 +1,30 @@
-"""Answers are closed early: from some step on, running prefixes take a shortest way to their end.
+"""Early closing of answers: after a time limit, running prefixes take a shortest completion.
 
-Every automaton state knows how many tokens it needs to the end (D, `steps_to_accept`), and a token
-that decreases it. From the step in which time runs out (`smc.deadlines`) the proposal is
+Every automaton state has a distance to the end in tokens (D, `steps_to_accept`), and some token
+decreases it. From the step in which the time limit is reached (`smc.deadlines`) the proposal is
 
     q(v) proportional to p_lm(v) 1{ D(state after v) = D(state) - 1 },
 
-whatever it was before. So every prefix that can still be completed within its budget is complete
-after D more tokens, and where there are several shortest ways, the language model chooses. Tokens
-without a choice are read along in one forward pass, as always.
+regardless of the original one. So every prefix that can still be completed within its budget is
+complete after D more tokens, and the language model chooses among several shortest completions.
+Tokens without a choice are computed together in one forward pass, as usual.
 
-**Weights** stay p / q with the q that each token was really drawn with. Let L_t be the answers that
-can still come out if the way out begins with step t: those complete by then, and those whose tokens
-from step t on are a shortest way. If t doesn't depend on what was drawn,
+**Weights** are p / q with the q that each token was drawn from. Let L_t be the answers that are
+still possible if closing begins with step t: those complete by then, and those whose tokens from
+step t on are a shortest completion. If t doesn't depend on the drawn tokens,
 
     E[ evidence estimate · posterior(x) ] = p_lm(x) 1{ x in L_t }      for every answer x.
 
-If t does depend on it (on how long the prefixes are, say), then
+If t depends on them (on the lengths of the prefixes, for example),
 
     E[ evidence estimate · posterior(x) ] <= p_lm(x),
 
-because the estimate of p_lm of a prefix is a martingale up to step t, and closing can only lose
-answers. So the estimated evidence is at most P_lm(C within n) in the mean, and probabilities are
-those among the answers that were still possible.
+because the estimate of p_lm of a prefix is a martingale up to step t, and closing can only remove
+answers. So the expected evidence is at most P_lm(C within n), and probabilities are relative to the
+answers that were still possible.
 
-**Bounds** hold: all that the budget allows after the prefixes at hand counts as open from then on.
+**Bounds** remain valid: everything that the budget allows after the current prefixes counts as open
+from then on.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ from smc.turn import Turn
 
 
 class ShortestWay(ClassMaskProposal):
-    """The proposal that allows the tokens of shortest ways to the end, and no others."""
+    """The proposal that allows only the tokens of shortest completions."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return the classes that a shortest completion begins with, if it fits the budget."""
+        """Return the classes that begin a shortest completion, if it fits into the budget."""
         needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
         return walk.mask.class_mask(walk.states, torch.minimum(walk.remaining, needed.long()))
 
 
 class Closing:
-    """Asks a time limit once in each step of a run, and closes the answers when it is reached.
+    """Checks a time limit once per step of a run, and closes the answers when it is reached.
 
     Args:
-        reader: of the run; it is given another proposal.
-        limit: says when.
+        reader: the reader of the run; its proposal is replaced.
+        limit: the time limit.
 
     Attributes:
-        reason: why the answers were closed; None if they were not.
-        closed: the examples with answers that were running then.
+        reason: the reason for closing the answers; None if they weren't closed.
+        closed: the examples with running answers at that time.
     """
 
     def __init__(self, reader: Reader[Any], limit: TimeLimit) -> None:
@@ -74,14 +75,14 @@ class Closing:
         self.closed: Bool[Tensor, "B"] | None = None
 
     def check(self, carry: Any, way_out: int, tokens: float) -> Any:
-        """Return what the next step is given: with another proposal if the limit is reached.
+        """Return the state before the next step, with another proposal if the limit is reached.
 
         Args:
-            carry: what the next step would be given.
+            carry: the state before the next step.
             way_out, tokens: as for `TimeLimit.reason`.
 
         Raises:
-            AbandonedError: nobody waits for the answers.
+            AbandonedError: sampling was abandoned.
         """
         reason = self._limit.reason(way_out, tokens)
         if self.reason is not None or reason is None:
@@ -101,7 +102,7 @@ class Closing:
         return carry._replace(prefixes=replace(prefixes, state=state), frontier=None)
 
     def check_eagerly(self, carry: Any, record: StepRecord) -> Any:
-        """Do as `check` after a step with this record, for which the host waits."""
+        """Call `check` after a step with this record; takes a host synchronization."""
         if self._limit.until is None:
             return self.check(carry, 0, 1.0)
         numbers = torch.stack([way_out(carry, self._reader.batch), record.read.sum()])
@@ -109,7 +110,7 @@ class Closing:
         return self.check(carry, longest, max(1.0, read / carry.prefixes.num_rows))
 
     def mark(self, outcome: Outcome) -> Outcome:
-        """Return the outcome of the run, which says what was closed, and why."""
+        """Return the run's outcome with the closed examples and the reason."""
         if self.closed is None:
             return outcome
         return outcome._replace(
@@ -121,7 +122,7 @@ class Closing:
 
 
 def way_out(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
-    """Return the most tokens that a running prefix needs on a shortest way to its end."""
+    """Return the most tokens that a running prefix needs for a shortest completion."""
     particles = carry.particles
     states = carry.prefixes.state.walk.states[particles.row]
     needed = batch.automata.steps_to_accept[states.clamp(min=0)].long()
@@ -129,7 +130,7 @@ def way_out(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
 
 
 def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> AutomatonPosition:
-    """Return where the prefixes are, whatever the proposal's state is."""
+    """Return the positions of the prefixes for any proposal state."""
     walk = prefixes.state.walk
     if isinstance(walk, AutomatonPosition):
         return walk
@@ -144,7 +145,7 @@ def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> Au
 
 
 def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Turn:
-    """Return a step that takes no token, after which all that is allowed is open."""
+    """Return a step without tokens, after which everything allowed is open."""
     no, zero = torch.zeros_like(particles.running), torch.zeros_like(particles.row)
     none = zero.new_zeros(B)
     extension = Extension(

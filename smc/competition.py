@@ -1,23 +1,24 @@
-"""Scores say which prefixes the discrete particle filter keeps: s = w g for every candidate.
+"""Candidate scores of the discrete particle filter: s = w g.
 
-docs/design.md, section 6, says what the scores are for. A candidate is a prefix of weight W and a
-next token v; w = W p_lm(v), and g is what a proposal expects of v: 1 for GCD, the chance of
-completion for P-GCD. Scores are kept as guides are: one number for each class of tokens, and one
+docs/design.md, section 6, explains the scores. A candidate is a prefix of weight W with a next
+token v; w = W p_lm(v), and g is the proposal's expectation of v: 1 for GCD, the probability of
+completion for P-GCD. Scores are stored like guides: one number for each class of tokens, and one
 for each of a few tokens.
 
-**Defence** is mixed in over all candidates of an example together, as prefixes compete with each
-other. With G = sum of w g and M = sum of w over these candidates,
+**The defensive mixture** is computed over all candidates of an example together, because prefixes
+compete with each other. With G = sum of w g and M = sum of w over these candidates,
 
-    s = (1 - eps) w g / G + eps w / M,           s = w where G = 0,
+    s = (1 - eps) w g / G + eps w / M,           s = w if G = 0,
 
-so that a share eps of the places goes by weight alone, whatever the lookahead thinks.
+so that a share eps of the slots is assigned by weight alone, regardless of the lookahead.
 
-**Complete answers** compete, if they are to take places, by their weights times sum s / sum w of
-the example. (With g = 1 for answers, a lookahead that holds an end to be improbable would leave no
-place to any prefix once there are N answers.)
+**Complete answers** that count toward the N slots compete by their weights times sum s / sum w of
+the example. (With g = 1 for answers, a lookahead that considers the end improbable would leave no
+slot to any prefix once there are N answers.)
 
-Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
-them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.top_k_and_class_mass`).
+Cost: O(R C) for R prefixes and C classes. The masses of classes, unless the proposal has computed
+them already, take one pass over R x V numbers
+(`smc.vocabulary.class_mass.top_k_and_class_mass`).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from smc.vocabulary.class_mass import MaskGuide, top_k_and_class_mass
 from smc.vocabulary.factors import Factors, Guide, by_class_alone
 
 LEAST_DEFENCE = 1e-3
-"""The least share of w in the scores of an example where some candidate has g = 0."""
+"""Minimum share of w in the scores of an example where some candidate has g = 0."""
 
 
 class Successors(NamedTuple):
-    """Which classes of tokens complete the text, from each of R prefixes.
+    """The token classes that complete the text, for each of R prefixes.
 
     Attributes:
-        classes: of tokens, in each of B automata.
+        classes: token classes of each of B automata.
         automaton_of_row: the automaton of each prefix.
         ends: whether a token of each class completes the text.
     """
@@ -51,7 +52,7 @@ class Successors(NamedTuple):
     ends: Bool[Tensor, "R C"]
 
     def of_tokens(self) -> Successors:
-        """Return the same for every token, as if each were a class of its own."""
+        """Return the same outcomes for every token, each as its own class."""
         alone = TokenClasses.singletons(self.classes.of.shape[1], self.automaton_of_row.device)
         class_of = self.classes.of[self.automaton_of_row].long()
         return Successors(
@@ -64,7 +65,7 @@ class Masses(NamedTuple):
 
     Attributes:
         by_class: of each class without the tokens that have their own factor; -inf if not alive.
-        by_token: of those tokens; equal ones are counted once.
+        by_token: of those tokens; duplicates are counted once.
     """
 
     by_class: Float64[Tensor, "R C"]
@@ -73,15 +74,15 @@ class Masses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CandidateGuide:
-    """What a proposal expects of the next token, for R prefixes.
+    """A proposal's g for candidates, for R prefixes.
 
     Attributes:
         factors: log g; -inf where it is zero.
         alive: the classes whose tokens are candidates; g may be zero there.
-        successors: where the same classes lead.
-        masses: probabilities under the language model, where they are known.
-        defence: the share eps; None where g is positive on every candidate and nothing is mixed in.
-        fallback: prefixes at which g is zero for all candidates; None for none.
+        successors: outcomes of the same classes.
+        masses: probabilities under the language model, if computed already.
+        defence: the share eps; None if g is positive on every candidate and nothing is mixed in.
+        fallback: prefixes where g is zero for all candidates; None for none.
         is_indicator: whether g is zero or one everywhere, so that s = w.
     """
 
@@ -95,12 +96,12 @@ class CandidateGuide:
 
 
 class SelectionScores(NamedTuple):
-    """The scores of the candidates that go on; those that end do not compete.
+    """The scores of the unfinished candidates; finished candidates don't compete.
 
     Attributes:
-        factors: log s(v) - log p(v) of each class or token, -inf for what does not compete.
-        log_unit: log of (sum of s) / (sum of w) of each example, by which the weights of complete
-            answers become scores.
+        factors: log s(v) - log p(v) of each class or token; -inf for tokens that don't compete.
+        log_unit: log of (sum of s) / (sum of w) of each example, which converts the weights of
+            complete answers into scores.
     """
 
     factors: Factors
@@ -108,12 +109,12 @@ class SelectionScores(NamedTuple):
 
 
 def candidates_of(guide: Guide, successors: Successors) -> CandidateGuide:
-    """Return the candidates whose g is that of a guide; what it never draws is no candidate."""
+    """Return the candidates whose g is that of a guide; tokens with g = 0 are not candidates."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         successors = successors.of_tokens()
         factors = by_class_alone(guide.log_g, successors.classes, successors.automaton_of_row)
-    # log g = +inf is turned into NaN, so that the NaN check catches it.
+    # log g = +inf becomes NaN, so that the NaN check catches it.
     factors = factors._replace(
         by_class=factors.by_class.masked_fill(factors.by_class == torch.inf, torch.nan),
         by_token=factors.by_token.masked_fill(factors.by_token == torch.inf, torch.nan),
@@ -121,7 +122,7 @@ def candidates_of(guide: Guide, successors: Successors) -> CandidateGuide:
     alive = ~factors.by_class.isneginf()
     if factors.tokens.shape[1]:
         klass = own_classes(factors)
-        # A class is alive, too, where only tokens with their own g are.
+        # A class is also alive if only tokens with their own g are.
         own = alive.new_zeros(alive.shape, dtype=torch.int8)
         own.scatter_reduce_(1, klass, (~factors.by_token.isneginf()).to(torch.int8), "amax")
         alive = alive | own.bool()
@@ -141,13 +142,13 @@ def selection_scores(
     example: Int64[Tensor, "R"],
     num_examples: int,
 ) -> SelectionScores:
-    """Return the scores of all candidates that go on.
+    """Return the scores of all unfinished candidates.
 
     Args:
-        candidates: of the R prefixes.
+        candidates: the candidates of the R prefixes.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix.
-        example: which example each belongs to.
+        example: the example of each prefix.
         num_examples: B.
     """
     factors, ends = candidates.factors, candidates.successors.ends
@@ -181,7 +182,7 @@ def selection_scores(
 
 
 class _Pair(NamedTuple):
-    """Something for each class, and for each token that is looked at by itself."""
+    """A value for each class, and for each token with its own factor."""
 
     by_class: Shaped[Tensor, "R C"]
     by_token: Shaped[Tensor, "R K"]
@@ -199,14 +200,14 @@ def _defended(
     count: int,
     defence: float,
 ) -> _Pair:
-    """Mix the defence into g."""
+    """Apply the defensive mixture to g."""
     total = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True))).sums(example, count)
     plain = log_w.sums(example, count)
     fallback = total.isneginf() & ~plain.isneginf()
     without = [(g.isneginf() & ~w.isneginf()).any(dim=1) for g, w in zip(log_g, log_w, strict=True)]
     holes = torch.zeros_like(total).index_add(0, example, (without[0] | without[1]).double()) > 0
     eps = torch.full_like(total, defence).masked_fill(holes, max(defence, LEAST_DEFENCE))
-    # Where nothing competes, any finite number will do.
+    # If nothing competes, any finite number works.
     total, plain = (torch.where(x.isneginf(), 0.0, x) for x in (total, plain))
     by_g, by_w = torch.log1p(-eps) - total, eps.log() - plain
 
@@ -221,7 +222,7 @@ def _defended(
 
 
 def _masses(candidates: CandidateGuide, log_p: Float[Tensor, "R V"]) -> Masses:
-    """Sum the probabilities of the classes, for proposals that have not computed them."""
+    """Sum the probabilities of the classes, for proposals that haven't computed them."""
     factors = candidates.factors
     classes = factors.classes
     if classes.are_tokens and not factors.tokens.shape[1]:
@@ -241,7 +242,7 @@ def own_classes(factors: Factors) -> Int64[Tensor, "R K"]:
 def sums_by(
     log_values: Float64[Tensor, "M"], group: Int64[Tensor, "M"], count: int
 ) -> Float64[Tensor, "G"]:
-    """Return the log of the sum of exp(log_values) over each group; -inf for an empty one."""
+    """Return the log of the sum of exp(log_values) over each group; -inf for an empty group."""
     top = log_values.new_full((count,), -torch.inf)
     top = top.scatter_reduce(0, group, log_values, "amax")
     finite = torch.where(top.isneginf(), 0.0, top)

@@ -1,16 +1,17 @@
 """The exact posterior over all answers of a finite language, or intervals for each of them.
 
-`smc.distribution` reads the tree of token sequences that obey the constraint, instead of drawing
-from it (`smc.enumerating`). Each answer's probability is summed over its spellings, that is over
-the ways to cut it into tokens. With p(a) of the token sequences a found, and open mass O,
+`smc.distribution` computes the tree of token sequences that obey the constraint, instead of
+sampling from it (`smc.enumerating`). Each answer's probability is summed over its spellings, that
+is over its tokenizations. With p(a) of the found token sequences a, and open mass O,
 
-    P(y) = sum of p(a) with text(a) = y  /  sum of p(a)                       exact once O = 0
+    P(y) = sum of p(a) with text(a) = y  /  sum of p(a)                       exact if O = 0
 
 and otherwise within the intervals of `smc.Bounds`.
 
-**Spellings explode.** A label of two words has hundreds to hundreds of thousands of prefixes in a
-vocabulary of 150 000 tokens, most of them with next to no probability. So `certify` ends reading
-once the answers found have a stated share of the evidence, and `max_prefixes` in any case.
+**Many spellings.** A label of two words has hundreds to hundreds of thousands of prefixes in a
+vocabulary of 150 000 tokens, most of them with negligible probability. So `certify` ends the
+computation once the found answers have a given share of the evidence, and `max_prefixes` limits it
+in any case.
 """
 
 from __future__ import annotations
@@ -28,21 +29,18 @@ from gcd.tokens.extent import count_prefixes, longest_answer
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.checks import check_example, check_lifted, check_list, check_model
-from smc.enumerating import Tree, read_trees
+from smc.enumerating import NARROW, Tree, read_trees
 from smc.models.protocol import LanguageModel, Prompt, of_example
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc.revisiting import TreeReader
 from smc.settings import check_temperature, real, whole
 
 PREFIXES = 1000
-"""Prefixes that are read of each prompt's tree unless another number is given."""
-NARROW = 32
-"""Branches of a tree read in a pass where not all can be read, so that the best come first."""
-
+"""Default limit on the number of prefixes computed for each prompt."""
 BATCH = 32
-"""Prompts that are read together."""
+"""Number of prompts computed together."""
 MOST_STATES = 2000
-"""States of a constraint whose canonical spellings are looked for to be read first."""
+"""Maximum number of states of a constraint for computing its canonical spellings first."""
 
 Constraint = TokenAutomaton | Automaton
 
@@ -69,42 +67,43 @@ def distribution(
 ) -> list[Posterior]:
     """Compute the posterior over the answers of a finite language, p_lm(x | x in C, |x| <= budget).
 
-    If the language has at most `max_prefixes` prefixes, all of them are read and the posterior is
-    the target itself (`Posterior.enumerated`). Otherwise the most probable branches are read first,
-    after those of the tokenizer's own spellings if these are few;
-    `Posterior.probabilities` are then relative to the answers found, and `Posterior.intervals`
-    contain the true ones. No random numbers are used.
+    If the language has at most `max_prefixes` prefixes, all of them are computed and the posterior
+    is the target itself (`Posterior.enumerated`). Otherwise the most probable branches are computed
+    first, after the tokenizer's own spellings if there are few. `Posterior.probabilities` are then
+    relative to the found answers, and `Posterior.intervals` contain the true ones. No random
+    numbers are used.
 
     Args:
         lm: the language model.
-        prompts: text, or token ids taken as they are.
-        constraint: C, one for all prompts or one for each: a language, which is lifted to the
-            model's vocabulary, or one that was lifted before.
-        budget: most tokens of an answer, EOS included, for all prompts or one for each. None: those
-            of the longest answer, which a finite language has in its longest spelling.
-        spellings: "all" counts every way to cut a text into tokens. "canonical" counts the
-            tokenizer's own alone, as `gcd.lift(..., literals="canonical")` does; the target is then
-            the model's distribution over these.
+        prompts: text, or token ids, used as given.
+        constraint: C, one for all prompts or one per prompt: a language, which is lifted to the
+            model's vocabulary, or one that is already lifted.
+        budget: maximum number of tokens of an answer, including EOS, for all prompts or one per
+            prompt. Defaults to the length of the longest answer in its longest spelling, which
+            exists for a finite language.
+        spellings: "all" counts every tokenization of a text. "canonical" counts only the
+            tokenizer's own, like `gcd.lift(..., literals="canonical")`; the target is then the
+            model's distribution over these.
         temperature: part of p_lm, as in `smc.sample`.
-        max_prefixes: most prefixes that are read for each prompt.
-        certify: the share of the evidence after which reading ends, `Posterior.certified`; 1 goes
-            on until everything was read.
-        max_rows: most prefixes in one forward pass.
+        max_prefixes: maximum number of prefixes to compute for each prompt.
+        certify: the share of the evidence (`Posterior.certified`) after which the computation ends;
+            1 continues until all prefixes are computed.
+        max_rows: maximum number of prefixes in one forward pass.
 
     Returns:
-        One posterior per prompt, in order. `log_evidence` is the log of the probability that the
-        model gives any of the answers found: of all answers if `enumerated`, otherwise a lower
-        bound, with `bounds` on both sides. A low one says that the model would rather answer
-        something else. The posterior is dead if no answer was found.
+        One posterior per prompt, in order. `log_evidence` is the log-probability that the model
+        gives any of the found answers. If `enumerated`, these are all answers; otherwise it is a
+        lower bound, and `bounds` has both sides. A low value means that the model prefers other
+        answers. The posterior is dead if no answer was found.
 
     Raises:
-        ConstraintError: the language is infinite and no budget is given; or the constraint was
+        ConstraintError: the language is infinite and no budget is given, or the constraint was
             lifted to another vocabulary than the model's.
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
-        OverlongBudgetError: a budget allows longer texts than the constraint is known for.
-        PromptTooLongError: a prompt leaves too little of the model's context.
-        ValueError: any other argument that makes no sense; the message says which.
-        FloatingPointError: the model's log-probabilities are not numbers.
+        OverlongBudgetError: a budget exceeds the lengths that the constraint covers.
+        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        ValueError: another argument is invalid; the message names it.
+        FloatingPointError: the model's log-probabilities are NaN or +inf.
     """
     check_model(lm)
     check_list(prompts)
@@ -118,7 +117,7 @@ def distribution(
     budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
     for what, size in (("constraints", len(constraints)), ("budgets", len(budgets))):
         if size != count:
-            raise ValueError(f"expected {count} {what}, one for each prompt; got {size}")
+            raise ValueError(f"expected {count} {what}, one per prompt, got {size}")
     lifted: dict[int, TokenAutomaton] = {}
     longest: dict[int, int | None] = {}
     tasks = []
@@ -149,14 +148,14 @@ def read_distributions(
     certify: float | int,
     max_rows: int,
 ) -> list[Posterior]:
-    """Compute the posteriors of examples that were checked; equal ones are read once."""
+    """Compute the posteriors of validated examples; equal ones are computed once."""
     temperature = check_temperature(real("temperature", temperature))
     share = real("certify", certify)
     if not 0 < share <= 1:
-        raise ValueError(f"expected certify in (0, 1], got {certify}; 1 reads everything")
+        raise ValueError(f"expected certify in (0, 1], got {certify}; use 1 for all spellings")
     for what, value in (("max_prefixes", max_prefixes), ("max_rows", max_rows)):
         if whole(what, value) < 1:
-            raise ValueError(f"expected {what} of at least 1, got {value}")
+            raise ValueError(f"expected {what} to be at least 1, got {value}")
     different = list({(t.prompt, id(t.automaton), t.budget): t for t in tasks}.values())
     different.sort(key=lambda task: len(task.prompt))  # prompts of one batch are padded
     found: dict[tuple[tuple[int, ...], int, int], Posterior] = {}
@@ -179,7 +178,7 @@ def _read(
     certify: float,
     max_rows: int,
 ) -> list[Posterior]:
-    """Read the trees of one batch."""
+    """Compute the trees of one batch."""
     started = time.perf_counter()
     reader = TreeReader(lm, [task.prompt for task in tasks], temperature)
     start_seconds = time.perf_counter() - started
@@ -212,7 +211,7 @@ def _read(
 
 
 def _canonical(task: Task, most: int) -> TokenAutomaton | None:
-    """Return the automaton of canonical spellings, where it is small and has a few prefixes."""
+    """Return the automaton of canonical spellings if it is small and has few prefixes."""
     given = task.automaton
     if given.vocabulary.segmentation is None or given.num_states > MOST_STATES:
         return None
@@ -224,7 +223,7 @@ def _canonical(task: Task, most: int) -> TokenAutomaton | None:
 
 
 def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
-    """Make a posterior of the answers found; each weighs what the model gives it."""
+    """Build a posterior of the found answers, weighted by their probabilities under the model."""
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
     samples = [
@@ -243,13 +242,14 @@ def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
         enumerated=tree.is_whole,
         diagnostics=diagnostics,
         log_mass=tree.log_mass,
+        algorithm="enumeration",
     )
 
 
 def _lifted(
     lm: LanguageModel, given: Constraint, spellings: str, name: int | None
 ) -> TokenAutomaton:
-    """Bring a constraint to the model's tokens, in the spellings wanted."""
+    """Lift a constraint to the model's tokens, in the requested spellings."""
     if isinstance(given, Automaton):
         return lift(given, lm.vocabulary, literals=spellings)
     check_lifted(given, name)
@@ -258,7 +258,8 @@ def _lifted(
     table = canonical(given)
     if table is None:
         raise EmptyLanguageError(
-            f"the tokenizer itself can write no answer{of_example(name)}; give spellings='all'"
+            f"expected an answer that the tokenizer can spell{of_example(name)}, got none; set "
+            "spellings='all'"
         )
     return TokenAutomaton(
         given.vocabulary, *table, max_bytes=given.max_bytes, caveats=given.caveats
@@ -266,11 +267,11 @@ def _lifted(
 
 
 def _finite(longest: int | None, name: int | None) -> int:
-    """Return the tokens of the longest answer."""
+    """Return the number of tokens of the longest answer."""
     if longest is None:
         raise ConstraintError(
-            f"expected a finite language, but the constraint{of_example(name)} has a cycle, so its "
-            "answers have no longest one; give budget=, the most tokens of an answer, which leaves "
-            "finitely many, and max_prefixes= to bound what is read of them"
+            f"expected a finite language, but the constraint{of_example(name)} has a cycle, so it "
+            "has no longest answer; pass budget=, which limits the length of an answer, and "
+            "max_prefixes= to limit the computation"
         )
     return longest

@@ -1,12 +1,13 @@
-"""A drafter guesses which token comes next, so that the language model can read it in advance.
+"""Drafters: guesses of the next token, so that the language model can compute it in advance.
 
-Whether a guess was right is for the sampler to find out (`smc.read_ahead`): a guess changes no
-answer and no weight, only how many forward passes they take.
+The sampler checks the guesses (`smc.read_ahead`): a guess never changes an answer or a weight, only
+the number of forward passes.
 
-`PromptLookup` copies: what has been written in an answer is looked up in the prompt and in the
-answer so far, and goes on as it went on there. Values of tool calls and words of a question come
-from the prompt. It compares bytes and not tokens, as the same word is other tokens behind a space
-than behind a quotation mark (speculative decoding by prompt look-up, Saxena 2023, compares tokens).
+`PromptLookup` copies: it looks up the end of the answer in the prompt and in the answer so far, and
+guesses the text that followed there. Values of tool calls and words of a question often come from
+the prompt. It compares bytes instead of tokens, because the same word has different tokens after a
+space and after a quotation mark (speculative decoding by prompt lookup, Saxena 2023, compares
+tokens).
 """
 
 from __future__ import annotations
@@ -20,41 +21,41 @@ from typing import Protocol, runtime_checkable
 from gcd.tokens.vocabulary import Vocabulary
 
 MOST_PLACES = 64
-"""Most earlier places of the end of a text that are looked at; there may be thousands."""
+"""Maximum number of earlier occurrences of a text's end to check; there may be thousands."""
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Guesses the next token of texts."""
+    """A predictor of the next token of texts."""
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> Sequence[Sequence[int]]:
-        """Return guesses of the next token of each text, the likeliest first.
+        """Return guesses of the next token of each text, the most probable first.
 
         Args:
             texts: prompt and answer so far, as bytes.
-            vocabulary: of the language model.
+            vocabulary: vocabulary of the language model.
 
         Returns:
-            Token ids for each text; none where nothing can be guessed. The first one that the
-            constraint allows within the budget is taken.
+            Token ids for each text; none if there is no guess. The sampler uses the first token
+            that the constraint allows within the budget.
         """
         ...
 
 
 @dataclass(frozen=True)
 class PromptLookup:
-    """Copies from where the end of a text occurred before.
+    """A drafter that copies the text after an earlier occurrence of a text's end.
 
     Args:
-        longest: bytes at the end of a text that are looked up, at most.
-        shortest: fewest bytes that must have occurred before.
+        longest: maximum number of bytes at the end of a text to look up.
+        shortest: minimum number of bytes that must have occurred before.
     """
 
     longest: int = 24
     shortest: int = 3
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
-        """Return tokens with which the text went on where its end occurred before."""
+        """Return tokens that followed an earlier occurrence of each text's end."""
         by_bytes, longest_token = _ids_by_bytes(vocabulary)
         found = []
         for text in texts:
@@ -65,10 +66,10 @@ class PromptLookup:
         return found
 
     def copied_from(self, text: bytes) -> int | None:
-        """Find what follows the longest end of a text that occurred before; None for no such end.
+        """Find the text after the longest end that occurred before; None if there is none.
 
-        Of several places the last one is taken. If this end of the text begins a word, the last
-        place where it begins a word as well is preferred. At most `MOST_PLACES` are looked at.
+        The last of several occurrences is used. If this end of the text begins a word, the last
+        occurrence that also begins a word is preferred, among at most `MOST_PLACES`.
         """
         size, place = 0, -1
         while size < min(self.longest, len(text) - 1):
@@ -91,7 +92,7 @@ class PromptLookup:
 
 
 def _begins_word(text: bytes, place: int) -> bool:
-    """Tell whether no letter and no digit stands before this place."""
+    """Return whether neither a letter nor a digit precedes this position."""
     return place == 0 or not (text[place - 1 : place].isalnum() or text[place - 1] > 127)
 
 

@@ -1,18 +1,18 @@
-"""Every random choice of the sampler passes through one function, `Draw`.
+"""Random numbers of the sampler, all of which come from one function, `Draw`.
 
-Randomness here is a *function*, not a stream: the uniform number behind a choice depends on
-(seed, example, particle, step, purpose) and on nothing else.  So it does not matter in which order,
-in which batch, or on which device choices are made: a batch gives what each example alone gives,
-and an interrupted run goes on as if it had never stopped.  Generators of this kind are called
-counter based (Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).
-Ours absorbs the five integers one after the other, each followed by the 64-bit finaliser of
-splitmix64 (Steele, Lea & Flood, 2014), in wrapping int64 arithmetic that CPU and GPU share bit for
-bit.  Cost: some 40 integer operations per number.
+Randomness here is a *function*, not a stream: the uniform number behind a choice depends only on
+(seed, example, particle, step, purpose).  So the order, the batch and the device of the choices
+don't matter: a batch gives the same results as each example alone, and an interrupted run continues
+as if it had never stopped.  Generators of this kind are called counter-based (Salmon, Moraes, Dror
+& Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).  This one absorbs the five integers
+one after the other, each followed by the 64-bit finalizer of splitmix64 (Steele, Lea & Flood,
+2014), in wrapping int64 arithmetic that CPU and GPU share bit for bit.  Cost: about 40 integer
+operations per number.
 
-Besides the keys, `Draw` is offered the *breaks* of each choice: the points of (0, 1) at which the
-outcome changes.  The generator never asks for them.  A test's replacement does: from the breaks it
-knows that a draw has, say, three outcomes of probabilities 0.2, 0.5 and 0.3, and walks through all
-of them (`smc.testing.walk`), tokens and resampling alike.
+Besides the keys, `Draw` gets the *breaks* of each choice: the points in (0, 1) where the outcome
+changes.  The generator ignores them.  Tests replace the generator by a function that uses them:
+from the breaks it knows that a draw has, say, three outcomes of probabilities 0.2, 0.5 and 0.3, and
+enumerates all of them (`smc.testing.walk`), for tokens and resampling alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 
 
 class Purpose(IntEnum):
-    """What a random number is for; numbers for different purposes are independent."""
+    """The purpose of a random number; numbers for different purposes are independent."""
 
     TOKEN = 1
     ANCESTOR = 2
@@ -37,13 +37,13 @@ class Purpose(IntEnum):
 
 
 class Keys(NamedTuple):
-    """The names of random numbers, an array of them of any shape.
+    """The keys of random numbers, as arrays of any shape.
 
     Attributes:
-        example: identity of the example (not its place in the batch).
+        example: identity of the example (not its index in the batch).
         particle: number of the particle within its example.
         step: number of the step, from 0; a tensor broadcasts with `example`, on its device.
-        purpose: what all these numbers are for.
+        purpose: purpose of all these numbers.
     """
 
     example: Int64[Tensor, "*M"]
@@ -53,8 +53,8 @@ class Keys(NamedTuple):
 
 
 Breaks = Callable[[], Tensor]
-"""On demand, Float64["*M K"]: per choice, the points at which its outcome changes, in any order;
-repeated points and points outside (0, 1) mean nothing."""
+"""Returns Float64["*M K"] on demand: for each choice, the points where its outcome changes, in any
+order; repeated points and points outside (0, 1) are ignored."""
 
 
 @runtime_checkable
@@ -62,23 +62,23 @@ class Draw(Protocol):
     """Uniform numbers in the open interval (0, 1), one per key; equal keys give equal numbers."""
 
     def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
-        """The numbers named by `keys`, for choices whose outcomes change at `breaks`."""
+        """Return the numbers of `keys`, for choices whose outcomes change at `breaks`."""
         ...
 
 
 class CounterDraw:
-    """The generator: uniform numbers with 52 random bits, a pure function of seed and keys."""
+    """The default generator: 52-bit uniform numbers, a pure function of seed and keys."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
     def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
-        """Uniform numbers; see `Draw`."""
+        """Return uniform numbers; see `Draw`."""
         del breaks
         return uniform(self.seed, keys)
 
 
-# The finaliser's two multipliers and the golden-ratio increment, as signed 64-bit integers.
+# The finalizer's two multipliers and the golden-ratio increment, as signed 64-bit integers.
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -100,7 +100,7 @@ def _signed(seed: int) -> int:
 
 
 def _shift_right(x: Int64[Tensor, "*M"], by: int) -> Int64[Tensor, "*M"]:
-    """Shift logically; torch's own shift of int64 copies the sign downwards."""
+    """Shift logically; torch's shift of int64 is arithmetic."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -112,12 +112,12 @@ def _mix(x: Int64[Tensor, "*M"]) -> Int64[Tensor, "*M"]:
 
 
 class Categorical(NamedTuple):
-    """R categorical distributions over V outcomes, ready to be drawn from many times.
+    """R categorical distributions over V outcomes, prepared for repeated draws.
 
     Attributes:
-        weight: exp(log_p - max log_p), so that the most probable outcome weighs one: a lone
-            outcome of log-probability -500 is as drawable as any other.
-        cumulative: running sums of `weight`.
+        weight: exp(log_p - max log_p), so that the most probable outcome has weight one, and a
+            single outcome of log-probability -500 can be drawn like any other.
+        cumulative: cumulative sums of `weight`.
         likeliest: an outcome of weight one.
     """
 
@@ -126,17 +126,17 @@ class Categorical(NamedTuple):
     likeliest: Int64[Tensor, "R"]
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return where, in (0, 1), the outcome drawn from each of these rows changes."""
+        """Return the points in (0, 1) where the drawn outcome of each of these rows changes."""
         cumulative = self.cumulative[rows]
         return cumulative / cumulative[:, -1:]
 
     def at(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Invert the distribution function of each row at u, by bisection: O(M log V).
+        """Invert the distribution function of each row at u by bisection: O(M log V).
 
-        That is the first outcome whose cumulative weight exceeds u times the total.  Should
-        rounding leave none (u near one), or leave one of weight zero (a parallel prefix sum need
-        not be monotone), the likeliest outcome stands in.  So an outcome of probability zero is
-        never returned, whatever rounding does.
+        The result is the first outcome whose cumulative weight exceeds u times the total.  If
+        rounding leaves no such outcome (u near one) or one of weight zero (a parallel prefix sum
+        isn't necessarily monotone), the most probable outcome is returned instead.  So an outcome
+        of probability zero is never returned, regardless of rounding.
         """
         V = self.weight.shape[1]
         below = bisect(self.cumulative, rows, u * self.cumulative[rows, -1])
@@ -148,7 +148,7 @@ class Categorical(NamedTuple):
 def bisect(
     cumulative: Float64[Tensor, "R V"], rows: Int64[Tensor, "M"], point: Float64[Tensor, "M"]
 ) -> Int64[Tensor, "M"]:
-    """Count how many running sums of each of these rows are not beyond the point: O(M log V)."""
+    """Count the cumulative sums of each of these rows that don't exceed the point: O(M log V)."""
     V = cumulative.shape[1]
     below = torch.zeros_like(rows)
     for bit in reversed(range(V.bit_length())):
@@ -162,8 +162,8 @@ def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:
     """Return the distributions proportional to exp(log_p).
 
     Args:
-        log_p: unnormalised log-probabilities, -inf for what must never be drawn.  A row with
-            nothing possible is allowed as long as nobody draws from it.
+        log_p: unnormalized log-probabilities, -inf for outcomes that must never be drawn.  A row
+            without any possible outcome is allowed as long as it isn't drawn from.
     """
     top, likeliest = log_p.max(dim=1, keepdim=True)
     weight = (log_p - torch.where(top.isneginf(), 0.0, top)).exp()

@@ -1,8 +1,8 @@
-"""The eager reader has one row for each distinct prefix, and reads no prefix twice.
+"""The eager reader: one row per distinct prefix, each computed once.
 
-One forward pass reads the drawn token, the forced tokens after it (`smc.proposals.forced`), and
-draft tokens (`smc.read_ahead`). A prefix that lands on its draft is not read again. Rows whose
-prefixes are over leave.
+One forward pass computes the drawn token, the forced tokens after it (`smc.proposals.forced`), and
+draft tokens (`smc.read_ahead`). A prefix that matches its draft needs no further pass. Rows of
+ended prefixes are removed.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from smc.read_ahead import Drafts, ReadAhead
 from smc.vocabulary.passes import VocabularyPass
 
 MOST_READ = 1 << 26
-"""Most log-probabilities that one forward pass returns, unless one column alone has more.
+"""Maximum number of log-probabilities returned by one forward pass, unless one column has more.
 
-Drafts may hold this much again until the next pass.
+Drafts may hold the same number until the next pass.
 """
 
 
 class _Cached(NamedTuple):
-    """What the model's cache has of each of R prefixes.
+    """The state of the model's cache for each of R prefixes.
 
     Attributes:
         row: the model's row.
-        length: answer tokens in the cache, drafts excluded.
-        drafts: the drafts in the cache after them.
+        length: number of answer tokens in the cache, without drafts.
+        drafts: the draft tokens in the cache after them.
     """
 
     row: Int64[Tensor, "R"]
@@ -58,11 +58,11 @@ class _LogProbs(NamedTuple):
     """The language model's log-probabilities of D prefixes, at the sampling temperature.
 
     Attributes:
-        of_tokens: log p of the forced tokens: all but the drawn one (at the start nothing was
-            drawn: all).
-        after: of the token behind each.
-        num_drafted: tokens of drafts that this pass has read.
-        num_used: tokens of these prefixes that an earlier pass had read in drafts.
+        of_tokens: log p of the forced tokens: all but the drawn one (all at the start, where
+            nothing was drawn).
+        after: log p of the token after each prefix.
+        num_drafted: number of draft tokens that this pass has computed.
+        num_used: number of tokens that an earlier pass had computed as drafts.
     """
 
     of_tokens: Float64[Tensor, "D"]
@@ -77,8 +77,8 @@ class EagerReader(Reader[State]):
     Args:
         lm: the language model.
         proposal, batch, vocabulary_pass, temperature, top_p: as for `Reader`.
-        forced_runs: whether tokens that are forced are taken together, in one step.
-        ahead: guesses what follows; None to read nothing in advance.
+        forced_runs: whether all tokens of a forced run are appended in one step.
+        ahead: creates drafts; None to disable reading ahead.
     """
 
     is_static = False
@@ -103,21 +103,21 @@ class EagerReader(Reader[State]):
         self._cached: _Cached
         self._along: Along
         self._column = 0
-        self._texts: list[bytes] = []  # prompt and answer of each prefix, where `ahead` wants them
+        self._texts: list[bytes] = []  # prompt and answer of each prefix, if `ahead` needs them
 
     def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
         """Return the indices where the mask is true."""
         return mask.nonzero().squeeze(1)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Refuse NaN; the model's own has been refused when it was read."""
+        """Raise an error for NaN of the proposal; that of the model was detected earlier."""
         refuse_nan(found, repr(self.proposal))
         return found
 
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
-        """Read each prompt once; see `Reader`."""
+        """Compute each prompt once; see `Reader`."""
         state = self.proposal.start(self.batch)  # before prefill: `start` may raise
         self._rows, log_p = self.lm.prefill(prompts)
         self.check(log_p, len(prompts))
@@ -139,7 +139,7 @@ class EagerReader(Reader[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend distinct prefixes, each once; see `Reader`."""
         some, width = self.indices(running), prefixes.log_p.shape[1] + 1
-        # One number for each row and token; one is added, as -1 stands for no token.
+        # One number per row and token; one is added, because -1 means no token.
         child, child_of = torch.unique(row[some] * width + token[some] + 1, return_inverse=True)
         parent, chosen = child // width, (child % width - 1).unsqueeze(1)
         state = self.proposal.advance(self.proposal.take(prefixes.state, parent), chosen)
@@ -153,7 +153,7 @@ class EagerReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> Bool[Tensor, "B"] | None:
-        """Return the examples whose tokens all begin drafts, or end answers; see `Reader`."""
+        """Return the examples whose tokens all match drafts or end answers; see `Reader`."""
         drafts, automata, B = self._cached.drafts, self.batch.automata, len(self.batch.budgets)
         if not drafts.tokens.shape[1]:
             return None
@@ -175,22 +175,22 @@ class EagerReader(Reader[State]):
         chosen: Int64[Tensor, "M 1"] | None,
         before: Float[Tensor, "R V"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Go through what is forced after each prefix, and read what is not read yet.
+        """Append forced runs to each prefix, and compute the tokens that are not computed yet.
 
         Args:
-            example: of each prefix.
-            state: the proposal's, of each.
-            parent: the prefix that was read, of which each is a continuation.
-            chosen: the last token of each, which is not read yet, -1 for none; None at the start,
-                where nothing was chosen.
-            before: log-probabilities of the next token after each prefix that was read.
+            example: example of each prefix.
+            state: the proposal's state of each.
+            parent: the computed prefix that each one extends.
+            chosen: the last token of each, which is not computed yet, -1 for none; None at the
+                start, where nothing was chosen.
+            before: log-probabilities of the next token after each computed prefix.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
         walk, tokens = followed.state.walk, followed.tokens
         if chosen is not None:
             tokens = torch.cat([chosen, tokens], dim=1)
-        # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
-        # What ends a text needs no reading, only what comes before it.
+        # An automaton that ends without EOS may accept the empty answer, with nothing to draw.
+        # The last token of a complete text doesn't need to be computed.
         running = walk.running
         read = ((tokens >= 0).sum(dim=1) - (~running).long()).clamp(min=0)
         due = self.indices(running | (followed.length > 0))
@@ -243,7 +243,7 @@ class EagerReader(Reader[State]):
         return extension, Prefixes(example[due[kept]], refusing_nan(after), state)
 
     def _extended(self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]) -> list[bytes]:
-        """Return the texts of prefixes; none where nothing is read ahead."""
+        """Return the texts of prefixes; an empty list without reading ahead."""
         if self._ahead is None:
             return []
         pairs = zip(parent.tolist(), tokens.tolist(), strict=True)
@@ -258,7 +258,7 @@ class EagerReader(Reader[State]):
         tokens: Int64[Tensor, "D K"],
         read: Int64[Tensor, "D"],
     ) -> Int64[Tensor, "U A"]:
-        """Guess what follows prefixes that are about to be read; -1 beyond what is guessed."""
+        """Draft continuations of prefixes that are about to be computed; -1 beyond each draft."""
         if self._ahead is None:
             return unread.new_zeros(len(unread), 0)
         written = self._cached.length + (tokens >= 0).sum(dim=1)
@@ -280,18 +280,18 @@ class EagerReader(Reader[State]):
         is_start: bool,
         guess: Callable[[Int64[Tensor, "U"]], Int64[Tensor, "U A"]],
     ) -> _LogProbs:
-        """Look the log-probabilities of prefixes up in drafts, or have the model read them.
+        """Look up the log-probabilities of prefixes in drafts, or compute them.
 
         Args:
-            parent: the prefix that each goes on from.
-            tokens: by which.
-            read: how many of these tokens must have been read.
+            parent: the prefix that each one extends.
+            tokens: the tokens that extend it.
+            read: number of these tokens that must be computed.
             before: log-probabilities of the next token after each parent.
             is_start: True at the start, where the first token is forced too.
-            guess: gives drafts for those prefixes of D that are about to be read.
+            guess: creates drafts for those of the D prefixes that are about to be computed.
         """
         drafts, every = self._cached.drafts, torch.zeros_like(read)
-        self._column = 1 if is_start else 0  # of forced tokens, which the first one read leads to
+        self._column = 1 if is_start else 0  # column of the forced token after the first one read
         total = every.double()
         if is_start and tokens.shape[1]:
             first = tokens[:, 0].clamp(min=0)
@@ -325,7 +325,7 @@ class EagerReader(Reader[State]):
         read: Int64[Tensor, "L"],
         drafts: Drafts,
     ) -> Float64[Tensor, "L"]:
-        """Sum the log-probabilities of all tokens but the first, as drafts have them."""
+        """Sum the log-probabilities of all tokens but the first, as stored in drafts."""
         total = torch.zeros(len(read), dtype=torch.float64, device=read.device)
         follows = torch.nn.functional.pad(tokens, (0, 1), value=-1)
         for t in range(int(read.max())):
@@ -346,17 +346,17 @@ class EagerReader(Reader[State]):
         total: Float64[Tensor, "D"],
         after: Float[Tensor, "D V"] | None,
     ) -> tuple[Float64[Tensor, "D"], Float[Tensor, "D V"], Drafts]:
-        """Have the language model read the first `read` tokens of some prefixes, and guesses.
+        """Compute the first `read` tokens of some prefixes, and drafts after them.
 
         Args:
-            tokens, read, total: of all D prefixes that the cache is to have rows for.
-            unread: those that are read.
-            guesses: what is read behind them; -1 for nothing.
-            after: log-probabilities of the next token after the others; None where there are none.
+            tokens, read, total: of all D prefixes that the cache will have rows for.
+            unread: those to compute.
+            guesses: draft tokens after them; -1 for none.
+            after: log-probabilities of the next token after the others; None if there are none.
 
         Returns:
-            The totals, with the log-probabilities of all tokens but the first; those of the token
-            after the ones that are read; and the drafts read beyond them.
+            The totals, including the log-probabilities of all tokens but the first; the
+            log-probabilities of the token after the computed ones; and the computed drafts.
         """
         cached, (D, K), A = self._cached, tokens.shape, guesses.shape[1]
         self._rows.reorder(cached.row)
@@ -388,7 +388,7 @@ class EagerReader(Reader[State]):
                 total[here] = _plus(total[here], more, inside & (token >= 0))
                 ends = read[here] == t + 1
                 if whole and bool(ends.all()):
-                    after = log_p.contiguous()  # as kernels that are compiled want it
+                    after = log_p.contiguous()  # required by the compiled kernels
                 elif bool(ends.any()):
                     if after is None:
                         after = torch.zeros_like(log_p[:1]).repeat(D, 1)
@@ -410,7 +410,7 @@ def _plus(
 ) -> Float64[Tensor, "M"]:
     """Add a log-probability to each total where it counts.
 
-    Nothing comes after what is impossible, whatever the model says there.
+    A total of -inf stays -inf, even if the model returns NaN after an impossible token.
     """
     more = more.double().masked_fill(~counts | total.isneginf(), 0.0)
     return total + refusing_nan(more.unsqueeze(1)).squeeze(1)

@@ -28,7 +28,7 @@ of the others is kept as one sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +41,8 @@ from smc.revisiting import Run, TreeReader, numbers
 
 Ids = tuple[int, ...]
 
+NARROW = 32
+"""Branches of a tree read in a pass where not all can be read, so that the best come first."""
 MOST_ALIKE = 64
 """Tokens that are looked at to see whether they agree in their bytes; a heuristic alone."""
 
@@ -76,6 +78,9 @@ class Tree:
         eps: machine epsilon of the model's log-probabilities.
         canonical: the same texts in the tokenizer's own spelling, whose branches go first; None for
             no such preference.
+        known: answers that were found before, with log p. They count as found, and what leads to
+            them is read along.
+        log_upper: log of an upper bound on the evidence that is known besides.
 
     Attributes:
         found: log p of the answers found, EOS included.
@@ -91,8 +96,17 @@ class Tree:
         certify: float,
         eps: float,
         canonical: TokenAutomaton | None = None,
+        known: Mapping[Ids, float] | None = None,
+        log_upper: float = 0.0,
     ) -> None:
         self.found: dict[Ids, float] = {}
+        self._known, self._log_upper = dict(known or {}), log_upper
+        # The token behind each prefix of an answer that is known, of the most probable one.
+        self._following = {
+            ids[:t]: ids[t]
+            for ids in sorted(self._known, key=self._known.__getitem__)
+            for t in range(len(ids))
+        }
         self.read = 0
         self.widths: list[int] = []
         self._automaton, self._certify, self._eps = automaton, certify, eps
@@ -126,8 +140,24 @@ class Tree:
         return (
             self._left <= 0
             or not self._log_mass.size
-            or bounds_of(self.log_found, self.log_mass).certified >= self._certify
+            or bounds_of(self.log_lower, self.log_upper).certified >= self._certify
         )
+
+    @property
+    def everything(self) -> dict[Ids, float]:
+        """Log p of the answers found and of those that were known."""
+        return {**self._known, **self.found}
+
+    @property
+    def log_lower(self) -> float:
+        """Log of their probability."""
+        return _log_sum(np.array(list(self.everything.values()))) if self._known else self.log_found
+
+    @property
+    def log_upper(self) -> float:
+        """Log of the least upper bound on the evidence that is known."""
+        # The same p may be rounded otherwise where it was computed in another pass.
+        return max(self.log_lower, min(self._log_upper, self.log_mass))
 
     @property
     def log_found(self) -> float:
@@ -146,6 +176,10 @@ class Tree:
             self.found[()] = 0.0
         else:
             self._branch(self._root, log_p, None)
+
+    def leave(self, most: int) -> None:
+        """Read so many more prefixes at most."""
+        self._left = min(self._left, most)
 
     def take(self, example: int, width: int) -> list[Run]:
         """Choose the open branches to read next, at most `width`, and write them as runs."""
@@ -270,6 +304,9 @@ class Tree:
     def _draft(self, node: _Node) -> int | None:
         """Return the token that is likely to follow; None for an end, or where texts part."""
         automaton, tokens = self._automaton, node.tokens
+        known = self._following.get(node.ids)
+        if known is not None:
+            return None if automaton.step(node.state, known) == automaton.final else known
         if not 0 < tokens.size <= MOST_ALIKE:
             return None
         after = automaton.delta[node.state, automaton.class_of[tokens]]
@@ -285,18 +322,26 @@ class Tree:
 
 
 def read_trees(
-    reader: TreeReader, trees: Sequence[Tree], widths: Sequence[int], max_rows: int
+    reader: TreeReader,
+    trees: Sequence[Tree],
+    widths: Sequence[int],
+    max_rows: int,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    max_tokens: int | None = None,
 ) -> None:
     """Read the tree of each of the reader's prompts until it is done.
 
     Args:
         widths: most branches of each tree that are read in a pass.
         max_rows: most branches of all trees that are read in a pass, at least one of each.
+        stop: asked before each pass whether reading ends in any case.
+        max_tokens: most tokens that are read of each tree; None for no limit but that of prefixes.
     """
     for tree, log_p in zip(trees, reader.first([tree.root for tree in trees]), strict=True):
         tree.start(log_p)
     active = [number for number, tree in enumerate(trees) if not tree.is_done]
-    while active:
+    while active and not stop():
         share = max(1, max_rows // len(active))
         width = {number: min(share, widths[number]) for number in active}
         taken = {number: trees[number].take(number, width[number]) for number in active}
@@ -306,6 +351,8 @@ def read_trees(
         values = iter(reader.read([run for runs in taken.values() for run in runs], keep))
         for number, runs in taken.items():
             trees[number].add([next(values) for _ in runs])
+            if max_tokens is not None:
+                trees[number].leave(max_tokens - reader.tokens[number])
         active = [number for number in active if not trees[number].is_done]
 
 

@@ -1,14 +1,14 @@
-"""Steps are executed eagerly or in static shapes; this module chooses.
+"""Choice between eager execution and static shapes.
 
-    eager     rows are distinct prefixes; those that are over leave; forced tokens are read along
-    static    one row for each particle; nothing waits; on a CUDA device a step is a captured graph
-    auto      static on a CUDA device where it can be and `forced_runs` is off; else eager
+    eager     rows are distinct prefixes; ended rows are removed; forced runs take one forward pass
+    static    one row per particle, no host synchronization; a captured graph on CUDA devices
+    auto      static on a CUDA device if possible and `forced_runs` is off; otherwise eager
 
-With forced runs neither is always faster on a CUDA device: static is for few rows, eager for
-hundreds (`benchmarks/README.md`). "auto" does not look at the batch, as a prompt gives the same
-alone and among others.
+With forced runs, neither is always faster on a CUDA device: static is faster for few rows, eager
+for hundreds (`benchmarks/README.md`). "auto" ignores the batch, so that a prompt gives the same
+result alone and in a batch.
 
-Both have the same target, and give the same tokens for the same seed where nothing is forced.
+Both have the same target, and give the same tokens for the same seed if nothing is forced.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Executor:
-    """Samples a batch of examples in the way that was chosen.
+    """Sampler of a batch of examples in the chosen execution mode.
 
     Args:
         lm: the language model.
-        settings: of `smc.sample`.
-        forward: the model in static shapes; None to execute steps eagerly.
-        vocabulary_pass: how to go over the vocabulary.
+        settings: the settings of `smc.sample`.
+        forward: the model in static shapes; None for eager execution.
+        vocabulary_pass: the passes over the vocabulary.
     """
 
     lm: LanguageModel
@@ -63,7 +63,7 @@ class Executor:
 
     @property
     def device(self) -> torch.device:
-        """The model's device, where everything is done."""
+        """The model's device, which runs all computations."""
         return self.lm.device
 
     def __call__(
@@ -75,15 +75,15 @@ class Executor:
         watch: Watch | None = None,
         limit: TimeLimit | None = None,
     ) -> Outcome:
-        """Find answers to the prompts (token ids).
+        """Sample answers to the prompts (token ids).
 
         Raises:
-            AbandonedError: nobody waits for the answers any more (`smc.deadlines`).
-            FloatingPointError: log-probabilities are not numbers.
-            NotStaticError: the proposal, or the language, cannot be served in static shapes.
+            AbandonedError: sampling was abandoned (`smc.deadlines`).
+            FloatingPointError: log-probabilities are NaN or +inf.
+            NotStaticError: the proposal or the constraint doesn't support static shapes.
         """
         given, on_cuda = self.settings, self.device.type == "cuda"
-        # Graphs, events and kernels are made on the current device.
+        # Graphs, events and kernels are created on the current device.
         with torch.cuda.device(self.device) if on_cuda else nullcontext():
             if self.forward is not None:
                 try:
@@ -91,13 +91,13 @@ class Executor:
                     steps = steps_of(
                         given.algorithm, static, examples, given.particles, draw, watch
                     )
-                    # An observer looks at every step on the host, so there is no graph then.
+                    # An observer runs on the host in every step, which rules out a graph.
                     most, graph = int(batch.budgets.max()), on_cuda and watch is None
                     return run_static(steps, prompts, most, limit, graph=graph)
                 except NotStaticError as error:
                     if given.execution == "static":
                         raise
-                    _LOG.info("steps are executed in eager form: %s", error)
+                    _LOG.info("falling back to eager execution: %s", error)
             wanted: int | str = given.read_ahead
             if wanted == "auto" and not getattr(self.lm, "reads_ahead", False):
                 wanted = 0
@@ -117,7 +117,7 @@ class Executor:
             return run_eagerly(steps, prompts, limit)
 
     def _static(self, forward: Forward, batch: Batch) -> StaticReader[Any]:
-        """Make the reader of static shapes."""
+        """Create the reader of static shapes."""
         given = self.settings
         if isinstance(given.algorithm, Discrete):
             check_room(batch.automata, given.particles, int(batch.budgets.max()))
@@ -140,17 +140,17 @@ def steps_of(
     draw: Draw,
     watch: Watch | None = None,
 ) -> Stepper:
-    """Return the steps of an algorithm with N particles, or at most N prefixes, of each example."""
+    """Return the steps of an algorithm with N particles, or at most N prefixes, per example."""
     if isinstance(algorithm, Discrete):
         return DiscreteFilter(algorithm, reader, examples, particles, draw, watch)
     return ParticleFilter(algorithm, reader, examples, particles, draw, watch)
 
 
 def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
-    """Choose how steps are executed; log why, where "auto" cannot do what it would do.
+    """Choose the execution mode; log the reason if "auto" falls back to eager execution.
 
     Raises:
-        NotStaticError: `execution` is "static", and these arguments cannot be served so.
+        NotStaticError: `execution` is "static", and the arguments don't support it.
     """
     chosen, forward = settings.execution, None
     if chosen == "auto":
@@ -162,25 +162,25 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
         except NotStaticError as error:
             if settings.execution == "static":
                 raise
-            _LOG.info("steps are executed in eager form: %s", error)
+            _LOG.info("falling back to eager execution: %s", error)
     return Executor(lm, settings, forward, pass_of("auto", lm.device))
 
 
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:
-    """Return the model in static shapes; refuse settings that these cannot honour."""
+    """Return the model in static shapes; raise an error for unsupported settings."""
     if settings.top_p < 1:
         raise NotStaticError(
-            f"top_p={settings.top_p} sorts the vocabulary by what is drawn, which static shapes do "
-            "not; give execution='eager'"
+            f"static shapes don't support top_p={settings.top_p}, which sorts the vocabulary; "
+            "set execution='eager'"
         )
     if settings.read_ahead not in (0, "auto"):
         raise NotStaticError(
-            f"read_ahead={settings.read_ahead} reads as many tokens as a drafter guesses, which "
-            "static shapes do not; give execution='eager', or read_ahead=0"
+            f"static shapes don't support read_ahead={settings.read_ahead}, because the number of "
+            "draft tokens varies; set execution='eager' or read_ahead=0"
         )
     if not isinstance(lm, StaticLanguageModel):
         raise NotStaticError(
-            f"{type(lm).__name__} has no static_forward(), so it cannot read in static shapes; "
-            "give execution='eager'"
+            f"static shapes need a language model with static_forward(), got {type(lm).__name__}; "
+            "set execution='eager'"
         )
     return lm.static_forward()

@@ -1,13 +1,13 @@
 """Marginal distributions of the values in JSON answers, one for each JSON pointer (RFC 6901).
 
-A field has a value v in a set of the answers, so its probability is the sum of theirs:
+The probability that a field has the value v is the sum over the answers with this value:
 
     P(field = v) = sum of P(y) over the answers y whose document has v at the pointer
-    P(absent)    = sum of P(y) over the answers y whose document has nothing there
+    P(absent)    = sum of P(y) over the answers y whose document has no value at the pointer
 
 The values and the absence are disjoint and cover all answers, so each field's probabilities sum to
-one. With bounds on the evidence, an interval holds for any set of texts. With f the probability of
-the texts of the set that were found, f' that of the other texts found, and upper the upper bound,
+one. Bounds of the evidence give an interval for any set of texts. With f the probability of
+the found texts in the set, f' that of the other found texts, and upper the upper bound,
 
     f / upper  <=  P(set)  <=  1 - f' / upper
 
@@ -29,7 +29,7 @@ from smc.bounds import Bounds
 Interval = tuple[float, float]
 
 _MOST_DIGITS = 40
-"""Decimal places up to which numbers are written out instead of with an exponent."""
+"""Maximum number of decimal places of numbers without an exponent."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class FieldValue:
     """One value of a field.
 
     Attributes:
-        value: canonical JSON: no white space, members sorted by name, `1.0` and `1e0` as `1`.
+        value: canonical JSON: no whitespace, members sorted by name, `1.0` and `1e0` as `1`.
         probability: the sum of the probabilities of the answers with this value.
         error: its standard error (`smc.reliability`).
-        interval: contains the posterior probability; None without bounds.
+        interval: guaranteed interval of the posterior probability; None without bounds.
     """
 
     value: str
@@ -58,11 +58,11 @@ class Field:
     """The distribution of the value at one JSON pointer.
 
     Attributes:
-        pointer: JSON pointer of the field; `""` is the whole answer.
+        pointer: JSON pointer of the field; `""` for the whole answer.
         values: the distinct values, the most probable first.
-        absent: the probability that an answer has nothing at this pointer.
+        absent: the probability that an answer has no value at this pointer.
         absent_error: its standard error.
-        absent_interval: contains the posterior probability of that; None without bounds.
+        absent_interval: guaranteed interval of this probability; None without bounds.
     """
 
     pointer: str
@@ -78,7 +78,7 @@ class Field:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether some value is neither an array nor an object with anything in it."""
+        """Whether some value is neither a nonempty array nor a nonempty object."""
         return any(each.value[0] not in "[{" or len(each.value) == 2 for each in self.values)
 
 
@@ -89,15 +89,15 @@ def fields_of(
     log_found: Sequence[float],
     bounds: Bounds | None,
 ) -> dict[str, Field]:
-    """Return the field at every JSON pointer that some answer has, in document order.
+    """Return the field at every JSON pointer of any answer, in document order.
 
     Args:
         texts: distinct answers.
-        probabilities: of the answers.
-        errors: given the group that each text is in and the number of groups, returns the standard
-            error of each group's probability.
-        log_found: log p_lm of the token sequences of each answer that were found.
-        bounds: on the evidence; None if there are none.
+        probabilities: probabilities of the answers.
+        errors: returns the standard error of each group's probability, given the group of each
+            text and the number of groups.
+        log_found: log p_lm of the found token sequences of each answer.
+        bounds: bounds of the evidence; None if there are none.
 
     Raises:
         ValueError: an answer is not JSON.
@@ -111,7 +111,7 @@ def fields_of(
         return None if bounds is None else bounds.of_texts(log_found[i] for i in numbers)
 
     def field(pointer: str, by_value: dict[str, list[int]]) -> Field:
-        group = [len(by_value)] * len(texts)  # of the texts that have nothing there
+        group = [len(by_value)] * len(texts)  # the group of texts without a value here
         for number, members in enumerate(by_value.values()):
             for i in members:
                 group[i] = number
@@ -135,7 +135,7 @@ def fields_of(
 
 
 def canonical_json(value: Any) -> str:
-    """Write a parsed value so that equal values are equal texts; see `FieldValue.value`."""
+    """Write a parsed value such that equal values give equal texts; see `FieldValue.value`."""
     if isinstance(value, dict):
         members = sorted(value.items())
         return f"{{{','.join(f'{_string(k)}:{canonical_json(v)}' for k, v in members)}}}"
@@ -155,8 +155,8 @@ def _parse(text: str) -> Any:
     except (ValueError, RecursionError) as error:
         shown = text if len(text) <= 60 else f"{text[:57]}..."
         raise ValueError(
-            f"expected JSON answers, got {shown!r}: {error}; fields() needs a constraint whose "
-            "answers are JSON, such as gcd.json_schema(...)"
+            f"expected JSON answers, got {shown!r}: {error}; use a constraint whose answers are "
+            "JSON, such as gcd.json_schema(...)"
         ) from error
 
 
@@ -165,7 +165,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _places(pointer: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the pointer and the canonical text of a value and of everything in it."""
+    """Yield the pointer and the canonical text of a value and of all nested values."""
     yield pointer, canonical_json(value)
     members: Iterator[tuple[str, Any]] = iter(())
     if isinstance(value, dict):
@@ -177,12 +177,12 @@ def _places(pointer: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _string(text: str) -> str:
-    """Write a string; a lone surrogate stays an escape, as it cannot be encoded."""
+    """Write a string; a lone surrogate stays escaped, because it can't be encoded."""
     return json.dumps(text, ensure_ascii=any("\ud800" <= c <= "\udfff" for c in text))
 
 
 def _number(value: Decimal) -> str:
-    """Write a number without trailing zeros, with an exponent if it is long otherwise."""
+    """Write a number without trailing zeros, with an exponent if it would be long otherwise."""
     if value == 0:
         return "0"
     sign, digits, exponent = value.as_tuple()

@@ -1,8 +1,8 @@
 """One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
 
 docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes
-(`smc.competition`), puts those that end into a pool of answers (`smc.answers`), and keeps N of the
-others without replacement (`smc.selection`). For any score that depends on the past only, and is
+(`smc.competition`), moves those that end into a pool of answers (`smc.answers`), and keeps N of the
+others without replacement (`smc.selection`). For any score that depends only on the past, and is
 positive wherever the weight is,
 
     E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n.
@@ -10,9 +10,9 @@ positive wherever the weight is,
 Sources: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
 and Doucet (arXiv 1011.2437) for the unbiased evidence.
 
-The N prefixes are particles with masks, as those of `smc.step`: a place may be empty. Cost of a
-step: one forward pass over at most N prefixes of each example, and O(R V) memory traffic for the
-candidates of R prefixes.
+The N prefixes are masked particles, as in `smc.step`: a slot may be empty. Cost of a step: one
+forward pass over at most N prefixes of each example, and O(R V) memory traffic for the candidates
+of R prefixes.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from smc.turn import Turn, fallbacks_of, prefixes_in_use
 
 
 class Carry(NamedTuple):
-    """What one step hands to the next.
+    """The state passed from one step to the next.
 
     Attributes:
-        particles: N places for each example, with the prefixes that are kept.
+        particles: N slots for each example, with the kept prefixes.
         prefixes: these prefixes.
         step: number of each example's next step.
-        failed: whether the proposal or the model has given what is not a number.
-        answers: those that are complete.
-        whole: for each example, whether every candidate has been kept for certain.
-        frontier: what has been found and left open; None where it is not known.
-        selections: the candidates of each step that were kept with less than certainty.
-        ledger: what the budget has removed; None where it is not known.
+        failed: whether the proposal or the model has returned NaN.
+        answers: the complete answers.
+        whole: for each example, whether every candidate so far was kept with certainty.
+        frontier: probability found and left open; None if unknown.
+        selections: the candidates of each step that were kept with probability below one.
+        ledger: probability removed by the budget; None if unknown.
     """
 
     particles: Particles
@@ -71,12 +71,12 @@ class DiscreteFilter(Generic[State]):
     """A discrete particle filter for one batch of B examples.
 
     Args:
-        options: those of the algorithm.
+        options: options of the algorithm.
         reader: language model and proposal.
-        examples: identity of each example, which names its random numbers.
-        num_particles: N, the most prefixes that are kept of each example.
+        examples: identity of each example, which keys its random numbers.
+        num_particles: N, the maximum number of prefixes kept for each example.
         draw: the source of random numbers.
-        watch: is shown every step; None: no observation is built.
+        watch: called with an observation of every step; None to build no observations.
     """
 
     options: Discrete
@@ -87,10 +87,10 @@ class DiscreteFilter(Generic[State]):
     watch: Watch | None = None
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
-        """Read each prompt (token ids) once; the first place of an example has its empty prefix.
+        """Compute each prompt (token ids) once; an example's first slot gets its empty prefix.
 
         Returns:
-            What the first step is given, and the record of what is forced before it.
+            The state before the first step, and the record of tokens forced before it.
         """
         B, N, batch = len(prompts), self.num_particles, self.reader.batch
         device, most = batch.budgets.device, int(batch.budgets.max())
@@ -126,7 +126,7 @@ class DiscreteFilter(Generic[State]):
         return carry, StepRecord.of_start(extension, 1)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
-        """Take the prefixes that are kept one token further, and what is forced behind it."""
+        """Extend the kept prefixes by one choice and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
         place = _place_of(before, prefixes.num_rows)
         log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[place]
@@ -145,8 +145,8 @@ class DiscreteFilter(Generic[State]):
             frontier = frontier.advanced(prefixes, before, kept.row, kept.token, kept.kept, turn)
         dropped = kept.dropped
         if turn.ready is not None:
-            # Selection needed this step's answers of all examples; only those that step now may
-            # keep them.
+            # Selection needed this step's answers of all examples, but only the examples that take
+            # the step now keep them.
             weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
             dropped = dropped & turn.ready
@@ -178,7 +178,7 @@ class DiscreteFilter(Generic[State]):
         return carry, record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
-        """Return the answers, example by example; their sum is the evidence."""
+        """Return the answers, example by example; the sum of their weights is the evidence."""
         whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
         log_mass = None if carry.frontier is None else carry.frontier.log_mass
         found = carry.answers.outcome(whole, history)
@@ -187,7 +187,7 @@ class DiscreteFilter(Generic[State]):
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Answers, Particles]:
-        """Move answers completed by a forced run to the pool."""
+        """Move answers that a forced run completed to the pool."""
         answers = answers.forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
         finished = torch.zeros_like(particles.finished)
@@ -201,7 +201,7 @@ class DiscreteFilter(Generic[State]):
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
-        """Keep at most N of each example's candidates that go on."""
+        """Keep at most N unfinished candidates of each example."""
         example, B, N = prefixes.example, len(self.examples), self.num_particles
         competing = selection_scores(candidates, prefixes.log_p, log_weight, example, B)
 
@@ -235,7 +235,7 @@ class DiscreteFilter(Generic[State]):
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
-        """Extend copies of the particles by the candidates kept; divide weights by their pi."""
+        """Extend copies of the particles by the kept candidates; divide weights by their pi."""
         log_p = prefixes.log_p[kept.row, kept.token].double()
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
@@ -255,7 +255,7 @@ class DiscreteFilter(Generic[State]):
         kept: Selection,
         turn: Turn,
     ) -> Ledger:
-        """Add what the budget removes at the prefixes, and along what is forced behind a choice."""
+        """Add the probability that the budget removes at the prefixes and along forced runs."""
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs = before.running, kept.kept
         if turn.ready is not None:
@@ -281,7 +281,7 @@ class DiscreteFilter(Generic[State]):
         ended: Callable[[], Population],
         turn: Turn,
     ) -> Observation:
-        """Describe the step to an observer: the prefixes that run, in the order of their rows."""
+        """Describe the step to an observer: the running prefixes, in the order of their rows."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         place = _place_of(before, prefixes.num_rows)[rows]
         number = torch.zeros_like(before.row).index_copy(
@@ -317,7 +317,7 @@ class DiscreteFilter(Generic[State]):
 
 
 def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
-    """Return the place of the particle on each prefix; P for a prefix that no particle has."""
+    """Return the slot of the particle on each prefix; P for a prefix without a particle."""
     P = len(particles.row)
     row = torch.where(particles.running, particles.row, num_rows)
     place = torch.arange(P, device=row.device)
@@ -325,7 +325,7 @@ def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
 
 
 def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Tell whether g is not a number at any prefix in use."""
+    """Return whether g is NaN at any prefix in use."""
     factors = candidates.factors
     wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
     return (wrong & in_use).any()

@@ -21,9 +21,10 @@ import torch
 
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.algorithms import Options
+from smc.algorithms import Discrete, Options
 from smc.batches import Room, in_batches
 from smc.budgeting import BudgetEffect, effect_of
+from smc.certifying import Sampled, read_on
 from smc.checks import check_example, check_lifted, check_list, check_model
 from smc.deadlines import CancelToken, TimeLimit, time_limit
 from smc.drafters import Drafter
@@ -35,7 +36,8 @@ from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc.proposals import Batch, Proposal
 from smc.reliability import Stratum, strata_of_founders, strata_of_selections
-from smc.settings import Settings, settings_of, whole
+from smc.rounds import in_rounds
+from smc.settings import MAX_PARTICLES, MAX_TOKENS_READ, Settings, settings_of, whole
 
 MOST_AUTOMATA = 2 << 30
 """Bytes of the tables of all automata that are in the running batch."""
@@ -51,7 +53,7 @@ def sample(
     budget: int | Sequence[int],
     particles: int,
     proposal: Proposal[Any],
-    algorithm: str = "smc",
+    algorithm: str = "auto",
     temperature: float | int = 1.0,
     top_p: float | int = 1.0,
     seed: int = 0,
@@ -61,6 +63,10 @@ def sample(
     execution: str = "auto",
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
+    target_error: float | int | None = None,
+    max_particles: int = MAX_PARTICLES,
+    certify: float | int | None = None,
+    max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
     cancel: CancelToken | None = None,
     abandon: CancelToken | None = None,
@@ -78,7 +84,9 @@ def sample(
         budget: most tokens of an answer, EOS included; for all prompts, or one for each.
         particles: N, per prompt: particles, or distinct prefixes that are kept at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another.
-        algorithm: "smc" or "discrete"; see `smc.algorithms`.
+        algorithm: "smc", "discrete", or "auto": the discrete filter, but SMC where `options` has
+            one that only SMC reads, and with one particle (`smc.algorithms`).
+            `Posterior.algorithm` says which it was.
         temperature: part of p_lm, hence of the target.
         top_p: under one, tokens are drawn from the nucleus of q; the posteriors are then marked
             inexact and report no evidence.
@@ -98,6 +106,16 @@ def sample(
             that it pays (`TransformersLM.reads_ahead`: on a CPU, and not for a small model). Only
             eagerly.
         drafter: guesses these tokens; `smc.PromptLookup()` if not given.
+        target_error: a standard error of the log evidence, in nats. `particles` is then where
+            rounds begin; each has twice as many as the one before, until the stated error is at
+            most this, or `max_particles` is reached. A last round, independent of these, is
+            returned, so that the evidence stays unbiased (`smc.rounds`).
+        max_particles: most particles of a round.
+        certify: a share of the posterior, such as 0.9. Where sampling has found less of it for
+            certain (`Posterior.certified`), the model reads on, the most probable open branches
+            first, until the share, `max_tokens_read` or the deadline is reached. Probabilities are
+            then p of the answers found, divided by their sum (`smc.certifying`).
+        max_tokens_read: most tokens that are read so, for each prompt.
         deadline: seconds from now on. Answers that are still running take the shortest way to their
             end early enough to be complete by then, if the model is fast enough for a shortest one;
             0 gives shortest answers. `Posterior.stopped` says so (`docs/deadlines.md`).
@@ -146,7 +164,8 @@ def sample(
     settings = settings_of(
         proposal=proposal, particles=particles, algorithm=algorithm, options=options,
         max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, top_p=top_p,
-        execution=execution, read_ahead=read_ahead, drafter=drafter,
+        execution=execution, read_ahead=read_ahead, drafter=drafter, certify=certify,
+        max_tokens_read=max_tokens_read, target_error=target_error, max_particles=max_particles,
     )  # fmt: skip
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -159,7 +178,7 @@ def sample(
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
-    needs = _needs_of(tasks, settings)
+    needs = _needs_of(tasks, settings)  # of the largest round
     batches = in_batches(order, needs, room)
     for batch in batches:
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
@@ -169,7 +188,11 @@ def sample(
     for batch in batches:
         part = None if limit is None else limit.share(len(batch) / left)
         left -= len(batch)
-        posteriors = _sampled([tasks[i] for i in batch], settings, executor, draw, observe, part)
+        some = [tasks[i] for i in batch]
+        if settings.target_error is None:
+            posteriors = _certified(some, settings, executor, draw, observe, part)
+        else:
+            posteriors = _in_rounds(some, settings, executor, draw, observe, part)
         if limit is not None:
             posteriors = _with_overrun(posteriors, limit.overrun())
         found = dict(zip(batch, posteriors, strict=True))
@@ -209,12 +232,68 @@ def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[i
         some = [tasks[i] for i in numbers]
         automata = {task.automaton for task in some}
         return Room(
-            rows=settings.particles * len(some),
+            rows=_most_particles(settings) * len(some),
             automata=sum(ENTRY_BYTES * automaton.delta.size for automaton in automata),
             lookahead=sum(lookahead(*key) for key in {(t.automaton, t.budget) for t in some}),
         )
 
     return needs
+
+
+def _most_particles(settings: Settings) -> int:
+    """Return the most particles that an example may have at a time."""
+    return settings.particles if settings.target_error is None else settings.max_particles
+
+
+def _in_rounds(
+    tasks: Sequence[Task],
+    settings: Settings,
+    executor: Executor,
+    draw: Draw,
+    observe: Observe | None,
+    limit: TimeLimit | None,
+) -> list[Posterior]:
+    """Sample the examples of one batch with as many particles as the error wanted takes."""
+    assert settings.target_error is not None
+
+    def sample_round(
+        places: Sequence[int], particles: int, draw: Draw, is_last: bool
+    ) -> list[Posterior]:
+        given = replace(settings, particles=particles)
+        if not is_last:
+            given = replace(given, certify=None)
+        return _certified(
+            [tasks[place] for place in places], given, replace(executor, settings=given), draw,
+            observe if is_last else None, limit,
+        )  # fmt: skip
+
+    return in_rounds(
+        sample_round, len(tasks), draw, particles=settings.particles,
+        most=settings.max_particles, target_error=settings.target_error,
+    )  # fmt: skip
+
+
+def _certified(
+    tasks: Sequence[Task],
+    settings: Settings,
+    executor: Executor,
+    draw: Draw,
+    observe: Observe | None,
+    limit: TimeLimit | None,
+) -> list[Posterior]:
+    """Sample the examples of one batch, and read on if that is asked for."""
+    posteriors = _sampled(tasks, settings, executor, draw, observe, limit)
+    if settings.certify is None:
+        return posteriors
+    return read_on(
+        executor.lm,
+        [
+            Sampled(task.prompt, task.automaton, task.budget, each)
+            for task, each in zip(tasks, posteriors, strict=True)
+        ],
+        certify=settings.certify, max_tokens_read=settings.max_tokens_read,
+        temperature=settings.temperature, max_rows=settings.max_rows, limit=limit,
+    )  # fmt: skip
 
 
 def _sampled(
@@ -324,6 +403,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 enumerated=enumerated[b],
                 diagnostics=diagnostics,
                 log_mass=log_mass[b],
+                algorithm="discrete" if isinstance(settings.algorithm, Discrete) else "smc",
                 strata=_strata_of(outcome, b, slice(bounds[b], bounds[b + 1]), N),
                 num_particles=N,
                 stopped=outcome.closed_because if closed[b] else None,

@@ -1,8 +1,8 @@
 """The joint distribution of several typed fields, such as a verdict, a label and a score.
 
-The fields become the members of one JSON object, in the order given, whose answers are finitely
-many; so `smc.distribution` gives the posterior over all combinations, and `Posterior.fields` the
-marginals. Later fields are conditioned on earlier ones by the language model itself.
+The fields become the members of one JSON object in the given order. The object has finitely many
+values, so `smc.distribution` gives the posterior over all combinations, and `Posterior.fields` the
+marginals. The language model conditions later fields on earlier ones.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def joint(
 
     Args:
         lm: the language model.
-        prompt: text, or token ids taken as they are; it should ask for the object.
-        fields: for each name, in order, what values it has: `bool`, a range of integers such as
+        prompt: text, or token ids, used as given; it should ask for the object.
+        fields: for each name, in order, its values: `bool`, a range of integers such as
             `range(1, 6)` for a score, an enum, a `Literal[...]`, or a list of JSON scalars.
-        whitespace: of the object, as in `gcd.json_schema`.
+        whitespace: whitespace of the object, as in `gcd.json_schema`.
         spellings, temperature, max_prefixes, certify, max_rows: as in `smc.distribution`.
 
     Returns:
@@ -47,11 +47,13 @@ def joint(
         pointer of its name.
 
     Raises:
-        ValueError: there are no fields; a field has no values, two equal ones, or none that JSON
-            can write; or what `smc.distribution` raises.
+        ValueError: there are no fields, or a field has no values, equal values, or values that are
+            not JSON scalars. Other errors are those of `smc.distribution`.
     """
     if not isinstance(fields, Mapping):
-        raise ValueError(f"expected a mapping of names to values, got {type(fields).__name__}")
+        raise ValueError(
+            f"expected a mapping from field names to values, got {type(fields).__name__}"
+        )
     if not fields:
         raise ValueError("expected at least one field, got none")
     members = {name: {"enum": _values(name, given)} for name, given in fields.items()}
@@ -69,9 +71,9 @@ def joint(
 
 
 def _values(name: Any, given: Any) -> list[Any]:
-    """Return the values of a field, which JSON can write."""
+    """Return the values of a field as JSON scalars."""
     if not isinstance(name, str):
-        raise ValueError(f"expected names of fields that are strings, got {name!r}")
+        raise ValueError(f"expected field names as strings, got {name!r}")
     values: list[Any]
     if given is bool:
         values = [False, True]
@@ -80,7 +82,7 @@ def _values(name: Any, given: Any) -> list[Any]:
     elif get_origin(given) is Literal:
         values = [each.value if isinstance(each, Enum) else each for each in get_args(given)]
     elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        values = list(given)  # a range, too
+        values = list(given)  # including ranges
     else:
         raise ValueError(
             f"expected field {name!r} to be bool, a range, an enum, a Literal or a list of values; "
@@ -99,8 +101,8 @@ def _values(name: Any, given: Any) -> list[Any]:
         written = canonical_json(value)
         if written in seen:
             raise ValueError(
-                f"field {name!r} has two equal values, {seen[written]!r} and {value!r}; give each "
-                "once"
+                f"expected distinct values in field {name!r}, got {seen[written]!r} and {value!r}, "
+                "which are equal; pass each value once"
             )
         seen[written] = value
     return values

@@ -1,8 +1,8 @@
-"""Read JSON as it is written: every value is reported once its text is complete.
+"""Incremental JSON reader that reports every value once its text is complete.
 
-A string ends with its quote, an object or array with its bracket. A number may go on until
-something else follows it, or the text ends. Values come with their JSON pointers (RFC 6901), those
-inside a value before the value itself.
+A string ends with its quote, an object or array with its bracket. A number is complete when another
+character follows, or at the end of the text. Values have JSON pointers (RFC 6901); nested values
+are reported before the value that contains them.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import json
 from typing import Any
 
 Value = tuple[str, Any]
-"""A JSON pointer and the value there."""
+"""A JSON pointer and its value."""
 
 _SPACE, _BARE = " \t\n\r", "+-.0123456789eEaflnrstu"
 
 
 class JSONReader:
-    """Collects the values of a JSON text that comes in pieces.
+    """An incremental parser of JSON text.
 
-    What is no JSON is read without a report: the constraint, not this reader, decides what is
-    written.
+    Invalid JSON is ignored without an error, because the constraint guarantees validity where it is
+    needed.
     """
 
     def __init__(self) -> None:
         self._stack: list[dict[str, Any] | list[Any]] = []
-        self._names: list[str | None] = []  # the member that each object on the stack is at
-        self._lexeme = ""  # a string, number or word under way
+        self._names: list[str | None] = []  # the current member of each object on the stack
+        self._lexeme = ""  # an incomplete string, number or word
         self._is_readable = True
 
     def feed(self, text: str, *, is_end: bool = False) -> list[Value]:
-        """Read on; return the values that are complete now.
+        """Parse more text; return the values that are now complete.
 
         Args:
-            text: what comes next.
-            is_end: whether nothing follows.
+            text: the next piece of text.
+            is_end: whether this is the last piece.
         """
         found: list[Value] = []
         try:
@@ -48,7 +48,7 @@ class JSONReader:
         return found
 
     def _take(self, character: str, found: list[Value]) -> None:
-        """Read one character."""
+        """Parse one character."""
         lexeme = self._lexeme
         if lexeme.startswith('"'):
             self._lexeme += character
@@ -73,7 +73,7 @@ class JSONReader:
             raise ValueError("no JSON")
 
     def _string(self, found: list[Value]) -> None:
-        """Take a whole string: the name of a member, or a value."""
+        """Process a complete string: the name of a member, or a value."""
         text = json.loads(self._lexeme, strict=False)
         self._lexeme = ""
         if self._stack and isinstance(self._stack[-1], dict) and self._names[-1] is None:
@@ -82,7 +82,7 @@ class JSONReader:
             self._complete(text, found)
 
     def _complete(self, value: Any, found: list[Value]) -> None:
-        """Put a value into what it is part of, and report it."""
+        """Add a value to its container, and report it."""
         pointer = ""
         for container, name in zip(self._stack, self._names, strict=True):
             part = str(len(container)) if name is None else name
@@ -100,5 +100,5 @@ class JSONReader:
 
 
 def _is_closed(lexeme: str) -> bool:
-    """Whether a quote after this beginning of a string ends it."""
+    """Return whether a quote after this beginning of a string ends it."""
     return (len(lexeme) - len(lexeme.rstrip("\\"))) % 2 == 0

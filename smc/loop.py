@@ -1,13 +1,13 @@
-"""This module takes the steps of an algorithm to the end: eagerly, or in static shapes.
+"""Execution of an algorithm's steps until the end, eagerly or in static shapes.
 
-    run_eagerly    one step after the other, until no prefix is left; the host knows how many
-    run_static     the same steps in shapes that never change; on a CUDA device as one captured
-                   graph, the language model's forward pass included
+    run_eagerly    step by step until no prefix is left; the host knows the number of prefixes
+    run_static     the same steps in constant shapes; on a CUDA device as one captured graph that
+                   includes the language model's forward pass
 
-A captured graph reads and writes the same memory at every replay, so what a step returns is copied
-over what it was given (parts that a step does not change are the same tensor, and are left alone).
-Whether anything still runs is copied to the host after each step, and looked at some steps later:
-the host runs ahead of the device, and up to `AHEAD` superfluous steps do nothing.
+A captured graph reads and writes the same memory at every replay, so the output of a step is copied
+over its input (parts that a step doesn't change are the same tensor, and are skipped). After each
+step, a flag that tells whether anything is still running is copied to the host and checked some
+steps later. So the host runs ahead of the device, and up to `AHEAD` superfluous steps do nothing.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from smc.outcome import Outcome, StepRecord
 from smc.prefixes import Reader, refuse_nan
 
 AHEAD = 4
-"""Most steps that are enqueued on a CUDA device beyond one whose end signal is awaited."""
+"""Maximum number of steps enqueued on a CUDA device beyond the one whose end signal is awaited."""
 WARM_UP = 2
-"""Most steps that are taken, and undone, before one is captured; one more finds what changes."""
+"""Maximum number of warm-up steps before capture, which are undone; one more finds the changes."""
 
 
 @runtime_checkable
 class Stepper(Protocol):
-    """The steps of an algorithm, for one batch: a `ParticleFilter` or a `DiscreteFilter`."""
+    """The steps of an algorithm for one batch: a `ParticleFilter` or a `DiscreteFilter`."""
 
     @property
     def reader(self) -> Reader[Any]:
-        """Language model and proposal."""
+        """The language model and the proposal."""
         ...
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:
-        """Read the prompts; return what the first step is given, and the record of a start."""
+        """Compute the prompts; return the state before the first step, and the start's record."""
         ...
 
     def step(self, carry: Any) -> tuple[Any, StepRecord]:
-        """Take a step; return what the next one is given, and the record of this one.
+        """Take a step; return the next state, and the record of this step.
 
-        Parts that no step changes must be the same tensors afterwards: a graph copies the others.
+        Parts of the state that no step changes must be the same tensors afterwards; a graph copies
+        all others.
         """
         ...
 
@@ -61,16 +62,16 @@ class Stepper(Protocol):
 def run_eagerly(
     stepper: Stepper, prompts: Sequence[Sequence[int]], limit: TimeLimit | None = None
 ) -> Outcome:
-    """Find answers to the prompts (token ids); the host waits for each step.
+    """Sample answers to the prompts (token ids), with host synchronizations in each step.
 
     Args:
-        stepper: with an eager reader.
+        stepper: steps with an eager reader.
         prompts: token ids.
-        limit: says from which step on answers take the shortest way out.
+        limit: the time limit, after which answers take a shortest completion.
 
     Raises:
-        AbandonedError: nobody waits for the answers any more (`smc.deadlines`).
-        FloatingPointError: log-probabilities are not numbers.
+        AbandonedError: sampling was abandoned (`smc.deadlines`).
+        FloatingPointError: log-probabilities are NaN or +inf.
     """
     started = time.perf_counter()
     carry, record = stepper.start(prompts)
@@ -87,22 +88,22 @@ def run_eagerly(
 
 
 class StaticRun:
-    """An algorithm under way in static shapes.
+    """A run of an algorithm in static shapes.
 
     Args:
-        stepper: with a static reader.
+        stepper: steps with a static reader.
         prompts: token ids.
-        most: steps that there can be.
-        graph: whether to capture the step; only on a CUDA device.
-        limit: says from which step on answers take the shortest way out. These steps have another
-            proposal than the captured one, and are taken one operation after the other.
+        most: maximum number of steps.
+        graph: whether to capture the step; CUDA devices only.
+        limit: the time limit, after which answers take a shortest completion. Steps after it use
+            another proposal than the captured step, and run without a graph.
 
     Attributes:
-        carry: what the next step is given.
-        advance: takes a step, as a graph if it was captured.
+        carry: the state before the next step.
+        advance: takes a step, by a graph if it was captured.
 
     Raises:
-        NotStaticError: a graph was asked for, and the step cannot be captured.
+        NotStaticError: `graph` is set, and the step can't be captured.
     """
 
     @torch.inference_mode()
@@ -134,8 +135,8 @@ class StaticRun:
             except (ValueError, RuntimeError) as error:
                 reader = stepper.reader
                 raise NotStaticError(
-                    f"a step of the language model and {reader.proposal!r} cannot be captured as a "
-                    f"CUDA graph: {error}; give execution='eager'"
+                    f"a step of the language model and {reader.proposal!r} can't be captured as a "
+                    f"CUDA graph: {error}; set execution='eager'"
                 ) from error
         self._seconds = time.perf_counter() - started
 
@@ -149,10 +150,10 @@ class StaticRun:
 
     @torch.inference_mode()
     def finish(self) -> int:
-        """Take steps until nothing runs; return how many.
+        """Take steps until nothing is running; return their number.
 
         Raises:
-            AbandonedError: nobody waits for the answers any more (`smc.deadlines`).
+            AbandonedError: sampling was abandoned (`smc.deadlines`).
         """
         end = _EndSignal(self._way_out())
         for taken in range(self._most):
@@ -164,13 +165,13 @@ class StaticRun:
         return self._most
 
     def _way_out(self) -> Tensor:
-        """Return the most tokens that a running prefix needs, or, without a limit, one; or zero."""
+        """Return the most tokens to the end of a running prefix (1 without a limit), or 0."""
         if self._closing is not None:
             return way_out(self.carry, self._stepper.reader.batch)
         return self.carry.particles.running.any().long()
 
     def _check_time(self, longest: int) -> None:
-        """Have the answers closed once the time limit is reached."""
+        """Switch to the closing proposal once the time limit is reached."""
         if self._closing is not None:
             before = self.carry
             self.carry = self._closing.check(before, longest, 1.0)
@@ -179,10 +180,10 @@ class StaticRun:
 
     @torch.inference_mode()
     def outcome(self) -> Outcome:
-        """Return what was found.
+        """Return the result.
 
         Raises:
-            FloatingPointError: log-probabilities were not numbers.
+            FloatingPointError: log-probabilities were NaN or +inf.
         """
         proposal = self._stepper.reader.proposal
         refuse_nan(self.carry.failed, f"the language model or {proposal!r}")
@@ -191,9 +192,9 @@ class StaticRun:
         return found if self._closing is None else self._closing.mark(found)
 
     def _captured(self) -> Callable[[], None]:
-        """Capture one step as a graph, after some that warm up; leave everything as it was."""
+        """Capture one step as a graph after warm-up steps; restore the state afterwards."""
         first, row, history = self.carry, self._row.clone(), self._history
-        # What a step changes gets memory of its own, which the graph reads and writes.
+        # Tensors that a step changes get their own memory, which the graph reads and writes.
         changed, _ = self._stepper.step(first)
         own = _owned(first, changed)
 
@@ -228,12 +229,12 @@ def run_static(
     *,
     graph: bool,
 ) -> Outcome:
-    """Find answers to the prompts (token ids) in static shapes; see `StaticRun`.
+    """Sample answers to the prompts (token ids) in static shapes; see `StaticRun`.
 
     Raises:
-        AbandonedError: nobody waits for the answers any more (`smc.deadlines`).
-        FloatingPointError: log-probabilities are not numbers.
-        NotStaticError: a graph was asked for, and the step cannot be captured.
+        AbandonedError: sampling was abandoned (`smc.deadlines`).
+        FloatingPointError: log-probabilities are NaN or +inf.
+        NotStaticError: `graph` is set, and the step can't be captured.
     """
     run = StaticRun(stepper, prompts, most, graph=graph, limit=limit)
     run.finish()
@@ -241,13 +242,13 @@ def run_static(
 
 
 class _EndSignal:
-    """Says how much is left to do, as of a few steps ago.
+    """The amount of work left as of a few steps ago.
 
     Args:
-        left: a number on the device that is zero once nothing runs.
+        left: a number on the device that is zero once nothing is running.
 
     Attributes:
-        way_out: the number, as far as it is known; one before.
+        way_out: the latest known number; 1 before the first one arrives.
     """
 
     def __init__(self, left: Tensor) -> None:
@@ -256,7 +257,7 @@ class _EndSignal:
         self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
 
     def ask(self, left: Tensor) -> None:
-        """Have the number sent to the host."""
+        """Start copying the number to the host."""
         if not self._cuda:
             self.way_out = int(left)
             return
@@ -267,7 +268,7 @@ class _EndSignal:
         self._asked.append((answer, sent))
 
     def is_known(self) -> bool:
-        """Tell whether it is known that nothing runs; wait for answers `AHEAD` steps old."""
+        """Return whether the run is known to have ended; wait for copies `AHEAD` steps old."""
         if len(self._asked) > AHEAD:
             self._asked[0][1].synchronize()
         while self._asked and self._asked[0][1].query():
@@ -284,7 +285,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _assign(old: Any, new: Any) -> None:
-    """Copy the tensors of one struct into those of another; skip tensors that both share."""
+    """Copy the tensors of one struct into those of another; skip shared tensors."""
     if old is new:
         return
     if isinstance(old, Tensor):
@@ -295,7 +296,7 @@ def _assign(old: Any, new: Any) -> None:
 
 
 def _owned(before: Any, after: Any) -> Any:
-    """Copy a struct, giving memory of its own to each tensor that a step replaces."""
+    """Copy a struct, allocating memory for each tensor that a step replaces."""
     if before is after or (isinstance(before, int | float | str) and before == after):
         return before
     if isinstance(before, Tensor):
@@ -307,6 +308,6 @@ def _owned(before: Any, after: Any) -> Any:
         names = [field.name for field in fields(before)]
         return replace(before, **dict(zip(names, parts, strict=True)))
     raise NotStaticError(
-        f"a proposal's state has a {type(before).__name__}, which a captured step cannot change; "
-        "make it of tensors, named tuples and dataclasses, or give execution='eager'"
+        f"expected a proposal's state of tensors, named tuples and dataclasses, got a "
+        f"{type(before).__name__} that changes in a step; change its type, or set execution='eager'"
     )

@@ -1,9 +1,9 @@
-"""An observer may watch an algorithm run; this module has what it is shown of each step.
+"""Observation of an algorithm's steps.
 
-`smc.sample(..., observe=...)` asks once for each batch of examples whether it is to be watched, and
-calls what it is given after every step. An observer changes no answer and no weight: random numbers
-are functions of what they are for. Its time is left out of `Diagnostics.seconds`. Watching does
-change execution: no example waits, and no graph is captured.
+`smc.sample(..., observe=...)` calls `observe` once for each batch of examples, and calls the
+returned function after every step. An observer can't change answers or weights, because random
+numbers are functions of their keys. Its time is not included in `Diagnostics.seconds`. Observation
+does change the execution: all examples advance together, and no graph is captured.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from smc.prefixes import Prefixes
 
 
 class Population(NamedTuple):
-    """Sequences after a step, and which of those before it they go on from.
+    """The sequences after a step, and their ancestors before it.
 
     Attributes:
-        example: index in the batch of the example each belongs to, rising.
+        example: index of the sequence's example in the batch, ascending.
         ancestor: index among the sequences before the step.
-        tokens: all tokens of each; -1 beyond its length.
-        length: how many there are.
-        log_weight: log importance weight; -inf once dead.
-        finished: whether its answer is complete.
-        running: whether another token is due.
-        landed: whether the model had read what the step added before it was chosen, so that no pass
-            was made for it (`smc.read_ahead`).
+        tokens: all tokens of each sequence; -1 beyond its length.
+        length: number of tokens.
+        log_weight: log importance weight; -inf for a dead sequence.
+        finished: whether the answer is complete.
+        running: whether the sequence takes another token.
+        landed: whether the step's tokens matched a draft, so that they needed no forward pass
+            (`smc.read_ahead`).
     """
 
     example: Int64[Tensor, "Q"]
@@ -49,17 +49,17 @@ class Observation(NamedTuple):
 
     Attributes:
         prefixes: R prefixes with the model's log-probabilities (`smc.prefixes.Prefixes`).
-        tilted: computes log p(v) + log g(v) of every next token, R x V numbers; -inf for a token
-            that the proposal does not allow.
-        example: index in the batch of the example that each of P sequences belongs to, rising.
-        row: the prefix at which each of these sequences stood; -1 for one that is over.
-        tokens: all tokens of these sequences; -1 beyond their lengths. Before the first step, too,
-            there are some where the beginning of an answer is forced.
-        length: how many there are.
-        log_weight: of these sequences, once they were weighed in this step.
-        after: the sequences with which the next step begins.
-        ended: complete answers that take no further part (the pool's, of the discrete filter);
-            None where they stay among the sequences.
+        tilted: returns log p(v) + log g(v) of every next token, R x V numbers; -inf for a token
+            that the proposal doesn't allow.
+        example: index in the batch of the example of each of P sequences, ascending.
+        row: the prefix of each of these sequences; -1 for an ended sequence.
+        tokens: all tokens of these sequences; -1 beyond their lengths. They may be nonempty before
+            the first step, if the beginning of an answer is forced.
+        length: number of tokens.
+        log_weight: log weight of these sequences after weighing in this step.
+        after: the sequences before the next step.
+        ended: complete answers outside of these sequences (the pool of the discrete filter); None
+            if complete answers stay among the sequences.
     """
 
     prefixes: Prefixes[Any]
@@ -74,17 +74,17 @@ class Observation(NamedTuple):
 
 
 Watch: TypeAlias = Callable[[Observation], None]
-"""It is shown each step of one batch."""
+"""A function that is called with each step of one batch."""
 
 Observe: TypeAlias = Callable[[Sequence[int]], Watch | None]
-"""It is given the identities of a batch's examples; None lets the batch go unwatched."""
+"""A function of the identities of a batch's examples; it returns None to skip the batch."""
 
 
 class Timed:
-    """A watch whose own time is known, so that it is not counted as the algorithm's.
+    """A watch that measures its own time, to exclude it from the algorithm's.
 
     Attributes:
-        seconds: what it has taken so far.
+        seconds: total time so far.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -92,8 +92,8 @@ class Timed:
         self.seconds = 0.0
 
     def __call__(self, observation: Observation) -> None:
-        """Show the step."""
-        if observation.row.is_cuda:  # what is under way there is the algorithm's
+        """Pass the step to the watch."""
+        if observation.row.is_cuda:  # pending device work counts as the algorithm's time
             torch.cuda.synchronize(observation.row.device)
         started = time.perf_counter()
         self._watch(observation)

@@ -1,4 +1,4 @@
-"""An algorithm leaves weighted token sequences, and a record of every step."""
+"""The result of an algorithm: weighted token sequences, and a record of every step."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from smc.prefixes import Extension
 
 
 class StepRecord(NamedTuple):
-    """What happened in one step, per example; of many steps, with an axis for these before it.
+    """The record of one step per example; for many steps, with a leading axis.
 
     Attributes:
-        ess: effective sample size; of the particles after weighing, or of the prefixes that run.
-        resampled: whether the step resampled; or some candidate had less than probability one of
-            being kept.
-        running: particles (or distinct prefixes) due another token when the step began.
-        alive: particles of positive weight, after weighing; or prefixes that run.
-        fallbacks: distinct prefixes at which the proposal knew nothing (`Guide.fallback`).
-        read: distinct prefixes that the language model read at the end of the step, those in the
-            middle of a forced run included: one for each token.
-        forced: tokens that distinct prefixes took without a choice.
-        drafted: of `read`, those that were read in advance (`smc.read_ahead`).
-        used: tokens that had been read in advance, and became part of a prefix.
-        landed: of `used`, those that were chosen, each of which took no pass.
+        ess: effective sample size of the particles after weighing, or of the running prefixes.
+        resampled: whether the step resampled, or kept some candidate with probability below one.
+        running: number of particles (or distinct prefixes) that take another token in the step.
+        alive: number of particles of positive weight after weighing, or of running prefixes.
+        fallbacks: number of distinct prefixes where g fell back to GCD's mask (`Guide.fallback`).
+        read: number of distinct prefixes that the language model computed at the end of the step,
+            including those inside forced runs: one per token.
+        forced: number of tokens that distinct prefixes took without a choice.
+        drafted: the part of `read` that was computed in advance (`smc.read_ahead`).
+        used: number of tokens that were computed in advance and became part of a prefix.
+        landed: the part of `used` that was chosen, each without a forward pass.
     """
 
     ess: Float64[Tensor, "*steps B"]
@@ -45,7 +44,7 @@ class StepRecord(NamedTuple):
     def of_start(cls, extension: Extension, particles: int) -> StepRecord:
         """Return the record of a pseudo-step for tokens forced before the first choice.
 
-        `running` is 0 for an example where nothing was forced, so that reports skip the step.
+        `running` is 0 for an example without forced tokens, so that reports skip the step.
         """
         started = (extension.counts.forced > 0).long() * particles
         none = torch.zeros_like(started)
@@ -53,10 +52,10 @@ class StepRecord(NamedTuple):
 
 
 class Selections(NamedTuple):
-    """How many candidates the steps of the discrete filter kept with less than certainty.
+    """Candidates that the discrete filter kept with probability below one, per step.
 
     Attributes:
-        uncertain: candidates of each example and step that were kept with pi < 1.
+        uncertain: number of candidates per example and step with pi < 1.
         slack: the sum of 1 - pi over these candidates.
     """
 
@@ -65,7 +64,7 @@ class Selections(NamedTuple):
 
     @classmethod
     def start(cls, num_examples: int, most: int, device: torch.device) -> Selections:
-        """Make the tables of at most so many steps."""
+        """Create tables for at most this number of steps."""
         count = torch.zeros(num_examples, most, dtype=torch.int64, device=device)
         return cls(count, count.double())
 
@@ -78,7 +77,7 @@ class Selections(NamedTuple):
         """Add a step's selection.
 
         Args:
-            log_pi: of the N places of each example; zero for a place that is empty or certain.
+            log_pi: log pi of each example's N slots; zero for an empty or certain slot.
             step: number of each example's step.
             ready: examples that take the step; None for all.
         """
@@ -98,28 +97,26 @@ class Outcome(NamedTuple):
     """The result of one batch of examples.
 
     Attributes:
-        example: index in the batch of the example that each of M sequences belongs to, rising.
-        tokens: the sequences, EOS included; -1 beyond their lengths.
-        length: tokens of each.
-        log_weight: log importance weight; -inf for a sequence that died.
+        example: index in the batch of the example of each of M sequences, ascending.
+        tokens: the sequences, including EOS; -1 beyond their lengths.
+        length: number of tokens of each.
+        log_weight: log importance weight; -inf for a dead sequence.
         log_p: log p_lm of each, at the sampling temperature.
         finished: whether it is a complete answer.
-        log_evidence: log of the estimate of P(C within n), of each example.
+        log_evidence: log of the estimate of P(C within n), for each example.
         ess: effective sample size of the final weights.
-        enumerated: whether all sequences of the target are there, with their exact probabilities.
+        enumerated: whether the sequences are the whole target, with exact probabilities.
         history: the records of all steps, [steps, B] each, on the host.
-        start_seconds: what it took until the first step: prompts were read, tables made, and a
-            graph captured.
-        log_mass: log of the probability of what was found or left open (`smc.bounds.Frontier`), of
-            each example; None where it is not known.
-        founder: the particle of the first step that each sequence descends from; None where the
-            sequences were selected.
-        log_pi: log-probability with which each token was selected (`Particles.log_pi`); None where
+        start_seconds: time until the first step, for prompts, tables and graph capture.
+        log_mass: log of the probability found or left open (`smc.bounds.Frontier`), for each
+            example; None if unknown.
+        founder: each sequence's ancestor in the first step; None if sequences were selected.
+        log_pi: log-probability with which each token was selected (`Particles.log_pi`); None if
             tokens were drawn.
-        selections: of the steps of each example; None where tokens were drawn.
-        ledger: what the budget has removed (`smc.budgeting`); None where it is not known.
-        closed: the examples of which running answers took the shortest way out before their time
-            (`smc.closing`); None where nobody asked for that.
+        selections: the selections of each example's steps; None if tokens were drawn.
+        ledger: probability removed by the budget (`smc.budgeting`); None if unknown.
+        closed: examples whose running answers were closed early (`smc.closing`); None without a
+            time limit.
         closed_because: the reason.
     """
 

@@ -1,8 +1,8 @@
-"""Weighted particles are a struct of tensors with leading axis P = B·N, example-major.
+"""Weighted particles: a struct of tensors with leading axis P = B·N, ordered by example.
 
-Shapes are the same at every step: a particle that is finished or dead keeps its place, and is
-masked. What depends on tokens alone is kept by prefix (`smc.prefixes`), and a particle names its
-prefix by `row`. The N prefixes that the discrete filter keeps are particles, too.
+Shapes are the same at every step: a finished or dead particle keeps its slot and is masked. Data
+that depends only on tokens is stored by prefix (`smc.prefixes`); a particle refers to its prefix by
+`row`. The N prefixes that the discrete filter keeps are particles, too.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch import Tensor
 from smc.prefixes import Extension
 
 NOT_CHOSEN = 1.0
-"""Marks a token of `Particles.log_pi` that no selection has chosen."""
+"""Value in `Particles.log_pi` for tokens that were not selected."""
 
 
 class Particles(NamedTuple):
     """The P particles of a batch.
 
     Attributes:
-        tokens: what each has drawn, EOS included; -1 beyond its length. The last column is a dummy,
-            always -1: the scatter target for missing tokens.
-        length: tokens drawn.
-        log_weight: log importance weight; -inf once dead.
+        tokens: drawn and forced tokens, including EOS; -1 beyond the length. The last column is
+            always -1: it is the scatter target for missing tokens.
+        length: number of tokens.
+        log_weight: log importance weight; -inf for a dead particle.
         log_p: log p_lm of the tokens, at the sampling temperature.
-        log_potential: log psi of its prefix, by which its next increment is divided; 0 for psi = 1.
-        finished: True once its answer is complete.
-        running: True where another token is due.
-        row: its prefix while it is running; any row otherwise.
-        founder: the particle of the first step that it descends from (`smc.reliability`).
+        log_potential: log psi of the prefix, which divides the next increment; 0 for psi = 1.
+        finished: True once the answer is complete.
+        running: True where the particle takes another token.
+        row: its prefix while it is running; arbitrary otherwise.
+        founder: its ancestor in the first step (`smc.reliability`).
         log_pi: log of the probability with which the discrete filter kept the prefix that ends in
-            each token; `NOT_CHOSEN` for tokens that weren't chosen. No columns for particles that
+            each token; `NOT_CHOSEN` for all other tokens. Without columns for particles that
             draw their tokens.
     """
 
@@ -50,11 +50,11 @@ class Particles(NamedTuple):
     log_pi: Float64[Tensor, "P S"]
 
     def take(self, ancestors: Int64[Tensor, "P"]) -> Particles:
-        """Copy these particles, weights and all."""
+        """Copy these particles, including their weights."""
         return Particles(*(field[ancestors] for field in self))
 
     def where(self, mask: Bool[Tensor, "P"], other: Particles) -> Particles:
-        """Return these particles where the mask is true, and others elsewhere."""
+        """Return these particles where the mask is true, and the others elsewhere."""
 
         def chosen(mine: Tensor, its: Tensor) -> Tensor:
             return torch.where(mask.view(-1, *[1] * (mine.dim() - 1)), mine, its)
@@ -70,18 +70,18 @@ class Particles(NamedTuple):
         log_potential: Float64[Tensor, "P"] | None = None,
         log_pi: Float64[Tensor, "P"] | None = None,
     ) -> Particles:
-        """Return the particles after those that ran have taken some tokens each.
+        """Return the particles after the running ones were extended.
 
         Args:
-            by: what became of the particles.
-            log_weight: of particles that were extended, from now on.
-            log_p: log-probability of the tokens that were chosen; forced ones have their own.
-            log_potential: as log_weight; None to leave it, as the discrete filter has none.
-            log_pi: of the tokens that were chosen; None where nothing was selected.
+            by: the tokens and outcomes of the extension.
+            log_weight: new weights of extended particles.
+            log_p: log-probability of the chosen tokens; forced tokens have their own.
+            log_potential: new potentials; None to leave them (the discrete filter has none).
+            log_pi: log pi of the chosen tokens; None if nothing was selected.
         """
         ran, many = self.running, (by.tokens >= 0).sum(dim=1)
         log_potential = self.log_potential if log_potential is None else log_potential
-        # A column for each token: its place in the text, or the dummy column for none.
+        # A column for each token: its position in the text, or the dummy column for none.
         spare = self.tokens.shape[1] - 1
         column = self.length.unsqueeze(1) + torch.arange(by.tokens.shape[1], device=many.device)
         column = torch.where(by.tokens >= 0, column, spare)
@@ -112,10 +112,10 @@ def start_particles(
     *,
     selects: bool = False,
 ) -> Particles:
-    """Make N particles of weight one for each example, before anything is read.
+    """Create N particles of weight one for each example, before the first forward pass.
 
     Args:
-        selects: whether prefixes are selected, and not drawn.
+        selects: whether tokens are selected instead of drawn.
     """
     P = num_examples * num_particles
     zero = torch.zeros(P, dtype=torch.float64, device=device)

@@ -1,18 +1,19 @@
-"""Sampling returns a `Posterior`: a distribution over answers, and how far to trust it.
+"""Posterior over answers: the result of sampling, with its errors, bounds and diagnostics.
 
-Weighted token sequences make a discrete distribution over the distinct answers among them,
+Weighted token sequences define a discrete distribution over the distinct answers among them,
 
     P(y) = sum over n with answer(x_n) = y of W_n,
 
-where the answer of a token sequence is the concatenation of its tokens' bytes, EOS excluded; two
-tokenisations of the same text are one answer.  Besides it come the evidence estimate, unbiased in
-probability space (E[exp(log_evidence)] = P_lm(C within n)), plus flags: dead, complete, valid,
-exact, enumerated.
+where the answer of a token sequence is the concatenation of its tokens' bytes without EOS. Two
+tokenizations of the same text are one answer.  The posterior also has the evidence estimate,
+unbiased in probability space (E[exp(log_evidence)] = P_lm(C within n)), and the flags dead,
+complete, valid, exact and enumerated.
 
-The sequences are N particles, or the pool of the discrete particle filter: distinct complete ones,
-perhaps more than N. The evidence is the mean of the particles' weights, or the sum of the pool's.
+The sequences are N particles, or the pool of the discrete particle filter: distinct complete
+sequences, possibly more than N. The evidence is the mean of the particles' weights, or the sum of
+the pool's.
 
-When every particle is dead there is no answer.  That is an outcome, not an error: `dead` is True,
+If every particle is dead, there is no answer.  This is an outcome, not an error: `dead` is True,
 there are no texts, the evidence is zero, and `complete` and `valid` are False.
 """
 
@@ -35,7 +36,7 @@ from smc.fields import Field, fields_of
 from smc.reliability import Ancestry, Reliability, Stratum, reliability_of
 
 SHOWN = 60
-"""Characters of a text in `repr`."""
+"""Maximum number of characters of a text in `repr`."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ class Sample:
     """One weighted token sequence at the end of sampling: a particle, or an answer of the pool.
 
     Attributes:
-        ids: the tokens drawn, EOS included.
-        answer: their bytes, EOS excluded.
+        ids: the tokens, including EOS.
+        answer: their bytes, without EOS.
         log_weight: log importance weight; -inf if dead.
-        finished: whether it completed its answer; a dead particle may be a fragment.
+        finished: whether the answer is complete; a dead particle may be a fragment.
         log_p: log p_lm of the tokens at the sampling temperature.
     """
 
@@ -59,31 +60,36 @@ class Sample:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """A record of how one example's sampling went.
+    """Statistics of one example's sampling.
 
     Attributes:
-        ess: effective sample size at each step: of the particles, after weighing; or of the weights
+        ess: effective sample size at each step: of the particles after weighing, or of the weights
             of the prefixes that the discrete filter keeps.
-        resampled: whether each step resampled; or might have left candidates out.
-        running: particles, or distinct prefixes, due another token at the start of each step.
-        alive: particles of positive weight at each step, after weighing; or those prefixes.
-        lm_calls: forward passes of the language model in which something was read for this example,
-            and one for its prompt.
-        tokens: tokens that the language model read for it: its prompt once, then one per distinct
-            prefix, or one per particle that runs where steps are executed in static shapes.
-        generated: tokens of all particles, or of all answers of the pool.
-        share_finished: share of the particles that completed their answer; of a pool 1, as it holds
-            nothing else, and 0 of an empty one.
-        seconds: its share, by tokens read, of the wall time of the batch that it was part of.
-        start_seconds: of these, what passed until the first step: prompts were read, tables made.
-        fallbacks: prefixes, each counted once a step, at which the proposal's lookahead knew
-            nothing: with particles it did what GCD does; see `smc.proposals.twisted`.
-        forced: tokens that distinct prefixes took without a choice (`smc.proposals.forced`).
-        drafted: of `tokens`, those that the model read in advance (`smc.read_ahead`).
-        used: tokens that had been read in advance, and became part of a prefix.
-        landed: of `used`, those that were chosen and not forced. Divided by `lm_calls`, that is
-            what engines call accepted tokens a pass.
-        overrun: seconds from the deadline to the end of its batch; 0 before it, and without one.
+        resampled: whether each step resampled; for the discrete filter, whether it could have
+            dropped candidates.
+        running: number of particles, or distinct prefixes, that take another token in each step.
+        alive: number of particles of positive weight at each step after weighing, or of those
+            prefixes.
+        lm_calls: number of forward passes with tokens of this example, plus one for its prompt.
+        tokens: number of tokens that the language model computed for it: its prompt once, then one
+            per distinct prefix, or one per running particle in static shapes.
+        generated: number of tokens of all particles, or of all answers in the pool.
+        share_finished: share of the particles with a complete answer; 1 for a pool, which has only
+            complete answers, and 0 for an empty one.
+        seconds: its share of the batch's wall time, in proportion to computed tokens.
+        start_seconds: the part of `seconds` before the first step, for prompts and tables.
+        fallbacks: number of prefixes, counted once per step, where the proposal's lookahead was
+            zero; with particles, g is then GCD's mask; see `smc.proposals.twisted`.
+        forced: number of tokens that distinct prefixes took without a choice
+            (`smc.proposals.forced`).
+        drafted: the part of `tokens` that was computed in advance (`smc.read_ahead`).
+        used: number of tokens that were computed in advance and became part of a prefix.
+        landed: the part of `used` that was chosen, not forced. Divided by `lm_calls`, it is the
+            number of accepted tokens per pass that serving engines report.
+        read_on: the part of `tokens` that was computed after sampling, for `certify`.
+        rounds: with `target_error`, the number of particles of each round. The last round is
+            returned; `lm_calls`, `tokens` and `seconds` are sums over all rounds.
+        overrun: seconds from the deadline to the end of its batch; 0 without an overrun.
     """
 
     ess: tuple[float, ...]
@@ -101,6 +107,8 @@ class Diagnostics:
     used: int = 0
     landed: int = 0
     start_seconds: float = 0.0
+    read_on: int = 0
+    rounds: tuple[int, ...] = ()
     overrun: float = 0.0
 
 
@@ -110,32 +118,37 @@ class Posterior:
 
     Attributes:
         answers: distinct answers as bytes, the most probable first.
-        probabilities: of the answers; they sum to one (to zero when dead).
+        probabilities: probabilities of the answers; they sum to one (to zero when dead). If the
+            computation continued for `certify`, they are the model's own, divided by their sum.
         log_evidence: log of the estimate of P_lm(C within n). The estimate is unbiased, so its log
-            is too low in the mean. -inf when dead; None where top_p < 1 leaves nothing that it
-            would estimate.
-        ess: effective sample size of the final weights, which does not see that resampled particles
-            share their beginnings: it may be high where the estimate is poor. Of a pool it is low
-            when the model is confident, even if the result is exact.
+            is too low on average. -inf when dead; None if top_p < 1, which leaves no quantity to
+            estimate.
+        ess: effective sample size of the final weights. It ignores that resampled particles share
+            their beginnings, so it may be high for a poor estimate. For a pool it is low if the
+            model is confident, even if the result is exact.
         complete: whether there are answers and all of them were finished within the budget.
-        valid: whether there are answers and the constraint accepts all of them; checked anew, by
-            running the automaton over the tokens.  With the proposals of this package `complete`
-            and `valid` both equal `not dead`: a self-check, and a test of other proposals.
-        exact: False only where top_p < 1 or a deadline has changed the target. It says nothing of
-            how near the estimate is: a poor or a dead one is exact, too; see `enumerated`.
-        enumerated: whether this is the target itself, and no estimate: the discrete filter had room
-            for every prefix, and left none out.
-        particles: all N particles, dead ones included; or the whole pool.
-        diagnostics: how it went.
-        reliability: standard errors of it all, and a label.
-        bounds: of the evidence, which hold whatever was drawn (`smc.Bounds`); None with top_p < 1,
-            or where the proposal doesn't say where its prefixes are in the automaton.
-        ancestry: what the particles descend from (`smc.reliability`); None if they weren't drawn.
-        stopped: "deadline" or "cancelled" where answers took the shortest way to their end before
-            they would have by themselves (`smc.closing`); None otherwise. `log_evidence` is then
-            that of the answers that were still possible, which is at most P_lm(C within n).
-        budget: how much probability the budget removed, where first, and the budget from which
-            nothing would have been (`smc.BudgetEffect`); None where there are no bounds.
+        valid: whether there are answers and the constraint accepts all of them, checked by running
+            the automaton over the tokens.  With the proposals of this package `complete` and
+            `valid` both equal `not dead`; the flags are a self-check and test other proposals.
+        exact: False only if top_p < 1 or a deadline has changed the target. It doesn't describe the
+            accuracy of the estimate: a poor or dead posterior is exact, too; see `enumerated`.
+        enumerated: whether this is the target itself instead of an estimate: the discrete filter
+            had a slot for every prefix and dropped none.
+        particles: all N particles, including dead ones; or the whole pool; or, if the computation
+            continued for `certify`, all found token sequences, weighted by their probabilities
+            under the model.
+        diagnostics: statistics of the sampling.
+        reliability: standard errors of all estimates, and a label.
+        bounds: bounds of the evidence, which hold in every run (`smc.Bounds`); None with top_p < 1,
+            or if the proposal's state doesn't have the positions of its prefixes.
+        ancestry: the ancestors of the particles (`smc.reliability`); None if they weren't drawn.
+        stopped: "deadline" or "cancelled" if answers were closed early by a shortest completion
+            (`smc.closing`); None otherwise. `log_evidence` then refers to the answers that were
+            still possible, which is at most P_lm(C within n).
+        budget: the probability that the budget removed, where it first did, and the budget that
+            would have removed nothing (`smc.BudgetEffect`); None without bounds.
+        algorithm: "smc", "discrete", or "enumeration" for answers that were computed instead of
+            drawn (`smc.distribution`).
     """
 
     answers: tuple[bytes, ...]
@@ -153,15 +166,16 @@ class Posterior:
     ancestry: Ancestry | None = field(default=None, compare=False)
     stopped: str | None = None
     budget: BudgetEffect | None = None
+    algorithm: str = "smc"
 
     @property
     def dead(self) -> bool:
-        """True when no particle has positive weight."""
+        """True if no particle has positive weight."""
         return not self.answers
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """The answers as text; bytes that are not UTF-8 show as U+FFFD."""
+        """The answers as text; invalid UTF-8 is replaced by U+FFFD."""
         return tuple(answer.decode("utf-8", errors="replace") for answer in self.answers)
 
     @property
@@ -171,29 +185,29 @@ class Posterior:
 
     @cached_property
     def best(self) -> str | None:
-        """The text that the model itself finds most probable, among those found; None when dead.
+        """The text with the highest probability under the model, among those found; None if dead.
 
-        A weight is an estimate, which may be the same for all answers or great by chance, so that
-        `majority` is one draw of many; p_lm of an answer is known exactly. Of a text it is the sum
-        over its tokenisations that were found.
+        A weight is an estimate, which may be equal for all answers or large by chance, so
+        `majority` is one draw of many. In contrast, p_lm of an answer is known exactly: it is the
+        sum over the text's tokenizations that were found.
         """
         found = _log_p_found(self.particles)
-        if not found:  # texts that were completed outside of the weights
+        if not found:  # texts were completed outside of the weights
             return self.majority
         values = [found.get(answer, -math.inf) for answer in self.answers]
-        return self.texts[values.index(max(values))]  # of equal ones that of more weight
+        return self.texts[values.index(max(values))]  # the first one has the largest weight
 
     @property
     def certified(self) -> float | None:
-        """The share of the posterior that was certainly found, from 0 to 1; None without bounds."""
+        """The share of the posterior that was certainly found, in [0, 1]; None without bounds."""
         return None if self.bounds is None else self.bounds.certified
 
     @cached_property
     def intervals(self) -> tuple[tuple[float, float], ...] | None:
-        """An interval for each text's posterior probability, which holds; None without bounds.
+        """A guaranteed interval for each text's posterior probability; None without bounds.
 
-        It is the target's probability, of which `probabilities` has an estimate that may lie
-        outside. A text that isn't among `texts` has at most the probability 1 - `certified`.
+        It contains the target's probability, whereas the estimate in `probabilities` may lie
+        outside. A text that is not in `texts` has at most the probability 1 - `certified`.
         """
         if self.bounds is None:
             return None
@@ -202,9 +216,9 @@ class Posterior:
 
     @cached_property
     def confidence_intervals(self) -> tuple[tuple[float, float], ...]:
-        """A 90 % interval for each text's posterior probability, inside its guaranteed interval.
+        """A 90 % interval for each text's posterior probability, inside the guaranteed interval.
 
-        Its coverage is measured where `reliability.label` is "estimated" (docs/reliability.md).
+        Its coverage has been measured for `reliability.label` "estimated" (docs/reliability.md).
         """
         q = self.reliability.quantile
         guaranteed = self.intervals or ((0.0, 1.0),) * len(self.texts)
@@ -216,9 +230,9 @@ class Posterior:
 
     @property
     def log_evidence_interval(self) -> tuple[float, float] | None:
-        """A 90 % interval for the log evidence, inside the bounds; None where `log_evidence` is.
+        """A 90 % interval for the log evidence, inside the bounds; None if `log_evidence` is None.
 
-        The bounds themselves where the posterior is certified: they are close, and hold.
+        If the posterior is certified, these are the bounds, which are tight and guaranteed.
         """
         if self.log_evidence is None:
             return None
@@ -259,10 +273,10 @@ class Posterior:
         return f"log evidence {self.log_evidence:.3f} +- {self.reliability.log_evidence_error:.2g}"
 
     def fields(self) -> dict[str, Field]:
-        """Return the distribution of the value at every JSON pointer that some answer has.
+        """Return the distribution of the value at every JSON pointer of any answer.
 
-        The keys are JSON pointers (RFC 6901) in document order, `""` for the whole answer; there
-        are none when dead. See `smc.Field`.
+        The keys are JSON pointers (RFC 6901) in document order, with `""` for the whole answer. The
+        dictionary is empty when dead. See `smc.Field`.
 
         Raises:
             ValueError: an answer is not JSON.
@@ -283,7 +297,10 @@ class Posterior:
             ValueError: the posterior is dead.
         """
         if self.dead:
-            raise ValueError("every particle is dead, so there is nothing to sample from")
+            raise ValueError(
+                "expected a posterior with answers, got a dead one (no particle has positive "
+                "weight); check `dead` before sampling"
+            )
         numbers = torch.arange(k, device="cpu")
         u = uniform(seed, Keys(torch.zeros_like(numbers), numbers, 0, Purpose.POSTERIOR))
         log_p = torch.tensor([self.probabilities], dtype=torch.float64, device="cpu").log()
@@ -304,16 +321,18 @@ def posterior(
     num_particles: int | None = None,
     stopped: str | None = None,
     budget: BudgetEffect | None = None,
+    algorithm: str = "smc",
 ) -> Posterior:
-    """Make the posterior of these sequences.
+    """Build the posterior of these sequences.
 
     Args:
-        exact: whether p_lm was left as it is.
-        stopped: why answers were closed early; None if they weren't.
-        budget: what the budget removed; None if it is not known.
-        log_mass: log of the probability of what was found or left open; None if it is not known.
-        strata: the units that the sequences descend from; None if they are no random sample.
-        num_particles: N; None if each sequence is one.
+        exact: whether p_lm is unmodified.
+        stopped: the reason for closing answers early; None if they weren't closed.
+        budget: the effect of the budget; None if unknown.
+        algorithm: the algorithm that found the sequences.
+        log_mass: log of the probability found or left open; None if unknown.
+        strata: the units that the sequences descend from; None if they aren't a random sample.
+        num_particles: N; None if each sequence is a particle.
     """
     top = max((sample.log_weight for sample in samples), default=-math.inf)
     alive = [sample for sample in samples if sample.log_weight > -torch.inf]
@@ -321,7 +340,7 @@ def posterior(
     for sample in alive:
         mass[sample.answer] += math.exp(sample.log_weight - top)
     total = sum(mass.values())
-    # Equal probabilities are told apart by their bytes, so that the order repeats.
+    # Ties are broken by the bytes, so that the order is reproducible.
     ranked = sorted(mass.items(), key=lambda item: (-item[1], item[0]))
     eos = set(automaton.vocabulary.eos_ids)
     bounds = None
@@ -361,18 +380,19 @@ def posterior(
         ancestry=ancestry,
         stopped=stopped,
         budget=budget,
+        algorithm=algorithm,
     )
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:
-    """Return the tokens without the EOS that may end them."""
+    """Return the tokens without a final EOS."""
     return list(ids[:-1] if ids and ids[-1] in eos_ids else ids)
 
 
 def _log_p_found(samples: Sequence[Sample]) -> dict[bytes, float]:
-    """Return log p_lm of each answer, summed over those of its tokenizations that were found.
+    """Return log p_lm of each answer, summed over its tokenizations that were found.
 
-    A token sequence counts once, however many particles have it.
+    A token sequence counts once, regardless of the number of its particles.
     """
     found = {s.ids: s for s in samples if s.finished and s.log_weight > -math.inf}
     by_answer: dict[bytes, list[float]] = defaultdict(list)
@@ -382,7 +402,7 @@ def _log_p_found(samples: Sequence[Sample]) -> dict[bytes, float]:
 
 
 def _log_sum(values: Collection[float]) -> float:
-    """Return the log of the sum of exponentials; -inf for none."""
+    """Return the log of the sum of exponentials; -inf for no values."""
     top = max(values, default=-math.inf)
     if top == -math.inf:
         return top

@@ -1,17 +1,17 @@
-"""The language model reads tokens in advance, and a prefix that lands on them needs no other pass.
+"""Reading ahead: the language model computes draft tokens in passes that are needed anyway.
 
-When prefixes have to be read, a drafter guesses how they go on (`smc.drafters`), and the model
-reads the guesses in the same pass. What it says after each of them is kept. The sampler goes on
-from choice to choice as it does without: nothing that is drawn, weighed or selected looks at a
-draft. Only when a prefix has been extended is it compared with its draft; where the tokens are the
-same, what the model says after them is known. Tokens that are guessed wrongly are cut from the
-model's cache before its next pass.
+When prefixes need a forward pass, a drafter guesses their continuations (`smc.drafters`), and the
+same pass computes the guesses. The log-probabilities after each draft token are kept. The sampler
+makes its choices as without drafts: drawing, weighing and selection never use a draft. Only an
+extended prefix is compared with its draft; if the tokens match, the log-probabilities after them
+are known already. Tokens that don't match are removed from the model's cache before its next pass.
 
-So the law is p_lm(x | x in C, |x| <= n) whatever the drafter guesses. Speculative decoding as
-engines do it verifies drafts against local masks, and has their law (arXiv 2605.07698).
+So the distribution is p_lm(x | x in C, |x| <= n) for any drafter. In contrast, the speculative
+decoding of serving engines verifies drafts against local masks, and samples from their distribution
+(arXiv 2605.07698).
 
-A draft is a chain: a guess at every choice, and behind it the tokens that the constraint forces. It
-keeps to the constraint and its budget, hence to the model's context, and never ends an answer.
+A draft is a chain: one guess at every choice, followed by the tokens that the constraint forces. It
+obeys the constraint and its budget, and therefore the model's context, and never ends an answer.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from smc.proposals import GCD, AutomatonPosition, Batch, start_position
 _LOG = logging.getLogger(__name__)
 
 BY_ITSELF = 4
-"""Tokens that "auto" reads ahead in a pass over one row, on a CPU. With more rows it reads none:
-every token of every row takes time there, and a step is saved only where all rows land.
+"""Number of tokens that "auto" reads ahead in a pass over one row on a CPU.
+
+With more rows it reads none, because every token of every row takes time there, and a step is saved
+only if all rows match their drafts.
 """
 MOST_GUESSES = 64
-"""Guesses of the next token of a text that are looked at."""
+"""Maximum number of guesses per text that are considered."""
 
 
 def ahead_of(read_ahead: int | str, rows: int) -> int:
@@ -46,8 +48,8 @@ def ahead_of(read_ahead: int | str, rows: int) -> int:
     The forced tokens after the last guess are not counted.
 
     Args:
-        read_ahead: so many, or "auto" for what pays off with so many rows on a CPU.
-        rows: rows of the pass, all as wide as the longest.
+        read_ahead: the number, or "auto" for the best number on a CPU.
+        rows: number of rows in the pass, all padded to the longest.
     """
     if isinstance(read_ahead, str):
         return BY_ITSELF if rows == 1 else 0
@@ -55,11 +57,11 @@ def ahead_of(read_ahead: int | str, rows: int) -> int:
 
 
 class Drafts(NamedTuple):
-    """What the model has read behind each of R prefixes.
+    """The computed draft tokens after each of R prefixes.
 
     Attributes:
-        tokens: of each draft; -1 beyond its length.
-        after: row of `log_p` that follows each of these tokens.
+        tokens: tokens of each draft; -1 beyond its length.
+        after: the row of `log_p` after each of these tokens.
         log_p: log-probabilities of a next token, at the sampling temperature.
     """
 
@@ -75,7 +77,7 @@ class Drafts(NamedTuple):
 
     @property
     def length(self) -> Int64[Tensor, "R"]:
-        """Tokens of each draft."""
+        """Number of tokens in each draft."""
         return (self.tokens >= 0).sum(dim=1)
 
     def take(self, rows: Int64[Tensor, "Q"]) -> Drafts:
@@ -83,14 +85,14 @@ class Drafts(NamedTuple):
         return self._replace(tokens=self.tokens[rows], after=self.after[rows])
 
     def cover(self, tokens: Int64[Tensor, "R K"], count: Int64[Tensor, "R"]) -> Bool[Tensor, "R"]:
-        """Find the drafts that begin with the first `count` tokens; none does where it is zero."""
+        """Return which drafts begin with the first `count` tokens; False if `count` is zero."""
         D, K = self.tokens.shape[1], tokens.shape[1]
         mine = torch.nn.functional.pad(self.tokens, (0, max(0, K - D)), value=-1)[:, :K]
         asked = torch.arange(K, device=count.device) < count.unsqueeze(1)
         return ((mine == tokens) | ~asked).all(dim=1) & (count > 0)
 
     def behind(self, count: Int64[Tensor, "R"]) -> Drafts:
-        """Return what is left of the drafts behind their first `count` tokens."""
+        """Return the rest of each draft after its first `count` tokens."""
         D = self.tokens.shape[1]
         column = torch.arange(D, device=count.device) + count.unsqueeze(1)
         at = column.clamp(max=max(D - 1, 0))
@@ -101,7 +103,7 @@ class Drafts(NamedTuple):
         )
 
     def joined(self, place: Int64[Tensor, "U"], new: Drafts) -> Drafts:
-        """Replace the drafts at these places; keep the others, with their rows of `log_p`."""
+        """Replace the drafts of these rows; keep the others, with their rows of `log_p`."""
         tokens, after = self.tokens.index_fill(0, place, -1), torch.zeros_like(self.after)
         needed = tokens >= 0
         kept = self.log_p[self.after[needed]]
@@ -116,13 +118,13 @@ class Drafts(NamedTuple):
 
 
 class ReadAhead:
-    """Makes drafts for the examples of a batch.
+    """A generator of drafts for the examples of a batch.
 
     Args:
         drafter: guesses single tokens.
-        most: tokens of a draft, or "auto"; see `ahead_of`.
+        most: number of tokens in a draft, or "auto"; see `ahead_of`.
         batch: automata and budgets.
-        vocabulary: of the language model.
+        vocabulary: vocabulary of the language model.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class ReadAhead:
         self._failed = False
 
     def text(self, tokens: Sequence[int]) -> bytes:
-        """Return the bytes of tokens; -1 stands for none, as do special tokens."""
+        """Return the bytes of tokens; -1 and special tokens have none."""
         known = self._vocabulary.token_bytes
         return b"".join(known[token] or b"" for token in tokens if token >= 0)
 
@@ -147,24 +149,24 @@ class ReadAhead:
         read: Int64[Tensor, "U"],
         rows: int,
     ) -> Int64[Tensor, "U D"]:
-        """Guess how prefixes go on that the model is about to read.
+        """Draft continuations of prefixes that the model is about to compute.
 
         Args:
-            texts: prompt and answer so far, of each.
-            states: in their automata; -1 for a prefix that is over.
-            remaining: tokens that each may still take.
-            read: tokens of each that the pass reads in any case, the last ones of its text.
-            rows: rows of the pass, which may have other prefixes as well.
+            texts: prompt and answer so far of each prefix.
+            states: automaton states; -1 for an ended prefix.
+            remaining: tokens that each prefix may still take.
+            read: number of tokens at the end of each text that the pass computes anyway.
+            rows: number of rows in the pass, which may include other prefixes.
 
         Returns:
             The tokens of each draft; -1 beyond its length. Guesses make no row longer than the
-            longest would be with `ahead_of` tokens; what is forced behind the last guess is added.
+            longest row with `ahead_of` tokens; forced tokens after the last guess are added.
         """
         most = ahead_of(self._most, rows)
         empty = torch.zeros(len(texts), 0, dtype=torch.int64, device=states.device)
         if self._failed or not most or not len(texts):
             return empty
-        # All rows are as wide as the longest, so shorter ones read that much more at no cost.
+        # All rows are padded to the longest, so shorter rows read more tokens ahead at no cost.
         limit = read.max() + most - read
         position = self._start._replace(states=states, remaining=remaining)
         written, columns = list(texts), [empty]
@@ -199,9 +201,9 @@ class ReadAhead:
             width = max(map(len, rows), default=0)
             rows = [[*row, *[-1] * (width - len(row))] for row in rows]
             guesses = torch.tensor(rows, dtype=torch.int64, device="cpu").view(len(texts), width)
-        except Exception as error:  # whatever it is, answers do not depend on it
+        except Exception as error:  # a drafter's failure must not affect answers
             _LOG.warning(
-                "%s failed, and nothing is read ahead any more for these examples: %s: %s",
+                "%s failed; reading ahead is disabled for these examples: %s: %s",
                 type(self._drafter).__name__, type(error).__name__, error,
             )  # fmt: skip
             self._failed = True

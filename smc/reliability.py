@@ -41,10 +41,8 @@ CERTIFIED = 0.9
 """Share of the posterior from which on it is called certified."""
 FEWEST_INDEPENDENT = 5.0
 """Effective sample size below which an estimate has collapsed."""
-LOOKED_AT_DRAWN = 0.25
-"""Least estimated evidence, as a share of its upper bound, for particles that draw tokens."""
-LOOKED_AT_SELECTED = 0.01
-"""The same for the discrete filter. docs/reliability.md says how both were chosen."""
+LOOKED_AT = 0.01
+"""Least estimated evidence, as a share of its upper bound; docs/reliability.md has the choice."""
 FEWEST_IN_TAIL = 5
 """Shares to which a Pareto distribution is fitted at least."""
 
@@ -212,7 +210,8 @@ class Reliability:
         label: "certified", "estimated", "collapsed" or "unknown"; `advice` explains it.
         certified: share of the posterior that was certainly found; None without bounds.
         log_evidence_error: standard error of the log evidence, in nats; inf where it is unknown.
-        probability_errors: standard error of the probability of each text.
+        probability_errors: standard error of the probability of each text; of answers that were
+            read and not drawn, the most by which it can be off, 1 - `certified`.
         ess: effective sample size: independent particles of equal weight with the same relative
             variance of the evidence, at most N. `Posterior.ess` doesn't see that resampled
             particles share their beginnings; this one does.
@@ -247,12 +246,12 @@ class Reliability:
 
 ADVICE = {
     "certified": f"At least {CERTIFIED:.0%} of the posterior was found, whatever was drawn.",
-    "estimated": "With the discrete filter, the stated 90 % intervals cover a known posterior at "
-    "least 85 % of the time; this isn't shown for SMC.",
+    "estimated": "The stated 90 % intervals cover a known posterior at least 85 % of the time.",
     "collapsed": "The estimate rests on a few particles: give more particles, or "
     "algorithm='discrete'.",
-    "unknown": "Branches that were never looked at could hold far more than was found: give more "
-    "particles, algorithm='discrete', or a prompt that makes valid answers more probable.",
+    "unknown": "Branches that were never looked at could hold far more than was found, or the "
+    "stated errors aren't calibrated, as with SMC: give more particles, algorithm='discrete', or a "
+    "prompt that makes valid answers more probable.",
 }
 
 
@@ -266,7 +265,8 @@ def label_of(ess: float, certified: float | None, looked_at: float | None, *, dr
         return "certified"
     if ess < FEWEST_INDEPENDENT:
         return "collapsed"
-    if looked_at is None or looked_at < (LOOKED_AT_DRAWN if drawn else LOOKED_AT_SELECTED):
+    # With SMC no threshold kept the promise of "estimated" on new problems (docs/reliability.md).
+    if drawn or looked_at is None or looked_at < LOOKED_AT:
         return "unknown"
     return "estimated"
 
@@ -294,8 +294,9 @@ def reliability_of(
     """
     if ancestry is None:
         exact = enumerated and num_texts > 0
-        error = 0.0 if exact else math.inf
-        found = Spread(error, np.full(num_texts, error), 0.0)
+        certain = 0.0 if bounds is None else bounds.certified
+        most = 0.0 if exact else 1.0 - certain  # of the total variation
+        found = Spread(0.0 if exact else math.inf, np.full(num_texts, most**2), 0.0)
     else:
         found = ancestry.spread(np.arange(num_texts), num_texts)
     ess = max(1.0, 1 / (found.evidence + 1 / num_particles)) if num_texts else 0.0
@@ -305,9 +306,10 @@ def reliability_of(
         looked_at = math.exp(min(0.0, log_evidence - bounds.log_upper))
     certified = None if bounds is None else bounds.certified
     label = label_of(ess, certified, looked_at, drawn=drawn)
+    was_read = ancestry is None and num_texts > 0  # nothing rests on particles
     if enumerated:
         label = "certified"
-    elif label == "estimated" and (ancestry is None or stopped):
+    elif label != "certified" and (was_read or (label == "estimated" and stopped)):
         label = "unknown"
     k = None
     if drawn and ancestry is not None:

@@ -1,24 +1,23 @@
-"""Resampling replaces N weighted particles by N equally weighted ones that stand for them.
+"""Resampling schemes: replace N weighted particles by N equally weighted ones.
 
-A resampling scheme draws ancestors a_1 … a_N such that particle n is expected N·W_n times among
-them.  That one property, E[#{i : a_i = n}] = N·W_n, is what keeps the evidence estimate unbiased;
-the schemes differ in the variance they add (Douc, Cappé & Moulines, 2005):
+A resampling scheme draws ancestors a_1 … a_N such that particle n occurs N·W_n times among them in
+expectation.  This property, E[#{i : a_i = n}] = N·W_n, keeps the evidence estimate unbiased; the
+schemes differ in the variance that they add (Douc, Cappé & Moulines, 2005):
 
-    multinomial    N independent draws from W; the most noise
+    multinomial    N independent draws from W; the largest variance
     stratified     one draw in each of N equal slices of (0, 1)
-    systematic     the same point of every slice: one uniform number in all; the usual choice
-    residual       floor(N·W_n) copies of each for certain, the rest multinomially
+    systematic     the same point of every slice, one uniform number in total; the usual choice
+    residual       floor(N·W_n) copies of each with certainty, the rest multinomially
 
-Each is a function of the weights and of `uniform`, which gives M uniform numbers per system and may
-ask where the outcome of each choice changes (`smc.draw`).  Schemes work on B
-independent systems at once, at O(B·N log N). Systems may have fewer than N particles
+Each scheme is a function of the weights and of `uniform`, which returns M uniform numbers per
+system and may ask for the points where the outcome of each choice changes (`smc.draw`).  Schemes
+process B independent systems at once, at O(B·N log N). Systems may have fewer than N particles
 (`smc.systems`): rows are padded to N with weight 0, and only the first `size` ancestors are
 meaningful.
 
-A particle of weight zero must never survive.  With a float32 running sum, a binary search and a
-clip at the end it does, about once in 10⁴ steps at N = 1024; here sums are in float64 and the
-index found is moved to a particle of positive weight, so that the guarantee does not rest on
-rounding at all.
+A particle of weight zero must never survive.  A float32 cumulative sum with a binary search and a
+clip revives one about once in 10⁴ steps at N = 1024. Here sums are in float64, and the resulting
+index is moved to a particle of positive weight, so the guarantee doesn't depend on rounding.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ Uniform = Callable[[int, Callable[[], Tensor]], Tensor]
 """(M, breaks of M choices in each of B systems, on demand) -> uniform numbers Float64["B M"]."""
 
 Scheme = Callable[..., Tensor]
-"""Normalised weights Float64["B N"], uniform numbers on demand, and the size of each system
-Int64["B"] -> ancestors Int64["B N"]."""
+"""(normalized weights Float64["B N"], a `Uniform`, and the size of each system Int64["B"]) ->
+ancestors Int64["B N"]."""
 
 
 def multinomial(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
     """Draw N times independently from the weights."""
-    del size  # draws do not know of each other
+    del size  # the draws are independent
     B, N = weights.shape
     cumulative = _cumulative(weights)
     u = uniform(N, lambda: cumulative.unsqueeze(1).expand(B, N, N))
@@ -62,7 +61,7 @@ def stratified(
 def systematic(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
-    """Take the same point of each slice, hence a single uniform number per system."""
+    """Take the same point of each slice, from a single uniform number per system."""
     m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
     u = uniform(1, lambda: (cumulative * m).frac().unsqueeze(1))
     return _inverse(weights, cumulative, (slices + u) / m)
@@ -71,12 +70,12 @@ def systematic(
 def residual(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
-    """Copy particle n floor(N·W_n) times, and draw what is missing to N from the remainders."""
+    """Copy particle n floor(N·W_n) times, and draw the missing copies from the remainders."""
     B, N = weights.shape
     expected = weights * size.double().unsqueeze(1)
     copies = expected.floor()
     remainder = expected - copies
-    # Where rounding leaves no remainder although copies are missing, draw from the weights.
+    # If rounding leaves no remainder although copies are missing, draw from the weights.
     some = remainder.sum(dim=1, keepdim=True) > 0
     remainder = torch.where(some, remainder, weights)
     cumulative = _cumulative(remainder)
@@ -84,7 +83,7 @@ def residual(
     certain = copies.cumsum(dim=1)
     slots = _slices(weights).expand(B, N).contiguous()
     missing = slots >= certain[:, -1:]
-    # Slots already filled ask for numbers too, so that shapes are fixed; those decide nothing.
+    # Filled slots draw numbers too, for constant shapes; these numbers are ignored.
     u = uniform(N, lambda: torch.where(missing.unsqueeze(2), cumulative.unsqueeze(1), 0.0))
     drawn = _inverse(remainder, cumulative, u)
     copied = torch.searchsorted(certain, slots, right=True).clamp(max=N - 1)
@@ -102,7 +101,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def scheme(name: str | Scheme) -> Scheme:
-    """Return the scheme of this name; a function that is one already comes back as it is.
+    """Return the scheme of this name; a function is returned unchanged.
 
     Raises:
         ValueError: no scheme has this name, or the function takes other arguments.
@@ -112,12 +111,12 @@ def scheme(name: str | Scheme) -> Scheme:
             signature(name).bind(None, None, None)
         except TypeError:
             raise ValueError(
-                f"resampling is {name!r}; give a function of normalised weights, uniform numbers "
-                f"and sizes as those of smc.resampling, or one of {', '.join(SCHEMES)}"
+                f"expected resampling to be one of {', '.join(SCHEMES)}, or a function of "
+                f"normalized weights, uniform numbers and sizes, got {name!r}"
             ) from None
         return name
     if name not in SCHEMES:
-        raise ValueError(f"unknown resampling scheme {name!r}; choose one of {', '.join(SCHEMES)}")
+        raise ValueError(f"expected resampling to be one of {', '.join(SCHEMES)}, got {name!r}")
     return SCHEMES[name]
 
 
@@ -127,7 +126,7 @@ def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:
 
 
 def _cumulative(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "B N"]:
-    """Divide running sums by the total, so that the last one is exactly one."""
+    """Divide cumulative sums by the total, so that the last one is exactly one."""
     sums = weights.cumsum(dim=1)
     total = sums[:, -1:]
     return sums / torch.where(total > 0, total, 1.0)
@@ -138,7 +137,7 @@ def _inverse(
     cumulative: Float64[Tensor, "B N"],
     points: Float64[Tensor, "B M"],
 ) -> Int64[Tensor, "B M"]:
-    """Invert the cumulative weights at each point; always find a particle of positive weight."""
+    """Invert the cumulative weights at each point; return particles of positive weight only."""
     N = weights.shape[1]
     found = torch.searchsorted(cumulative, points, right=True).clamp(max=N - 1)
     index = torch.arange(N, device=weights.device).expand_as(weights)

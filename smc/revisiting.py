@@ -1,10 +1,10 @@
-"""Prefixes of a prompt are read in any order, each from where it parts from those read last.
+"""Readers of prefixes in any order, which reuse the cache of the prefixes computed last.
 
-A search goes on now here, now there in the tree of prefixes. The language model's rows are those
-that were read last; a prefix that is wanted becomes a copy of the row that has the longest
-beginning of it, cut back to that, and the rest is read in one pass. Where every prefix goes on from
-one that was read just before, that is one token each. `TreeReader` does so for several prompts at
-once, and keeps rows that it is told to keep.
+A search visits the tree of prefixes in no particular order. The language model's rows are the
+prefixes computed last. To compute another prefix, the row with the longest common beginning is
+copied and truncated to it, and the rest is computed in one forward pass. If every prefix extends
+one that was just computed, that is one token each. `TreeReader` does this for several prompts at
+once, and keeps the rows that the caller lists.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from smc.prefixes import at_temperature, check_log_p, refuse_nan, refusing_nan
 
 
 class PrefixReader:
-    """A language model that reads any prefixes behind one prompt.
+    """A language model that computes arbitrary prefixes after one prompt.
 
     Args:
         lm: the language model.
-        prompt: token ids; they are read at once.
-        temperature: of the log-probabilities that are returned.
+        prompt: token ids, which are computed at once.
+        temperature: temperature of the returned log-probabilities.
 
     Attributes:
-        device: of the language model.
-        tokens: tokens read beyond the prompt.
+        device: device of the language model.
+        tokens: number of tokens computed after the prompt.
 
     Raises:
-        FloatingPointError: log-probabilities are not numbers.
+        FloatingPointError: log-probabilities are NaN or +inf.
     """
 
     def __init__(self, lm: LanguageModel, prompt: Sequence[int], temperature: float) -> None:
@@ -51,13 +51,13 @@ class PrefixReader:
     def read(
         self, ids: Sequence[tuple[int, ...]], known: Sequence[int], finished: Sequence[bool]
     ) -> tuple[Float64[Tensor, "R"], Float[Tensor, "R V"]]:
-        """Read these prefixes.
+        """Compute these prefixes.
 
         Args:
-            ids: their tokens.
-            known: how many of them, from the first on, have a log-probability that is known. All of
-                these but the last were read before, behind this prompt.
-            finished: whether the last token ends the answer, and need not be read.
+            ids: tokens of the prefixes.
+            known: number of tokens of each prefix, from the first, whose log-probability is known.
+                All of these but the last were computed before, after this prompt.
+            finished: whether the last token ends the answer and doesn't need to be computed.
 
         Returns:
             The log-probability of each prefix's other tokens, and those of the token after it.
@@ -92,9 +92,9 @@ class PrefixReader:
                     continue
                 log_p = self._tempered(out[row, :length])
                 after[row] = log_p[-1]
-                # After so many tokens each of these rows has log-probabilities of the next one.
-                places = range(shared[row] + offset + 1, shared[row] + offset + length + 1)
-                new = [(t, i) for t, i in enumerate(places) if known[row] <= i < len(line)]
+                # Log-probabilities of the next token are now available after these positions.
+                positions = range(shared[row] + offset + 1, shared[row] + offset + length + 1)
+                new = [(t, i) for t, i in enumerate(positions) if known[row] <= i < len(line)]
                 if new:
                     at = torch.tensor([t for t, _ in new], device=self.device)
                     token = torch.tensor([line[i] for _, i in new], device=self.device)
@@ -102,7 +102,7 @@ class PrefixReader:
         return gained, after
 
     def _nearest(self, wanted: tuple[int, ...]) -> tuple[int, int]:
-        """Return the row that has the longest beginning of these tokens, and its length."""
+        """Return the row with the longest common beginning with these tokens, and its length."""
 
         def common(row: int) -> int:
             pairs = enumerate(zip(self._held[row], wanted, strict=False))
@@ -114,19 +114,18 @@ class PrefixReader:
         return row, common(row)
 
     def _tempered(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
-        """Return p_lm at the temperature; at most one, whatever rounding makes of it."""
+        """Return p_lm at the temperature, clamped to at most one against rounding."""
         return refusing_nan(at_temperature(log_p, self._temperature)).clamp(max=0)
 
 
 class Run(NamedTuple):
-    """A prefix to read, and what is asked about it.
+    """A prefix to compute, and the log-probabilities to return.
 
     Attributes:
-        example: the prompt that it goes on from.
+        example: index of its prompt.
         ids: its tokens.
-        known: how many of them, from the first on, were read before.
-        asked: after each of the other tokens in turn, the next tokens whose log-probability is
-            wanted.
+        known: number of its tokens, from the first, that were computed before.
+        asked: for each of the other tokens, the next tokens whose log-probabilities to return.
     """
 
     example: int
@@ -136,21 +135,21 @@ class Run(NamedTuple):
 
 
 class TreeReader:
-    """A language model that reads prefixes of several prompts, and keeps some of them in its cache.
+    """A language model that computes prefixes of several prompts, and caches some of them.
 
     Args:
         lm: the language model.
-        prompts: token ids; they are read at once.
-        temperature: of the log-probabilities that are returned.
+        prompts: token ids, which are computed at once.
+        temperature: temperature of the returned log-probabilities.
 
     Attributes:
-        tokens: tokens read beyond each prompt.
-        passes: forward passes in which something was read for each prompt, that of the prompt
-            included.
+        tokens: number of tokens computed after each prompt.
+        passes: number of forward passes with tokens of each prompt's prefixes, including that of
+            the prompt.
         eps: machine epsilon of the model's log-probabilities.
 
     Raises:
-        FloatingPointError: log-probabilities are not numbers.
+        FloatingPointError: log-probabilities are NaN or +inf.
     """
 
     def __init__(
@@ -175,16 +174,16 @@ class TreeReader:
     def read(
         self, runs: Sequence[Run], keep: Iterable[tuple[int, tuple[int, ...]]]
     ) -> list[list[Float64[np.ndarray, "_"]]]:
-        """Read prefixes in one forward pass, or in several if it would return too much.
+        """Compute prefixes in one forward pass, or in several if it would return too much.
 
         Args:
-            runs: different prefixes, each with at least one token that was not read before.
-            keep: examples and prefixes that are likely to be gone on from later; what the cache has
-                of them is kept. An example that is neither here nor among the runs is forgotten.
+            runs: distinct prefixes, each with at least one token that was not computed before.
+            keep: examples and prefixes that are likely to be extended later; their cache entries
+                are kept. An example that is neither here nor in the runs is dropped.
 
         Returns:
             The log-probabilities that each run asks for; undefined after a token of probability
-            zero, and to be checked elsewhere (`numbers`).
+            zero. The caller must check them (`numbers`).
         """
         at = {
             (example, ids[:t]): row
@@ -232,7 +231,7 @@ class TreeReader:
         runs: Sequence[Run],
         found: Sequence[list[Float64[np.ndarray, "_"]]],
     ) -> None:
-        """Append these tokens to the rows, and add what is asked about them to `found`."""
+        """Append these tokens to the rows, and add the requested values to `found`."""
         width = max(map(len, parts))
         out = self._rows.extend(
             torch.tensor([(*part, *[0] * (width - len(part))) for part in parts],
@@ -247,7 +246,7 @@ class TreeReader:
         for number, run in enumerate(runs):
             part = parts[num_kept + number]
             self.tokens[run.example] += len(part)
-            begin = shared[number] + offset  # tokens of the run before this part
+            begin = shared[number] + offset  # number of the run's tokens before this part
             for column in range(max(0, run.known - begin), len(part)):
                 rows.append(num_kept + number)
                 columns.append(column)
@@ -263,7 +262,7 @@ class TreeReader:
 def _gather(
     log_p: Float[Tensor, "R V"], asked: Sequence[Int[np.ndarray, "_"]]
 ) -> list[Float64[np.ndarray, "_"]]:
-    """Bring the log-probabilities of some tokens of each row to the host."""
+    """Copy the log-probabilities of some tokens of each row to the host."""
     sizes = [len(each) for each in asked]
     row = np.repeat(np.arange(len(asked)), sizes)
     index = torch.from_numpy(np.stack([row, np.concatenate(asked)])).to(log_p.device)
@@ -272,10 +271,10 @@ def _gather(
 
 
 def numbers(log_p: Float64[np.ndarray, "_"]) -> Float64[np.ndarray, "_"]:
-    """Return log-probabilities, at most 0 whatever rounding made of them.
+    """Return log-probabilities clamped to at most 0 against rounding.
 
     Raises:
-        FloatingPointError: some are not numbers.
+        FloatingPointError: some are NaN or +inf.
     """
     refuse_nan(torch.tensor(not bool((log_p < np.inf).all()), device="cpu"))
     return np.minimum(log_p, 0.0)

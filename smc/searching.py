@@ -42,6 +42,7 @@ from torch import Tensor
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.checks import check_example, check_lifted, check_model
+from smc.deadlines import TimeLimit, time_limit
 from smc.models.protocol import LanguageModel, Prompt
 from smc.posterior import content
 from smc.prefixes import refuse_nan
@@ -89,6 +90,7 @@ class SearchResult:
         read: prefixes that the language model read, the prompt aside; a run of forced tokens is
             read with the prefix before it.
         tokens: tokens that it read, the prompt aside, those included that it read again.
+        stopped: "deadline" where the search ended for lack of time; None otherwise.
     """
 
     answers: tuple[Answer, ...]
@@ -96,6 +98,7 @@ class SearchResult:
     log_bound: float
     read: int
     tokens: int
+    stopped: str | None = None
 
     @property
     def best(self) -> Answer | None:
@@ -116,6 +119,7 @@ def search(
     lookahead: Twisted[Any] | Lookahead[Any] | None = None,
     temperature: float | int = 1.0,
     max_reads: int | None = None,
+    deadline: float | int | None = None,
 ) -> SearchResult:
     """Find the answers x to a prompt of the greatest p_lm(x) with x in C and |x| <= budget.
 
@@ -134,6 +138,9 @@ def search(
         max_reads: most prefixes that are read, the prompt aside; None for no limit for beams, and
             1 000 for best-first search, which remembers up to 12 n^2 bytes for n of them. What was
             found until then is returned.
+        deadline: seconds from now on, after which the answers found until then are returned. If
+            there are none yet, the most probable prefix takes a shortest way to its end before, so
+            that there is one, in time if the model is fast enough.
 
     Returns:
         The answers, and how many of them are proved to be the best.
@@ -161,6 +168,7 @@ def search(
     most = READS if best_first else math.inf
     if max_reads is not None:
         most = _positive("max_reads", max_reads)
+    limit = time_limit(deadline, None)
     proposal = looking_ahead(lookahead)
     check_model(lm)
     check_lifted(constraint)
@@ -170,7 +178,7 @@ def search(
     automata = AutomatonBatch([constraint], device=lm.device)
     state = proposal.start(Batch(automata, torch.tensor([int(budget)], device=lm.device)))
     reader = PrefixReader(lm, ids, float(temperature))
-    tree = _Tree(proposal, constraint, state, reader, wanted)
+    tree = _Tree(proposal, constraint, state, reader, wanted, limit)
     run = _best_first if best_first else _in_beams
     log_bound = run(tree, _positive("beams", beams), most)
     return SearchResult(
@@ -179,6 +187,7 @@ def search(
         log_bound=log_bound,
         read=tree.read,
         tokens=reader.tokens,
+        stopped=tree.stopped,
     )
 
 
@@ -227,6 +236,7 @@ class _Tree:
     Attributes:
         answers: the best so far, at most as many as are wanted.
         read: prefixes read beyond the prompt.
+        stopped: why the search ended early; None if it didn't.
     """
 
     def __init__(
@@ -236,9 +246,12 @@ class _Tree:
         start: Any,
         reader: PrefixReader,
         wanted: int,
+        limit: TimeLimit | None,
     ) -> None:
         self.answers: list[Answer] = []
         self.read = 0
+        self.stopped: str | None = None
+        self._limit = limit
         self._proposal = proposal
         self._vocabulary = constraint.vocabulary
         self._start = start
@@ -249,6 +262,30 @@ class _Tree:
     def threshold(self) -> float:
         """What a prefix must exceed to be of any use."""
         return self.answers[-1].log_p if len(self.answers) == self._wanted else -math.inf
+
+    def is_late(self, prefixes: _Prefixes) -> bool:
+        """Tell whether time is over, or what is left is needed for a way out of these prefixes."""
+        if self._limit is None:
+            return False
+        way_out = 0
+        if not self.answers:
+            walk = prefixes.state.walk
+            way_out = int(walk.automata.steps_to_accept[walk.states].max())
+        self.stopped = self._limit.reason(way_out, 1.0)
+        return self.stopped is not None
+
+    def close(self, prefixes: _Prefixes, ahead: _Ahead) -> None:
+        """Take a shortest way to an answer, unless there is one already."""
+        while prefixes.ids and not self.answers:
+            walk = prefixes.state.walk
+            needed = walk.automata.steps_to_accept[walk.states].long()
+            shorter = walk.mask.mask(walk.states, torch.minimum(walk.remaining, needed))
+            log_p = ahead.log_p.masked_fill(~shorter, -torch.inf)
+            value, place = log_p.flatten().max(dim=0)
+            if value.isneginf():
+                return
+            row, token = divmod(int(place), log_p.shape[1])
+            prefixes, ahead = self.grow([_Chosen(float(value), prefixes, row, token)])
 
     def root(self) -> tuple[_Prefixes, _Ahead]:
         """Go from the prompt to the first choice."""
@@ -335,6 +372,9 @@ def _in_beams(tree: _Tree, beams: int, most: float | int) -> float:
     log_bound = -math.inf
     prefixes, ahead = tree.root()
     while prefixes.ids:
+        if tree.is_late(prefixes):
+            tree.close(prefixes, ahead)
+            return max(log_bound, float(ahead.log_p.max()))
         rank = ahead.rank.masked_fill(ahead.log_p <= tree.threshold, -torch.inf).flatten()
         log_p, width = ahead.log_p.flatten(), ahead.log_p.shape[1]
         best = rank.topk(int(min(beams, most - tree.read, len(rank))))
@@ -373,6 +413,11 @@ def _best_first(tree: _Tree, beams: int, most: float | int) -> float:
 
     put_all(*tree.root())
     while heap and -heap[0][0] > tree.threshold and tree.read < most:
+        best, _, prefixes, row, tokens, log_p, at = heap[0]
+        if tree.is_late(prefixes):
+            if not tree.answers:
+                tree.close(*tree.grow([_Chosen(-best, prefixes, row, int(tokens[at]))]))
+            return -best
         chosen: list[_Chosen] = []
         while heap and -heap[0][0] > tree.threshold and len(chosen) < min(beams, most - tree.read):
             _, number, prefixes, row, tokens, log_p, at = heappop(heap)

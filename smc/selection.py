@@ -1,21 +1,21 @@
-"""Selection keeps N of many weighted candidates, each at most once, without bias.
+"""Unbiased selection of at most N of many weighted candidates, without replacement.
 
 A candidate of score s is kept with probability pi = min(1, s / c), where c solves
 
     sum over all candidates of min(1, s / c) = N
 
-(docs/design.md, section 6). Candidates with s > c are kept for certain. The remaining N - #certain
-are drawn systematically: the cumulative inclusion probabilities are inverted at u, u + 1, u + 2, …
-with one uniform number u. With s = w that is the unbiased selection of the least mean square error
-in the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
+(docs/design.md, section 6). Candidates with s > c are kept with certainty. The remaining
+N - #certain are drawn systematically: the cumulative inclusion probabilities are inverted at u,
+u + 1, u + 2, … with a single uniform number u. With s = w, this is the unbiased selection with the
+smallest mean squared error of the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
 
-**The threshold.** With scores in falling order and T_k the sum of all but the k greatest, c =
-T_k / (N - k) for the least k with s_{k+1} <= T_k / (N - k). T_k is summed up from the smallest
-score, in log space, as candidates of one step span some 30 orders of magnitude.
+**The threshold.** With scores in descending order and T_k the sum of all but the k largest, c =
+T_k / (N - k) for the smallest k with s_{k+1} <= T_k / (N - k). T_k is summed from the smallest
+score in log space, because the candidates of one step span about 30 orders of magnitude.
 
-Two passes go over the vocabulary (`smc.vocabulary`): over each row, for its N greatest scores and
-the sum of the others; and over the rows that are hit, for the candidates drawn. Cost: O(R V) memory
-traffic, O(N^2) for the threshold.
+There are two passes over the vocabulary (`smc.vocabulary`): one over each row for its N largest
+scores and the sum of the others, and one over the selected rows for the drawn candidates. Cost:
+O(R V) memory traffic, O(N^2) for the threshold.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from smc.vocabulary.tensors import Best, Known, inclusion_probabilities
 
 
 class Selection(NamedTuple):
-    """The candidates that were kept: those of example b at places b·N, b·N + 1, …
+    """The kept candidates; those of example b are in slots b·N to (b + 1)·N - 1.
 
     Attributes:
-        kept: whether there is one at the place.
-        row: the prefix that it continues; 0 where nothing is kept.
-        token: its next token; 0 where nothing is kept.
-        log_pi: log of the probability with which it was kept.
-        dropped: for each example, whether a candidate had less than probability one of being kept.
+        kept: whether the slot has a candidate.
+        row: the prefix that the candidate extends; 0 for an empty slot.
+        token: its next token; 0 for an empty slot.
+        log_pi: log of the probability of keeping it.
+        dropped: for each example, whether some candidate had a probability below one.
     """
 
     kept: Bool[Tensor, "P"]
@@ -55,10 +55,10 @@ class Selection(NamedTuple):
 
 
 class FinishedScores(NamedTuple):
-    """Log scores of finished answers, which enter the threshold only.
+    """Log scores of finished answers, which only affect the threshold.
 
     Attributes:
-        top: the N greatest of each example; -inf where there are fewer.
+        top: the N largest of each example; -inf where there are fewer.
         rest: log of the sum of the others.
     """
 
@@ -67,12 +67,12 @@ class FinishedScores(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Which rows compete with each other: those of one example, which are consecutive.
+    """The rows that compete with each other: those of one example, which are consecutive.
 
     Attributes:
-        example: of each row, in rising order.
+        example: the example of each row, in ascending order.
         num_examples: B.
-        width: as many rows as any example has, or more.
+        width: the largest number of rows of an example, or more.
     """
 
     example: Int64[Tensor, "R"]
@@ -81,19 +81,19 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, example: Int64[Tensor, "R"], num_examples: int) -> Group:
-        """Return a group whose width is counted, for which the host waits."""
+        """Return a group with the exact width, which takes a host synchronization."""
         rows = count_of(example, num_examples)
         return cls(example, num_examples, max(1, int(rows.max())))
 
     @property
     def first(self) -> Int64[Tensor, "B"]:
-        """The first row of each example, or of the one after it."""
+        """The first row of each example; that of the next example if it has none."""
         every = torch.arange(self.num_examples, device=self.example.device)
         return torch.searchsorted(self.example, every)
 
     @property
     def place(self) -> Int64[Tensor, "R"]:
-        """The number of each row among those of its example."""
+        """The index of each row among the rows of its example."""
         first = torch.searchsorted(self.example, self.example)
         return torch.arange(len(self.example), device=self.example.device) - first
 
@@ -110,25 +110,25 @@ def select(
     floor: float = 0.0,
     finished: FinishedScores | None = None,
 ) -> Selection:
-    """Keep at most N candidates of each example, in the order of rows and tokens.
+    """Keep at most N candidates of each example, ordered by row and token.
 
     Args:
         log_p: log-probabilities of the next token.
-        factors: log s - log p of each candidate; -inf where there is none.
-        group: which rows compete.
+        factors: log s - log p of each candidate; -inf for other tokens.
+        group: the rows that compete.
         slots: N.
-        uniform: uniform numbers, one for each example; it may ask for the points of (0, 1) at which
-            the outcome of each changes.
-        vocabulary_pass: how to go over the vocabulary; the device's way if it is not given.
-        indices: finds the places of a mask that are looked at (`smc.prefixes.Reader.indices`);
-            those where it is true if it is not given.
-        floor: c is at least this part of the sum of all scores, so that fewer are kept where few
-            matter.
-        finished: what takes part in the threshold, and is kept without being chosen from.
+        uniform: returns a uniform number for each example; it may call its argument for the points
+            in (0, 1) where the outcome changes.
+        vocabulary_pass: the passes over the vocabulary; defaults to the device's.
+        indices: returns the indices of a mask to process (`smc.prefixes.Reader.indices`); defaults
+            to those where the mask is true.
+        floor: lower bound of c as a share of the sum of all scores; a positive floor keeps fewer
+            candidates when few have a high score.
+        finished: scores that affect the threshold and are kept without selection.
 
     Returns:
-        The candidates kept: all of positive score, where they are at most N, with no floor and
-        nothing finished.
+        The kept candidates. Without floor and finished scores, all candidates of positive score are
+        kept if there are at most N.
     """
     (_, V), N, B = log_p.shape, slots, group.num_examples
     vocabulary_pass = vocabulary_pass or pass_of("auto", log_p.device)
@@ -176,15 +176,15 @@ def _in_order(
     V: int,
     dropped: Bool[Tensor, "B"],
 ) -> Selection:
-    """Put the candidates that are kept into the places of their examples.
+    """Put the kept candidates into the slots of their examples.
 
-    Rounding may yield N + 1 of them; the last is dropped.
+    Rounding may yield N + 1 candidates; the last one is dropped.
 
     Args:
-        name: row times V plus token, of the candidates at points.
+        name: row times V plus token, of the candidates at the points.
         hit: which of these are kept.
-        log_pi: of these.
-        dropped: as in `Selection`.
+        log_pi: their log pi.
+        dropped: see `Selection`.
     """
     (R, K), (B, N) = best.tokens.shape, name.shape
     nothing = R * V
@@ -209,15 +209,15 @@ def _in_order(
 def _solve(
     top: Float64[Tensor, "B M"], log_tail: Float64[Tensor, "B"], slots: int
 ) -> Float64[Tensor, "B"]:
-    """Return log c with sum of min(1, s / c) = N; -inf where N or fewer scores are positive.
+    """Return log c with sum of min(1, s / c) = N; -inf if at most N scores are positive.
 
     Args:
-        top: log of the N greatest scores, in falling order.
+        top: log of the N largest scores, in descending order.
         log_tail: log of the sum of all others.
         slots: N.
     """
     top = torch.nn.functional.pad(top, (0, slots - top.shape[1]), value=-torch.inf)
-    # T_k for k = N, N - 1, …, 0: from the smallest score to the greatest.
+    # T_k for k = N, N - 1, …, 0: from the smallest score to the largest.
     upwards = torch.cat([log_tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)
     places_left = slots - torch.arange(slots, device=top.device)
     log_c = upwards.flip(1)[:, :slots] - places_left.double().log()
@@ -226,9 +226,9 @@ def _solve(
 
 
 def _total(log_values: Float64[Tensor, "*B M"]) -> Float64[Tensor, "*B"]:
-    """Return the log of the sum over the last axis, added one by one.
+    """Return the log of the sum over the last axis, added sequentially.
 
-    So it does not depend on how far a row is filled up with zeros, which the batch decides.
+    The result doesn't depend on the zero padding, which depends on the batch.
     """
     return log_values.logcumsumexp(dim=-1)[..., -1]
 
@@ -238,13 +238,13 @@ def select_without_replacement(
     slots: int,
     uniform: Callable[[Callable[[], Tensor]], float],
 ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"]]:
-    """Keep at most N of these; return which, and log pi of each.
+    """Keep at most N items; return their indices, and log pi of each.
 
     Args:
-        log_score: of each.
+        log_score: log score of each item.
         slots: N.
-        uniform: gives a uniform number; it may ask for the points of (0, 1) at which the choice
-            changes, Float64["1 M"].
+        uniform: returns a uniform number; it may call its argument for the points in (0, 1) where
+            the outcome changes, Float64["1 M"].
     """
     device, values = log_score.device, log_score.cpu().unsqueeze(0)
     row = torch.zeros(1, dtype=torch.int64, device="cpu")
@@ -289,11 +289,11 @@ def thresholds(
 
 
 class SpreadMass(NamedTuple):
-    """How probability is spread over the rows of each example, in units of one kept candidate.
+    """The inclusion probabilities of each example's rows, in units of one kept candidate.
 
     Attributes:
-        mass: sum of pi over the candidates of each row that are not sure.
-        ends: running sums of it.
+        mass: sum of pi over the candidates of each row that are not kept with certainty.
+        ends: cumulative sums of `mass`.
     """
 
     mass: Float64[Tensor, "B N"]
@@ -307,7 +307,7 @@ def planned(
     log_c: Float64[Tensor, "B"],
     places_left: Int64[Tensor, "B"] | None,
 ) -> SpreadMass:
-    """Sum pi over each row; scale an example's sums to the places left, where these are known."""
+    """Sum pi over each row; scale an example's sums to the number of free slots, if known."""
     others = _total(best.log_score.masked_fill(sure, -torch.inf))
     log_mass = torch.logaddexp(others, best.log_rest)
     of_row = log_c[group.example]
@@ -316,7 +316,7 @@ def planned(
     mass[group.example, group.place] = each
     ends = mass.cumsum(dim=1)
     if places_left is not None:
-        # Rounding is taken off, so that there are neither more points than places nor fewer.
+        # Rounding is removed, so that the number of points equals the number of free slots.
         total = ends[:, -1:]
         whole = torch.where(total > 0, places_left.unsqueeze(1).double(), 0.0)
         ends = ends * (whole / torch.where(total > 0, total, 1.0))
@@ -329,16 +329,16 @@ def planned(
 def points(
     ends: Float64[Tensor, "b N"], u: Float64[Tensor, "b"], most: int
 ) -> tuple[Int64[Tensor, "b M"], Float64[Tensor, "b M"], Bool[Tensor, "b M"]]:
-    """Find where the points u, u + 1, … fall.
+    """Find the rows in which the points u, u + 1, … fall.
 
     Args:
-        ends: running sums of the mass of an example's rows.
+        ends: cumulative mass of an example's rows.
         u: in (0, 1).
-        most: M, how many points there are to look at.
+        most: M, the number of points.
 
     Returns:
-        The row's place in its example, how far into the row's mass, and whether the point falls
-        into any mass at all (is valid); in each example, valid points come first.
+        The row's index in its example, the point's offset in the row's mass, and whether the point
+        falls into any row (is valid); in each example, valid points come first.
     """
     point = u.unsqueeze(1) + torch.arange(most, dtype=torch.float64, device=u.device)
     column = torch.searchsorted(ends, point, right=True).clamp(max=ends.shape[1] - 1)
@@ -354,7 +354,7 @@ def breaks(
     spread: SpreadMass,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
-    """Return the points of (0, 1) at which the choice of each example changes."""
+    """Return the points in (0, 1) where the selection of each example changes."""
     pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
     before = torch.cat([torch.zeros_like(spread.ends[:, :1]), spread.ends[:, :-1]], dim=1)
     inner = pi.cumsum(dim=1) + before[group.example, group.place].unsqueeze(1)

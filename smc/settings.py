@@ -14,6 +14,10 @@ from smc.proposals import Proposal
 
 COLDEST = 1e-6
 """The lowest temperature; logits of any model can be divided by it."""
+MAX_TOKENS_READ = 1000
+"""Tokens that are read after sampling, for `certify`, unless another number is given."""
+MAX_PARTICLES = 1024
+"""Most particles that `target_error` may take unless another number is given."""
 EXECUTIONS = ("auto", "eager", "static")
 """See `smc.execution`."""
 
@@ -36,6 +40,10 @@ class Settings:
     execution: str
     read_ahead: int | str
     drafter: Drafter
+    certify: float | None
+    max_tokens_read: int
+    target_error: float | None
+    max_particles: int
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -56,6 +64,31 @@ class Settings:
             raise ValueError(
                 f"drafter is {self.drafter!r}; give one that is made, such as smc.PromptLookup()"
             )
+        if self.target_error is not None:
+            if not self.target_error > 0:
+                raise ValueError(
+                    f"expected target_error above 0 (nats), got {self.target_error}; give 0.1 for "
+                    "about 10 %"
+                )
+            if self.max_particles < self.particles:
+                raise ValueError(
+                    f"expected max_particles of at least particles={self.particles}, got "
+                    f"{self.max_particles}; raise it, or begin with fewer particles"
+                )
+        if self.max_tokens_read < 1:
+            raise ValueError(
+                f"expected max_tokens_read of at least 1, got {self.max_tokens_read}; leave "
+                "certify out to read nothing after sampling"
+            )
+        if self.certify is None:
+            return
+        if not 0 < self.certify <= 1:
+            raise ValueError(f"expected certify in (0, 1], got {self.certify}; 1 reads everything")
+        if self.top_p < 1:
+            raise ValueError(
+                f"expected top_p=1 with certify, got {self.top_p}; a nucleus leaves no bounds that "
+                "a share could be certified by, so leave one of both out"
+            )
 
 
 def settings_of(
@@ -70,6 +103,10 @@ def settings_of(
     execution: str = "auto",
     read_ahead: object = "auto",
     drafter: object = None,
+    certify: object = None,
+    max_tokens_read: object = MAX_TOKENS_READ,
+    target_error: object = None,
+    max_particles: object = MAX_PARTICLES,
 ) -> Settings:
     """Make settings of what a caller of `smc.sample` gives by these names, whatever it is.
 
@@ -80,10 +117,11 @@ def settings_of(
         raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
     if not isinstance(forced_runs, bool):
         raise ValueError(f"forced_runs is {forced_runs!r}; give True or False")
+    count = whole("particles", particles)
     return Settings(
         proposal=proposal,
-        particles=whole("particles", particles),
-        algorithm=algorithms.algorithm(algorithm, options),
+        particles=count,
+        algorithm=algorithms.algorithm(algorithms.chosen(algorithm, options, count), options),
         temperature=real("temperature", temperature),
         top_p=real("top_p", top_p),
         max_rows=whole("max_rows", max_rows),
@@ -91,6 +129,10 @@ def settings_of(
         execution=execution,
         read_ahead=read_ahead if isinstance(read_ahead, str) else whole("read_ahead", read_ahead),
         drafter=PromptLookup() if drafter is None else drafter,  # type: ignore[arg-type]
+        certify=None if certify is None else real("certify", certify),
+        max_tokens_read=whole("max_tokens_read", max_tokens_read),
+        target_error=None if target_error is None else real("target_error", target_error),
+        max_particles=whole("max_particles", max_particles),
     )
 
 

@@ -1,13 +1,13 @@
-"""The reader of static shapes keeps one row for each particle, from the first step to the last.
+"""The reader of static shapes: one row per particle, from the first step to the last.
 
-Shapes never depend on data and there is no host sync, so that a step can be captured as one graph
-with the model's forward pass (`smc.loop`). Particles that are over keep a row, which is
-masked; a prefix is read again for each particle that has it, and a forced token is a step like any
-other.
+Shapes never depend on data and there is no host synchronization, so a step can be captured as one
+graph with the model's forward pass (`smc.loop`). Ended particles keep a row, which is masked. A
+prefix is computed once for each particle that has it, and a forced token takes a step like any
+other token.
 
-**Rows are moved as little as possible.** Where several particles go on from the same row, the first
-keeps it, and each of the others takes a row of its example that no running particle continues. So a
-row that a particle goes on with is never overwritten, copying is done in place, and rows that stay
+**Few rows are copied.** If several particles continue from the same row, the first one keeps it,
+and each of the others takes a row of its example that no running particle continues from. So a row
+that a particle continues from is never overwritten, rows are copied in place, and unchanged rows
 cost nothing.
 """
 
@@ -31,11 +31,11 @@ from smc.vocabulary.passes import VocabularyPass
 
 @dataclass(frozen=True, eq=False)
 class StaticPrefixes(Prefixes[State]):
-    """The prefixes of P particles, a row for each; see `Prefixes`.
+    """The prefixes of P particles, one row each; see `Prefixes`.
 
     Attributes:
         held: the model's row of each, all different.
-        appended: tokens that have been appended to every row of the model.
+        appended: number of tokens appended to every row of the model.
     """
 
     held: Int64[Tensor, "P"]
@@ -46,13 +46,13 @@ class StaticReader(Reader[State]):
     """A reader with a row for each of P = B·N particles; see `Reader`.
 
     Args:
-        forward: the language model.
+        forward: the language model in static shapes.
         proposal, batch, vocabulary_pass, temperature: as for `Reader`.
-        num_particles: N, of each example.
+        num_particles: N, per example.
         spare: extra columns for the warm-up steps before graph capture.
 
     Raises:
-        NotStaticError: the proposal waits for the device.
+        NotStaticError: the proposal synchronizes with the host.
     """
 
     is_static = True
@@ -76,7 +76,7 @@ class StaticReader(Reader[State]):
         self.spare = spare
 
     def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return all indices, as the host does not know where the mask is true."""
+        """Return all indices, because the host doesn't know where the mask is true."""
         return torch.arange(len(mask), device=mask.device)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
@@ -84,13 +84,13 @@ class StaticReader(Reader[State]):
         return found
 
     def rewind(self) -> None:
-        """Make the language model forget all generated tokens."""
+        """Drop all generated tokens of the language model."""
         self.forward.rewind()
 
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
-        """Read each prompt once, and make a row of it for each particle; see `Reader`."""
+        """Compute each prompt once, and create a row for each particle; see `Reader`."""
         state = self.proposal.start(self.batch)
         budget = int(self.batch.budgets.max())
         log_p = self.forward.start(prompts, num_particles, budget + self.spare)
@@ -110,7 +110,7 @@ class StaticReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extend a row for each particle that is running; see `Reader`."""
+        """Extend the row of each running particle; see `Reader`."""
         assert isinstance(prefixes, StaticPrefixes)
         token = torch.where(running, token, -1).unsqueeze(1)
         state = self.proposal.advance(self.proposal.take(prefixes.state, row), token)
@@ -123,7 +123,7 @@ class StaticReader(Reader[State]):
     def _extension(
         self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"], *, is_start: bool
     ) -> Extension:
-        """Describe what became of the particles; particle p is row p."""
+        """Describe the outcome of each particle; particle p has row p."""
         running = ran & state.walk.running
         none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)
@@ -150,13 +150,13 @@ class StaticReader(Reader[State]):
         held: Int64[Tensor, "P"],
         appended: Int64[Tensor, ""],
     ) -> tuple[Extension, StaticPrefixes[State]]:
-        """Return the new prefixes; mask log-probabilities after those that are over."""
+        """Return the new prefixes; mask log-probabilities of ended ones."""
         self.check(log_p, len(held))
         log_p = self.tempered(log_p)[held]  # a copy
         wrong = no_numbers(log_p)
         failed = (wrong & found.running).any()
-        # After a prefix that is over the model may return anything, even what is not a number. A
-        # run that has failed goes on, with numbers, until the flag is checked.
+        # The model may return NaN after an ended prefix. A failed run continues with finite
+        # numbers until the flag is checked.
         log_p.masked_fill_((wrong | ~found.running).unsqueeze(1), 0.0)
         example = found.row // self.num_particles
         prefixes = StaticPrefixes(example, log_p, state, held, appended)
@@ -164,11 +164,11 @@ class StaticReader(Reader[State]):
 
 
 class Moved(NamedTuple):
-    """What becomes of the rows of a model.
+    """The new rows of the particles in the model.
 
     Attributes:
-        row: the row of each particle from now on, all different.
-        source: the row that each row becomes a copy of; itself, if it stays.
+        row: the new row of each particle, all different.
+        source: the row that each row is copied from; itself if it is unchanged.
     """
 
     row: Int64[Tensor, "P"]
@@ -176,12 +176,12 @@ class Moved(NamedTuple):
 
 
 def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
-    """Find a row for each particle; O(P N) bits.
+    """Assign a row to each particle; O(P N) bits.
 
     Args:
-        row: the row that each particle goes on from; for running ones, of the same example.
-        running: whether it goes on at all.
-        N: particles of each example.
+        row: the row that each particle continues from; of the same example for running ones.
+        running: whether the particle continues.
+        N: particles per example.
     """
     P = len(row)
     groups, runs = row.view(-1, N), running.view(-1, N)
@@ -189,10 +189,10 @@ def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
     earlier = (groups.unsqueeze(2) == groups.unsqueeze(1)) & (number < number.unsqueeze(1))
     again = (earlier & runs.unsqueeze(1)).any(dim=2)
     stays = runs & ~again
-    # The k-th particle of an example that needs a row takes the k-th that nobody goes on from.
-    place = (~stays).cumsum(dim=1) - 1
+    # The k-th particle of an example that needs a row takes the k-th free row.
+    index = (~stays).cumsum(dim=1) - 1
     used = torch.zeros(P, dtype=torch.int64, device=row.device).index_add(0, row, running.long())
     free = torch.where(used.view(-1, N) > 0, N, number).sort(dim=1).values.clamp(max=N - 1)
     first = N * torch.arange(P // N, device=row.device).unsqueeze(1)
-    new = torch.where(stays, groups, first + free.gather(1, place.clamp(min=0))).flatten()
+    new = torch.where(stays, groups, first + free.gather(1, index.clamp(min=0))).flatten()
     return Moved(new, torch.empty_like(row).scatter(0, new, torch.where(running, row, new)))

@@ -1,16 +1,16 @@
-"""One step of sequential Monte Carlo over token sequences: weigh, perhaps resample, draw, advance.
+"""One step of sequential Monte Carlo: weigh, resample if needed, draw, advance.
 
 Target of step t, for a prefix x_<=t of an answer:   p_lm(x_<=t) psi_t(x_<=t) 1{alive},
-with potentials psi_t that are one once the answer is complete; so the last target is
-p_lm(x | x in C, |x| <= n), and the product of the mean weights estimates p_lm(C, |x| <= n) without
-bias.  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the same g that q was drawn with
-(after tying and defence), the increment
+with potentials psi_t that are one for a complete answer. So the last target is
+p_lm(x | x in C, |x| <= n), and the product of the mean weights is an unbiased estimate of
+p_lm(C, |x| <= n).  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the same g that q used
+(after tying and the defensive mixture), the increment
 
     w_t = [ p_lm(x_t) psi_t ] / [ psi_{t-1} q(x_t) ] = Z_t / psi_{t-1}
 
-does not depend on the token drawn.  Hence the order: weigh by Z_t / psi_{t-1}, resample where the
-weights have grown too unequal, and only then draw (a fully adapted particle filter; Pitt &
-Shephard, 1999).  psi_0 is one: any constant would cancel in the first increment.
+does not depend on the drawn token.  Hence the order: weigh by Z_t / psi_{t-1}, resample if the
+weights are too unequal, and only then draw (a fully adapted particle filter; Pitt & Shephard,
+1999).  psi_0 is one: any constant would cancel in the first increment.
 
 A step is one choice.  Tokens f forced after it belong to the same step, and change the weight by
 
@@ -19,12 +19,12 @@ A step is one choice.  Tokens f forced after it belong to the same step, and cha
 where psi_new is one for a complete answer, else g of the last forced token, else g(x_t).  With
 `potential=False`, psi = 1 and the weight Z_t / g(x_t) is applied after the draw.
 
-Resampling replaces the weights of the particles that compete by their mean, so the evidence is
-always the mean of the weights.  Examples are independent, and each has a step number of its own.
+Resampling replaces the weights of competing particles by their mean, so the evidence is always the
+mean of the weights.  Examples are independent, and each has its own step number.
 
-The step is written for particles that may be over, and masks them.  It asks a `Reader` to extend
-prefixes (`smc.prefixes`), eagerly or in static shapes; `smc.loop` repeats it to the end.  Cost: one
-forward pass over the prefixes, and O(R V) memory traffic for R of them.
+The step masks particles that have ended.  A `Reader` extends prefixes (`smc.prefixes`), eagerly or
+in static shapes; `smc.loop` repeats the step until all particles have ended.  Cost: one forward
+pass over the prefixes, and O(R V) memory traffic for R of them.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ from smc.weights import Weights
 
 
 class Carry(NamedTuple):
-    """What one step hands to the next.
+    """The state passed from one step to the next.
 
     Attributes:
-        particles: P = B·N of them.
-        prefixes: where they are.
+        particles: P = B·N particles.
+        prefixes: their prefixes.
         step: number of each example's next step.
-        failed: whether the proposal or the model has given what is not a number.
-        frontier: what has been found and left open; None where it is not known.
-        ledger: what the budget has removed; None where it is not known.
+        failed: whether the proposal or the model has returned NaN.
+        frontier: probability found and left open; None if unknown.
+        ledger: probability removed by the budget; None if unknown.
     """
 
     particles: Particles
@@ -80,12 +80,12 @@ class ParticleFilter(Generic[State]):
     """A particle filter for one batch of B examples.
 
     Args:
-        options: those of the algorithm.
+        options: options of the algorithm.
         reader: language model and proposal.
-        examples: identity of each example, which names its random numbers.
+        examples: identity of each example, which keys its random numbers.
         num_particles: N, per example.
         draw: the source of random numbers.
-        watch: is shown every step; None: no observation is built.
+        watch: called with an observation of every step; None to build no observations.
     """
 
     options: SMC
@@ -96,10 +96,10 @@ class ParticleFilter(Generic[State]):
     watch: Watch | None = None
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
-        """Read each prompt (token ids) once; all particles of an example begin alike.
+        """Compute each prompt (token ids) once; all particles of an example start alike.
 
         Returns:
-            The particles before the first step, and the record of what is forced there.
+            The state before the first step, and the record of tokens forced before it.
         """
         B, N, budgets = len(prompts), self.num_particles, self.reader.batch.budgets
         extension, prefixes = self.reader.start(prompts, N)
@@ -125,7 +125,7 @@ class ParticleFilter(Generic[State]):
         return carry, StepRecord.of_start(extension, N)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
-        """Take all particles that run one token further, and through what is forced behind it."""
+        """Extend all running particles by one choice and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
         guide = self.reader.guide(prefixes)
         next_tokens = self.reader.vocabulary_pass.draws(guide, prefixes.log_p)
@@ -182,15 +182,15 @@ class ParticleFilter(Generic[State]):
 
     @property
     def _example(self) -> Int64[Tensor, "P"]:
-        """Return the example of each particle."""
+        """The example of each particle."""
         N = self.num_particles
         return torch.arange(len(self.examples) * N, device=self.examples.device) // N
 
     def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
-        """Weigh running particles by Z_t / psi_{t-1}; one with no token to draw dies.
+        """Weigh running particles by Z_t / psi_{t-1}; a particle without an allowed token dies.
 
-        With `potential=False` weights were applied after the previous draw; here only particles
-        with Z = 0 die.
+        With `potential=False` weights were applied after the previous draw, and only particles with
+        Z = 0 die here.
         """
         if self.reader.proposal.potential:
             increment = log_z - particles.log_potential
@@ -203,10 +203,10 @@ class ParticleFilter(Generic[State]):
     def _resample(
         self, particles: Particles, prefixes: Prefixes[State], step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Int64[Tensor, "P"], Bool[Tensor, "B"]]:
-        """Resample the systems of particles whose weights have grown too unequal.
+        """Resample the systems of particles with too unequal weights.
 
         Returns:
-            The particles, of which particle each is a copy, and the examples with such a system.
+            The particles, the ancestor of each, and the examples with a resampled system.
         """
         states = prefixes.state.walk.states[particles.row]
         found = resample(
@@ -227,7 +227,7 @@ class ParticleFilter(Generic[State]):
     def _draw(
         self, next_tokens: TokenSampler, particles: Particles, step: Int64[Tensor, "B"]
     ) -> Int64[Tensor, "P"]:
-        """Draw a token from q of the prefix of each particle."""
+        """Draw a token from q for the prefix of each particle."""
         rows, example = particles.row, self._example
 
         def breaks() -> Float64[Tensor, "P V"]:
@@ -245,7 +245,7 @@ class ParticleFilter(Generic[State]):
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
-        """Extend the particles, and give each the potential of its new prefix.
+        """Extend the particles, and set the potential of each new prefix.
 
         log W += log psi_new - log g(x_t) + sum of log p_lm(f) over the forced tokens f.
         """
@@ -275,9 +275,9 @@ class ParticleFilter(Generic[State]):
         next_tokens: TokenSampler,
         turn: Turn,
     ) -> Ledger:
-        """Add what the budget removes at the prefixes, and along what is forced after the draw.
+        """Add the probability that the budget removes at the prefixes and along forced runs.
 
-        Weights are those for p_lm of the prefix, whose potential is one.
+        The weights are those for p_lm of the prefix, whose potential is one.
         """
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs, unit = before.running, chosen.running, math.log(self.num_particles)
@@ -298,7 +298,7 @@ class ParticleFilter(Generic[State]):
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]
     ) -> Float64[Tensor, "P"]:
-        """Return log psi of prefixes whose last drawn token has this log g."""
+        """Return log psi of prefixes, given log g of their last drawn token."""
         if not self.reader.proposal.potential:
             return torch.zeros_like(log_g)
         last = torch.where(extension.forced > 0, extension.forced_log_g, log_g)

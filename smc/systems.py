@@ -1,13 +1,13 @@
-"""Particles that compete with each other are a system; systems of low ESS are resampled.
+"""Systems of competing particles; those with a low ESS are resampled.
 
-A system is all particles of an example, or those of its running particles that are in the same
-automaton state: weights of particles in different states are not comparable, because with masks
-the cost of closing an answer enters the weight only at its end. Systems are found by sorting, so
-that each is a stretch of the sorted particles, and are handed to a resampling scheme as rows with
-their sizes (`smc.resampling`). A system's random numbers are named by its members.
+A system consists of all particles of an example, or of its running particles in the same automaton
+state: weights of particles in different states aren't comparable, because with masks the cost of
+closing an answer enters the weight only at the end. Systems are found by sorting, so that each is a
+contiguous range of the sorted particles, and are passed to a resampling scheme as rows with their
+sizes (`smc.resampling`). A system's random numbers are keyed by its members.
 
-Cost: O(P log P), and O(m²) numbers at most for the systems of m particles that are resampled. In
-static shapes there is a row for every particle, and those of size 0 are padding: O(P N).
+Cost: O(P log P), and at most O(m²) numbers for the resampled systems of m particles. In static
+shapes there is a row for every particle, and rows of size 0 are padding: O(P N).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from smc.resampling import Scheme
 from smc.weights import Weights
 
 STATE_BITS = 32
-"""Bits of an automaton's state in a number that names example and state."""
+"""Bits of the automaton state in an integer that encodes example and state."""
 
 
 class Systems(NamedTuple):
     """G systems, each of 2 to m particles (size 0: padding row).
 
     Attributes:
-        members: indices of the particles of each system, rising; the first again past its size.
-        size: how many these are.
+        members: indices of each system's particles, ascending; padded with the first one.
+        size: number of particles.
     """
 
     members: Int64[Tensor, "G m"]
@@ -47,14 +47,15 @@ class Systems(NamedTuple):
         strata: str,
         reader: Reader,
     ) -> Systems:
-        """Find which particles compete.
+        """Find the systems.
 
         Args:
-            runs: particles that are due another token.
-            states: states of their automata.
-            N: particles of each example.
-            strata: "none", all of an example; "state", those that run and are in the same state.
-            reader: says whether shapes may depend on data.
+            runs: particles that take another token.
+            states: their automaton states.
+            N: particles per example.
+            strata: "none" for all particles of an example; "state" for its running particles in the
+                same state.
+            reader: tells whether shapes may depend on data.
         """
         P = len(runs)
         each = torch.arange(P, device=runs.device)
@@ -71,14 +72,14 @@ class Systems(NamedTuple):
         size = torch.where(leads & (size > 1), size, 0)
         first = reader.indices(size > 0)
         width = N if reader.is_static else max(1, int(size.max()))
-        place = (first.unsqueeze(1) + torch.arange(width, device=runs.device)).clamp(max=P - 1)
+        column = (first.unsqueeze(1) + torch.arange(width, device=runs.device)).clamp(max=P - 1)
         inside = torch.arange(width, device=runs.device) < size[first].unsqueeze(1)
-        # What is past the size is the first member again, so that no other example is named.
-        return cls(torch.where(inside, order[place], order[first].unsqueeze(1)), size[first])
+        # The padding repeats the first member, so that no other example is involved.
+        return cls(torch.where(inside, order[column], order[first].unsqueeze(1)), size[first])
 
     @property
     def inside(self) -> Bool[Tensor, "G m"]:
-        """True where `members` is no padding."""
+        """True where `members` is not padding."""
         column = torch.arange(self.members.shape[1], device=self.size.device)
         return column < self.size.unsqueeze(1)
 
@@ -88,12 +89,12 @@ class Systems(NamedTuple):
 
 
 class Resampled(NamedTuple):
-    """What became of P particles.
+    """The outcome of resampling P particles.
 
     Attributes:
-        ancestors: of which particle each is a copy.
-        log_weight: weights from now on.
-        examples: which examples had a system that was resampled.
+        ancestors: the particle that each one is a copy of.
+        log_weight: the new weights.
+        examples: examples with a resampled system.
     """
 
     ancestors: Int64[Tensor, "P"]
@@ -112,18 +113,18 @@ def resample(
     draw: Draw,
     reader: Reader,
 ) -> Resampled:
-    """Replace the particles of each system of low ESS by equally weighted copies of them.
+    """Replace the particles of each system with a low ESS by equally weighted copies.
 
     Args:
-        systems: which particles compete.
-        log_weight: of the particles.
-        scheme: a function as those of `smc.resampling.SCHEMES`.
-        ess_threshold: resample when the ESS falls under this fraction of the system's size; 1 or
-            more means every step, 0 never.
-        examples: identity of each example, which names its random numbers.
+        systems: the competing particles.
+        log_weight: weights of the particles.
+        scheme: a function like those of `smc.resampling.SCHEMES`.
+        ess_threshold: resample if the ESS is below this fraction of the system's size; 1 or more
+            means every step, 0 never.
+        examples: identity of each example, which keys its random numbers.
         step: number of each example's step.
         draw: the source of random numbers.
-        reader: says whether shapes may depend on data.
+        reader: tells whether shapes may depend on data.
     """
     P = len(log_weight)
     N = P // len(examples)
@@ -144,7 +145,7 @@ def resample(
         return draw(keys, lambda: torch.where(decides.unsqueeze(2), breaks(), 0.0))
 
     chosen = members.gather(1, scheme(weights.normalised, uniform, systems.size))
-    # The mean over the system's own members, of which there may be fewer than a row has.
+    # The mean over the system's own members, of which a row may have fewer than its width.
     size = systems.size.clamp(min=1).double()
     log_mean = weights.log_mean + (members.shape[1] / size).log()
     target = torch.where(inside, members, P).flatten()

@@ -1,18 +1,19 @@
-"""Samplers are tested with a toy language model, the exact target, and a walk over all choices.
+"""Exact tests of samplers: a toy language model, the target, and an enumeration of all choices.
 
-A sampler is right when, over all its random choices, weight times probability sums to the target:
+A sampler is correct if weight times probability, summed over all its random choices, equals the
+target:
 
     sum over walks of P(walk) · Ẑ(walk) · P_walk(x)  =  p_lm(x) 1{x in C, |x| <= n}   for every x,
 
-with Ẑ the evidence estimate and P_walk the posterior that the walk ends in.  `walk` runs a sampler
-through every combination of outcomes of every choice that passes through `draw`, tokens and
-ancestors alike; `target` computes the right-hand side by plain enumeration.  Both are exact, so
-agreement is to rounding, and no statistical test is needed.  A sampler that is merely close fails.
+with Ẑ the evidence estimate and P_walk the posterior at the end of the walk.  `walk` runs a sampler
+through every combination of outcomes of every choice made with `draw`, for tokens and ancestors
+alike; `target` computes the right-hand side by plain enumeration.  Both are exact, so they agree up
+to rounding, and no statistical test is needed.  A sampler with any bias fails.
 
-Cost: one example's sampling per walk, and the walks multiply; meant for two or three particles and
-a handful of tokens.
+Cost: one example's sampling per walk, and the number of walks grows exponentially; use two or three
+particles and a handful of tokens.
 
-A lookahead of one's own is tested by `check_lookahead`.
+`check_lookahead` tests your own lookahead.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ Result = TypeVar("Result")
 
 
 class ToyLM:
-    """A language model whose every conditional distribution is arbitrary and fixed.
+    """A language model with arbitrary, fixed conditional distributions.
 
-    The distribution of the next token is a function of the whole sequence so far, drawn once from
-    a Gaussian of logits by a generator seeded with that sequence.
+    The distribution of the next token is a function of the whole sequence so far: Gaussian logits
+    from a generator seeded with the sequence.
 
     Args:
-        vocabulary: the tokens.
-        seed: which toy.
+        vocabulary: the vocabulary.
+        seed: seed that selects the model.
         spread: standard deviation of the logits.
-        context: most tokens it pretends to attend to.
-        dtype: of its log-probabilities.
-        device: where it puts them.
+        context: maximum number of tokens that it claims to attend to.
+        dtype: dtype of its log-probabilities.
+        device: device of its log-probabilities.
     """
 
     def __init__(
@@ -70,22 +71,22 @@ class ToyLM:
         self._known: dict[tuple[int, ...], Float[Tensor, "V"]] = {}
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return ids as they are; of text, the sizes of its characters, modulo the vocabulary."""
+        """Return ids as they are; for text, character codes modulo the vocabulary size."""
         if isinstance(prompt, str):
             return [ord(character) % self.vocabulary.size for character in prompt]
         return token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[ToyRows, Float[Tensor, "B V"]]:
-        """Make one row per prompt."""
+        """Create one row per prompt."""
         rows = ToyRows(self, [tuple(prompt) for prompt in prompts])
         return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
 
     def static_forward(self) -> ToyForward:
-        """Make the model read in static shapes; see `smc.models.static_cache.Forward`."""
+        """Return the model in static shapes; see `smc.models.static_cache.Forward`."""
         return ToyForward(self)
 
     def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
-        """Return log p(next | tokens), at temperature one."""
+        """Return log p(next | tokens) at temperature one."""
         if tokens not in self._known:
             generator = np.random.default_rng([self._seed, len(tokens), *tokens])
             logits = self._spread * generator.standard_normal(self.vocabulary.size)
@@ -95,7 +96,7 @@ class ToyLM:
 
 
 class ToyRows:
-    """The sequences themselves; see `smc.models.protocol.Rows`."""
+    """Rows that store the sequences themselves; see `smc.models.protocol.Rows`."""
 
     def __init__(self, lm: ToyLM, prompts: Sequence[tuple[int, ...]]) -> None:
         self._lm = lm
@@ -103,7 +104,7 @@ class ToyRows:
         self._tokens = list(prompts)
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Append runs; what lies past a run's length is NaN, so that nobody relies on it."""
+        """Append runs; values past a run's length are NaN, so that using them is detected."""
         shape = (*runs.shape, self._lm.vocabulary.size)
         log_p = torch.full(shape, torch.nan, dtype=self._lm.dtype, device=self._lm.device)
         for r, (run, length) in enumerate(zip(runs.tolist(), lengths.tolist(), strict=True)):
@@ -118,7 +119,7 @@ class ToyRows:
         self._prompt_lengths = [self._prompt_lengths[a] for a in ancestors.tolist()]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Cut rows."""
+        """Truncate rows."""
         self._tokens = [
             tokens[: prompt + length]
             for tokens, prompt, length in zip(
@@ -128,7 +129,7 @@ class ToyRows:
 
 
 class ToyForward:
-    """The sequences themselves, in static shapes; see `smc.models.static_cache.Forward`."""
+    """The forward pass of a toy model in static shapes; see `smc.models.static_cache.Forward`."""
 
     def __init__(self, lm: ToyLM) -> None:
         self._lm = lm
@@ -136,7 +137,7 @@ class ToyForward:
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Make N rows of each prompt."""
+        """Create N rows per prompt."""
         self._prompts = [tuple(prompt) for prompt in prompts for _ in range(num_particles)]
         self.rewind()
         return torch.stack([self._lm.log_p(tokens) for tokens in self._prompts])
@@ -149,7 +150,7 @@ class ToyForward:
         return self._rows.extend(tokens.unsqueeze(1), torch.ones_like(tokens))[:, 0]
 
     def rewind(self) -> None:
-        """Forget all generated tokens."""
+        """Drop all generated tokens."""
         self._rows = ToyRows(self._lm, self._prompts)
 
 
@@ -161,10 +162,10 @@ def target(
     *,
     temperature: float = 1.0,
 ) -> dict[tuple[int, ...], float]:
-    """Return p_lm(x) of every token sequence x, EOS included, that obeys constraint and budget.
+    """Return p_lm(x) of every token sequence x, including EOS, within constraint and budget.
 
-    The values sum to P_lm(C within n); divided by that, they are the target distribution.  Cost:
-    exponential in the budget.
+    The values sum to P_lm(C within n); divided by this sum, they are the target distribution.
+    Cost: exponential in the budget.
     """
     found: dict[tuple[int, ...], float] = {}
     start = tuple(lm.encode(prompt))
@@ -190,17 +191,17 @@ def walk(
 ) -> Iterator[tuple[float, Result]]:
     """Run a sampler through every combination of outcomes of its random choices.
 
-    A walk is named by the outcomes of its choices in the order in which they arise.  The walks of a
-    chunk are sampled together, as examples of one batch.  Each is given the outcomes it must begin
-    with, takes the first outcome from there on, and notes what else there was, which names the
-    walks still to come.  So every walk is taken exactly once.
+    A walk is identified by the outcomes of its choices in the order in which they occur.  The walks
+    of a chunk are sampled together as examples of one batch.  Each gets the outcomes that it must
+    begin with, takes the first outcome from there on, and records the alternatives, which identify
+    the remaining walks.  So every walk is taken exactly once.
 
     Args:
-        run: samples one and the same example once for each given id, with this `draw`.
-        chunk: walks sampled together.
+        run: samples the same example once for each given id, with this `draw`.
+        chunk: number of walks sampled together.
 
     Yields:
-        Probability of the walk and what `run` returned for it; the probabilities sum to one.
+        The probability of the walk and the result of `run` for it; the probabilities sum to one.
     """
     pending: list[tuple[int, ...]] = [()]
     while pending:
@@ -210,9 +211,9 @@ def walk(
         for script, choices, result in zip(scripts, draw.choices, results, strict=True):
             taken = tuple(outcome for outcome, _ in choices)
             yield float(np.prod([shares[outcome] for outcome, shares in choices])), result
-            for place in range(len(script), len(choices)):
-                others = range(1, len(choices[place][1]))
-                pending.extend((*taken[:place], other) for other in others)
+            for index in range(len(script), len(choices)):
+                others = range(1, len(choices[index][1]))
+                pending.extend((*taken[:index], other) for other in others)
 
 
 class _Scripted:
@@ -222,17 +223,17 @@ class _Scripted:
         choices: per example, (outcome taken, probabilities of all outcomes) of each choice.
     """
 
-    # Outcomes less likely than this are rounding: two breaks that ought to be the same.
+    # Less probable outcomes are rounding errors between two equal breaks.
     _NOTHING = 1e-14
 
     def __init__(self, scripts: Sequence[tuple[int, ...]]) -> None:
         self._scripts = scripts
         self.choices: list[list[tuple[int, list[float]]]] = [[] for _ in scripts]
-        # Asked for the same number again, it gives the same.
+        # Repeated keys get the same number.
         self._known: dict[tuple[int, ...], float] = {}
 
     def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
-        """A number in the middle of the outcome that the script demands."""
+        """Return a number in the middle of the outcome that the script prescribes."""
         points = breaks()
         rows = points.reshape(-1, points.shape[-1]).clamp(0, 1).sort(dim=1).values.numpy()
         edges = np.concatenate([np.zeros((len(rows), 1)), rows, np.ones((len(rows), 1))], axis=1)
@@ -249,8 +250,10 @@ class _Scripted:
             example = name[0]
             script, choices = self._scripts[example], self.choices[example]
             cells = np.flatnonzero(shares[m] > self._NOTHING)
-            outcome = script[len(choices)] if len(choices) < len(script) else 0
-            choices.append((outcome, shares[m][cells].tolist()))
+            outcome = 0
+            if len(cells) > 1:  # others depend on the batch: an example that is over is asked, too
+                outcome = script[len(choices)] if len(choices) < len(script) else 0
+                choices.append((outcome, shares[m][cells].tolist()))
             u[m] = edges[m, cells[outcome]] + shares[m, cells[outcome]] / 2
             self._known[name] = u[m]
         return torch.from_numpy(u).reshape(keys.example.shape)
@@ -266,20 +269,21 @@ def check_lookahead(
 ) -> int:
     """Check the laws that every lookahead must obey, at prefixes of a constraint.
 
-    With `completed(x)` the sum of joint(v) over the tokens v allowed after a prefix x, and one
-    where x is complete,
+    With `completed(x)` the sum of joint(v) over the tokens v allowed after a prefix x, or one if x
+    is complete,
 
         joint(v) = mass(v) completed(x v),        joint(v) <= eventual(v) <= mass(v),
         joint of a class = the sum of joint over its tokens.
 
-    The first law is the recursion of every lookahead, so together with the budget's end it fixes
-    all of them. Cost: one call for each of at most so many prefixes, the shortest first.
+    The first law is the recursion of every lookahead, so with the boundary condition at the end of
+    the budget it determines all values. Cost: one call for each of at most `prefixes` prefixes, the
+    shortest first.
 
     Returns:
-        How many prefixes were looked at.
+        The number of prefixes checked.
 
     Raises:
-        AssertionError: a law is broken; the message has the prefix.
+        AssertionError: a law is violated; the message has the prefix.
     """
     batch = Batch(AutomatonBatch([automaton]), torch.tensor([budget], device="cpu"))
     V = automaton.vocabulary.size
@@ -320,6 +324,6 @@ def check_lookahead(
 def _close(
     found: Tensor, expected: Tensor, tolerance: float, prefix: tuple[int, ...], law: str
 ) -> None:
-    """Raise AssertionError where two probabilities differ by more than a share of themselves."""
+    """Raise AssertionError if two probabilities differ by more than a relative tolerance."""
     far = (found - expected).abs() > tolerance * expected.abs()
     assert not bool(far.any()), f"after {prefix}: {law}, but {found} is not {expected}"

@@ -1,10 +1,10 @@
-"""The parts of `transformers` that are not its public interface, in one place.
+"""Accessors for non-public parts of `transformers`, all in one module.
 
-The rest of this package uses documented classes and arguments only. What has no public form is
-reached from here: the name of the cache argument, which layers a model plans for its cache, the
-layers of a cache, the name of the attention function, the variables of a running call of
-`generate`, and the processors, requests and memory of continuous batching. If a version of
-`transformers` lacks one of them, the error names the versions that work.
+The rest of this package uses documented classes and arguments only. This module accesses the parts
+without a public interface: the name of the cache argument, the planned layers and the layers of a
+cache, the name of the attention function, the variables of a running `generate` call, and the
+processors, requests and memory of continuous batching. If a version of `transformers` lacks one of
+them, the error names the supported versions.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ import torch
 from torch import Tensor
 
 TESTED = ("5.17", "5.24")
-"""The oldest and the newest minor version of `transformers` that the tests have passed with."""
+"""The oldest and the newest minor version of `transformers` that pass the tests."""
 
 
 def private(module: str, name: str) -> Any:
-    """Return a name of a module of `transformers` that may change from version to version.
+    """Return a name from a module of `transformers` that may change between versions.
 
     Raises:
-        ImportError: this version lacks it; names the versions that work.
+        ImportError: this version lacks it; the message names the supported versions.
     """
     try:
         return getattr(import_module(f"transformers.{module}"), name)
     except (ImportError, AttributeError) as error:
         version = import_module("transformers").__version__
         raise ImportError(
-            f"transformers {version} lacks transformers.{module}.{name}, which smc needs; versions "
-            f"{TESTED[0]} to {TESTED[1]} work: pip install 'transformers>={TESTED[0]},"
-            f"<={TESTED[1]}.*'"
+            f"smc needs transformers.{module}.{name}, which transformers {version} lacks; install "
+            f"a version from {TESTED[0]} to {TESTED[1]}: pip install "
+            f"'transformers>={TESTED[0]},<={TESTED[1]}.*'"
         ) from error
 
 
 def cache_argument(model: Any, kv_cache: object) -> dict[str, Any]:
-    """Return the keyword arguments that give a forward pass its cache.
+    """Return the keyword arguments that pass a cache to a forward pass.
 
-    The argument is `cache` from transformers 5.24 on, and `past_key_values` before that, and in
-    models whose code does not come with transformers.
+    The argument is `cache` from transformers 5.24 on. It is `past_key_values` in earlier versions,
+    and in models whose code is not part of transformers.
     """
-    base = getattr(model, "get_base_model", None)  # of peft, whose forward takes any argument
+    base = getattr(model, "get_base_model", None)  # peft wrapper, whose forward takes any argument
     return {_cache_keyword((model if base is None else base()).__class__): kv_cache}
 
 
@@ -63,11 +63,11 @@ def _cache_keyword(kind: Any) -> str:
 
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
-"""Names under which `generate` hands a cache to a `custom_generate`."""
+"""Argument names by which `generate` may pass a cache to a `custom_generate`."""
 
 
 def planned_layers(model: Any) -> set[str]:
-    """Return the kinds of cache layers that a model asks for: "full", "window", or "other"."""
+    """Return the kinds of cache layers that a model requests: "full", "window", or "other"."""
     from transformers import DynamicCache
 
     planned = DynamicCache(config=model.config).layers
@@ -79,27 +79,27 @@ def planned_layers(model: Any) -> set[str]:
 
 
 def is_stateful(model: Any) -> bool:
-    """Return whether a model says that it keeps a state besides keys and values."""
+    """Return whether a model declares a state besides keys and values."""
     return bool(getattr(model, "_is_stateful", False))
 
 
 def attention_name(config: Any) -> str | None:
-    """Return the name of the attention function; None where models of this kind have no choice."""
+    """Return the name of the attention function; None if the model has only one."""
     return getattr(config, "_attn_implementation", None)
 
 
 def set_attention_name(config: Any, name: str) -> None:
-    """Choose another attention function, in a configuration of one's own."""
+    """Set another attention function in a configuration that the caller owns."""
     config._attn_implementation = name
 
 
 @cache
 def pass_through_cache() -> type:
-    """Make the class of a cache that keeps nothing: the attention stores keys and values itself."""
+    """Return a cache class that stores nothing; the attention stores keys and values itself."""
     from transformers import DynamicCache
 
     class PassThroughCache(DynamicCache):
-        """A cache that returns the new keys and values alone."""
+        """A cache that returns only the new keys and values."""
 
         def update(
             self, key_states: Tensor, value_states: Tensor, *others: Any, **options: Any
@@ -110,17 +110,17 @@ def pass_through_cache() -> type:
 
 
 def static_cache(model: Any, columns: int, keys: Tensor, values: Tensor) -> Any:
-    """Make a `StaticCache` whose layers are views of memory that is given.
+    """Create a `StaticCache` whose layers are views of the given tensors.
 
     Args:
-        model: its configuration says how many layers there are.
-        columns: number of tokens that fit.
+        model: a model, whose configuration determines the layers.
+        columns: capacity in tokens.
         keys: the keys of all layers, [layers, P, heads, columns, d].
         values: their values, of the same shape.
     """
     from transformers import StaticCache
 
-    with torch.device("cpu"):  # not the caller's default; each layer then goes where its keys are
+    with torch.device("cpu"):  # not the caller's default; layers then move to their keys' device
         made: Any = StaticCache(config=model.config, max_cache_len=columns)
     for layer, layer_keys, layer_values in zip(made.layers, keys, values, strict=True):
         layer.lazy_initialization(layer_keys, layer_values)
@@ -129,13 +129,13 @@ def static_cache(model: Any, columns: int, keys: Tensor, values: Tensor) -> Any:
 
 
 def set_static_length(kv_cache: Any, length: int) -> None:
-    """Set the number of columns that count in each layer of a `StaticCache`."""
+    """Set the number of valid columns in each layer of a `StaticCache`."""
     for layer in kv_cache.layers:
         layer.cumulative_length.fill_(length)
 
 
 def generate_calls() -> Iterator[dict[str, Any]]:
-    """Yield the variables of each call of `generate` that is running, from the innermost on."""
+    """Yield the variables of each running `generate` call, from the innermost outward."""
     from transformers import GenerationMixin
 
     code = inspect.unwrap(GenerationMixin.generate).__code__
@@ -155,13 +155,13 @@ def batch_logits_processor() -> Any:
 
 
 def per_request_processor(kind: type) -> type:
-    """Return the class that does for each request of a batch what a processor does for all."""
+    """Return the continuous-batching class that applies a processor to each request."""
     return private(_BATCH_PROCESSORS, "CLASSIC_TO_CB_PROCESSORS_MAP")[kind]
 
 
 @contextmanager
 def outside_of_batches(model: Any) -> Iterator[None]:
-    """Let a model read as usual that 5.17 has set up for a continuous batch already."""
+    """Allow ordinary forward passes of a model that 5.17 has set up for continuous batching."""
     config = model.config.get_text_config()
     name = attention_name(config)
     try:
@@ -174,19 +174,19 @@ def outside_of_batches(model: Any) -> Iterator[None]:
 
 
 def unfinished_requests(manager: Any) -> set[str]:
-    """Return the names of the requests of a continuous batch that wait or run."""
+    """Return the names of the waiting and running requests of a continuous batch."""
     scheduler = manager.batch_processor.scheduler
     return {*scheduler.active_requests, *scheduler.waiting_requests}
 
 
 def holds_alone(manager: Any, tokens: int) -> bool:
-    """Return whether a continuous batch has memory for a request of so many tokens, run alone."""
+    """Return whether a continuous batch has memory for a single request of this many tokens."""
     kv_cache = manager.batch_processor.cache
     if hasattr(kv_cache, "blocks_needed"):  # in 5.17: all layers share the blocks
         blocks = -(-tokens // kv_cache.block_size)
         return bool(kv_cache.blocks_needed(blocks, 0) <= kv_cache.num_blocks)
     sectors = 0
     for allocator in kv_cache.cache_allocators.values():
-        blocks = allocator.needs_new_blocks("", 0, tokens)  # of a request that has none
+        blocks = allocator.needs_new_blocks("", 0, tokens)  # for a request without blocks
         sectors += -(-blocks // allocator.blocks_per_sector)
     return bool(sectors <= kv_cache.num_sectors)

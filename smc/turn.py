@@ -1,4 +1,4 @@
-"""The part of a step that both filters have in common: some examples are extended, others wait."""
+"""The part of a step that both filters share: extend some examples while others wait."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from smc.proposals import Proposal, State
 
 
 class Turn(NamedTuple):
-    """The prefixes that a step extends: of all examples, or of those that need not wait.
+    """The prefixes that a step extends: all, or those of examples that don't have to wait.
 
-    An example that waits for a forward pass (`smc.prefixes.Reader.need_no_pass`) is left unchanged
-    and repeats this step later: its guide and draw are computed again, with the same random
-    numbers. With `read_ahead="auto"` none waits, as drafts are read in passes of one row only.
+    An example that waits for a forward pass (`smc.prefixes.Reader.need_no_pass`) stays unchanged
+    and repeats this step later: its guide and draw are computed again with the same random numbers.
+    With `read_ahead="auto"` no example waits, because drafts are only computed in passes of one
+    row.
 
     Attributes:
         ready: examples that take the step now; None for all.
-        extension: what became of the particles.
+        extension: the outcome of each particle.
         prefixes: the new prefixes.
     """
 
@@ -42,14 +43,14 @@ class Turn(NamedTuple):
         *,
         together: bool,
     ) -> Turn:
-        """Extend prefix `row[p]` by `token[p]`, for each p that is running and need not wait.
+        """Extend prefix `row[p]` by `token[p]`, for each running p that doesn't have to wait.
 
         Args:
             reader: language model and proposal.
-            prefixes: those before the step.
+            prefixes: the prefixes before the step.
             before: the particles before the step.
-            row, token, running: what each particle is extended by.
-            together: whether all examples take the step, as observers are shown it.
+            row, token, running: prefix, next token and activity of each particle.
+            together: whether all examples take the step, as for observers.
         """
         ready = None if together else reader.need_no_pass(prefixes, row, token, running)
         if ready is not None:
@@ -62,10 +63,10 @@ class Turn(NamedTuple):
     def settled(
         self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
-        """Leave the examples that wait as they were.
+        """Leave the waiting examples unchanged.
 
         Returns:
-            The particles after the step; the old particles, `running` only where the example took
+            The particles after the step; the old particles, `running` only in examples that took
             the step; and the number of each example's next step.
         """
         if self.ready is None:
@@ -81,7 +82,7 @@ def fallbacks_of(
     particles: Particles,
     num_examples: int,
 ) -> Int64[Tensor, "B"]:
-    """Count the prefixes of running particles at which the proposal knew nothing."""
+    """Count the prefixes of running particles where g fell back to GCD's mask."""
     if fallback is None:
         return torch.zeros(num_examples, dtype=torch.int64, device=particles.row.device)
     known_nothing = fallback & _in_use(prefixes, particles)
@@ -91,7 +92,7 @@ def fallbacks_of(
 def prefixes_in_use(
     prefixes: Prefixes[State], particles: Particles, proposal: Proposal[State]
 ) -> tuple[Prefixes[State], Int64[Tensor, "R"]]:
-    """Return the prefixes of running particles, as observers are shown them, and their rows."""
+    """Return the prefixes of running particles, as observers get them, and their rows."""
     rows = _in_use(prefixes, particles).nonzero().squeeze(1)
     if len(rows) == prefixes.num_rows:
         return prefixes, rows
@@ -100,6 +101,6 @@ def prefixes_in_use(
 
 
 def _in_use(prefixes: Prefixes[Any], particles: Particles) -> Bool[Tensor, "R"]:
-    """Tell which prefixes have a running particle."""
+    """Return which prefixes have a running particle."""
     count = torch.zeros_like(prefixes.example)
     return count.index_add(0, particles.row, particles.running.long()) > 0

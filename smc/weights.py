@@ -1,15 +1,15 @@
-"""This module normalises the importance weights of one or many particle systems, in log space.
+"""Normalization of the importance weights of particle systems, in log space.
 
-A system of N weighted particles (x_n, W_n) stands for the distribution sum_n W_n δ(x_n), with
-W_n = w_n / sum_m w_m.  What the rest of the sampler asks of the weights is computed once, here:
+A system of N weighted particles (x_n, W_n) represents the distribution sum_n W_n δ(x_n), with
+W_n = w_n / sum_m w_m.  `Weights` holds the quantities that the sampler needs:
 
     normalised     W_n
     log_mean       log( (1/N) sum_n w_n ), the estimate of the log evidence
-    ess            1 / sum_n W_n², the effective sample size: N when all are equal, 1 when one
-                   particle holds everything (Kong, Liu & Wong, 1994)
+    ess            1 / sum_n W_n², the effective sample size: N if all weights are equal, 1 if one
+                   particle has all the weight (Kong, Liu & Wong, 1994)
 
-A system whose particles are all dead (every w_n = 0) has no distribution: `normalised` is zero,
-`ess` zero and `log_mean` -inf.  Cost: O(N) per system.
+A system of dead particles (every w_n = 0) has no distribution: `normalised` is zero, `ess` is zero
+and `log_mean` is -inf.  Cost: O(N) per system.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Weights(NamedTuple):
     """The weights of one particle system per leading index; immutable.
 
     Attributes:
-        normalised: W_n, summing to one along the last axis (to zero where all are dead).
+        normalised: W_n, summing to one along the last axis (to zero if all are dead).
         log_mean: log of the mean weight.
-        ess: effective sample size, in [1, N], zero where all are dead.
+        ess: effective sample size, in [1, N]; zero if all are dead.
     """
 
     normalised: Float64[Tensor, "*B N"]
@@ -36,11 +36,11 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, log_weights: Float[Tensor, "*B N"]) -> Weights:
-        """Make the weights exp(log_weights), in float64 whatever was given."""
+        """Compute the weights from exp(log_weights), in float64 for any input dtype."""
         log = log_weights.double()
         top = log.amax(dim=-1, keepdim=True)
         top = torch.where(top.isneginf(), 0.0, top)
-        # Scaled so that the greatest is one: the total neither over- nor underflows.
+        # Scaled so that the largest is one: the total neither overflows nor underflows.
         scaled = (log - top).exp()
         total = scaled.sum(dim=-1)
         dead = total == 0

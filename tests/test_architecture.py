@@ -16,8 +16,8 @@ ALLOWED = {
     "hmm": {"gcd"},
     "smc": {"gcd", "hmm"},
     "experiments": {"gcd", "hmm", "smc"},
-    "gcd_cli": {"gcd", "hmm", "smc"},
-    "gcd_vllm": {"gcd"},
+    "gcd_cli": {"gcd", "gcd_vllm", "hmm", "smc"},
+    "gcd_vllm": {"gcd", "smc"},
 }
 ROOMS = {  # of gcd: what stands in a room may import these rooms, and what lies beside them
     "gcd.support": set(),

@@ -16,10 +16,14 @@ from tests import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
-    [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
+    page
+    for folder in (".", "docs", "benchmarks")
+    for page in (ROOT / folder).glob("*.md")
+    if page.name != "CHANGELOG.md"  # also names what was removed
 )
 PATH = re.compile(
-    r"`((?:gcd|hmm|smc|experiments|scripts|tests|benchmarks|configs|docs)/[\w/.]+)(?:::(\w+))?`"
+    r"`((?:gcd|gcd_cli|gcd_vllm|hmm|smc|experiments|scripts|tests|tests_vllm|benchmarks|configs|docs"
+    r"|\.github)/[\w/.]+)(?:::(\w+))?`"
 )
 # `hmm.…` on these pages is a key of the configuration.
 DOTTED = re.compile(r"`((?:gcd|smc|experiments)(?:\.\w+)+)(?:\([^`]*)?`")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +22,8 @@ KERNELS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob(f"*
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> list[str]:
-    """The names of the files in a wheel, built of a copy: a build leaves files in its source.
+def source(tmp_path_factory) -> Path:
+    """Return a copy of the source to build from, because a build leaves files in its source.
 
     The kernels are those of the checkout: to compile them again takes a minute.
     """
@@ -37,11 +38,21 @@ def wheel(tmp_path_factory) -> list[str]:
     nothing = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", "built.*.json")
     for name in (*LIBRARY, "experiments", "configs", "scripts", "tests", "benchmarks"):
         shutil.copytree(ROOT / name, source / name, ignore=nothing)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    build = "import setuptools.build_meta as backend; backend.build_wheel('.')"
-    done = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True)
+    return source
+
+
+def build(kind: str, source: Path) -> None:
+    code = f"import setuptools.build_meta as backend; backend.build_{kind}('.')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> list[str]:
+    """Return the names of the files in a wheel."""
+    build("wheel", source)
     [path] = source.glob("*.whl")
     return zipfile.ZipFile(path).namelist()
 
@@ -60,6 +71,19 @@ def test_a_wheel_has_every_module_and_says_that_it_is_typed(wheel, package):
     }
     records = {f"{folder}/{RECORD}" for folder in FOLDERS if folder.startswith(f"{package}/")}
     assert found == modules | kernels | records | {f"{package}/py.typed"}
+
+
+def test_a_source_distribution_has_what_the_kernels_are_built_from(source):
+    build("sdist", source)
+    [path] = source.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for package in LIBRARY:
+        for suffix in ("*.py", "*.pxd"):
+            found = {str(each.relative_to(ROOT)) for each in (ROOT / package).rglob(suffix)}
+            assert found <= names
+    assert {"setup.py", "pyproject.toml", "LICENSE"} <= names
+    assert not [name for name in names if name.startswith(("tests", "build/"))]
 
 
 def test_the_version_is_that_of_the_installation():

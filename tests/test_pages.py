@@ -43,6 +43,7 @@ ELSEWHERE = {  # where they run, and what they print is compared with the page
 NOT_RUN = {
     "docs/serving.md": "mlx-lm, in an environment of its own (`make mlx`)",
     "docs/vllm.md": "a server of vLLM (`make vllm`)",
+    "docs/vllm_posteriors.md": "an engine of vLLM (`make vllm`)",
 }
 STORIES = ROOT / "tests" / "models" / "stories260K"
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -108,6 +109,7 @@ NEEDS: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/distillation.md": stories,
     "docs/experiments.md": smollm,
     "docs/labels.md": stories,
+    "docs/reliability.md": stories,
     "docs/segments.md": stories,
     "docs/sql.md": concerts,
     "docs/transformers.md": stories,

@@ -12,21 +12,36 @@ ROOT = Path(__file__).resolve().parent.parent
 STORIES = ROOT / "tests" / "models" / "stories260K"
 
 
-@pytest.fixture(scope="session")
-def random_llama(tmp_path_factory) -> str:
+def _llama(folder: Path, scale: float) -> str:
     """Two random layers over 512 tokens; heads of 64, as vLLM's attention on CPUs wants them."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
-    folder = tmp_path_factory.mktemp("random_llama")
     config = json.loads((STORIES / "config.json").read_text())
     sizes = {"hidden_size": 128, "head_dim": 64, "num_hidden_layers": 2}
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(LlamaConfig(**(config | sizes))).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**(config | sizes)))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("proj.weight") or "embed" in name or "lm_head" in name:
+                weight *= scale
+    model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         shutil.copy(STORIES / name, folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def random_llama(tmp_path_factory) -> str:
+    """A model whose next tokens are nearly all equally likely."""
+    return _llama(tmp_path_factory.mktemp("random_llama"), 1.0)
+
+
+@pytest.fixture(scope="session")
+def peaked_llama(tmp_path_factory) -> str:
+    """A model whose next tokens differ in probability, and depend on what came before."""
+    return _llama(tmp_path_factory.mktemp("peaked_llama"), 5.0)
 
 
 @pytest.fixture(scope="session")

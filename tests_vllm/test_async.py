@@ -37,6 +37,7 @@ def engine(random_llama):
             random_llama, dtype="float32", max_model_len=128, max_num_seqs=8, enforce_eager=True,
             num_gpu_blocks_override=5, block_size=32, disable_log_stats=False,
             logits_processors=["gcd_vllm:Processor"],
+            worker_extension_cls="gcd_vllm.worker.WorkerExtension",
         )  # fmt: skip
 
 
@@ -73,6 +74,35 @@ def test_answers_are_valid_and_finished_where_the_last_token_comes_late(engine, 
     assert any(late)
     assert sum(m.value for m in engine.get_metrics() if m.name == "vllm:num_preemptions") > 0
     recording.write("v1")
+
+
+@pytest.mark.parametrize(("chunk", "proposal"), [(None, "gcd"), (2, "gcd"), (None, "lcd")])
+def test_weights_are_those_of_brute_force(engine, random_llama, chunk, proposal):
+    """The last token of a part isn't told to processors."""
+    import gcd
+    import gcd_vllm
+    from gcd.requests import ConstraintRequest
+    from gcd_vllm.in_process import InProcessEngine
+    from tests_vllm.oracle import Oracle
+
+    prompt, budget = "Once upon a time", 4
+    (found,) = gcd_vllm.sample(
+        engine, [prompt], {"regex": "[ab]+c?"}, budget=budget, particles=12, chunk=chunk,
+        proposal=proposal,
+    )  # fmt: skip
+    language = ConstraintRequest("regex", "[ab]+c?").language()
+    automaton = gcd.lift(language, InProcessEngine(engine).vocabulary)
+    oracle = Oracle(random_llama, automaton, tuple(engine.get_tokenizer().encode(prompt)))
+    for particle in found.particles:
+        assert particle.token_log_p == pytest.approx(oracle.log_p(particle.ids), abs=1e-4)
+        if proposal == "gcd":
+            log_z = oracle.log_z(particle.ids, budget)
+            assert particle.token_log_z == pytest.approx(log_z, abs=1e-4)
+    if chunk is not None:
+        with pytest.raises(ValueError, match="async_scheduling=False"):
+            gcd_vllm.sample(
+                engine, [prompt], {"regex": "a+"}, budget=4, particles=2, chunk=1, temperature=0.5
+            )
 
 
 def test_it_is_refused_unless_the_processor_is_named(engine, monkeypatch):

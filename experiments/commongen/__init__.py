@@ -1,1 +1,1 @@
-"""A sentence with every given concept, on the sets of CommonGen: `+task=commongen`."""
+"""CommonGen (`+task=commongen`): write a sentence with all given concepts."""

@@ -1,4 +1,4 @@
-"""The settings of the CommonGen task, and the checks of them."""
+"""Settings of the CommonGen task, and their checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLD = {
     "some": "all but one named in the prompt",
     "none": "none named in the prompt",
 }
-"""How many of its concepts a prompt names, in words."""
+"""How many concepts a prompt names."""
 
 
 @dataclass
@@ -25,17 +25,17 @@ class CommonGenConfig(RecordConfig):
     """Sentences from concepts: methods x algorithms x particle counts on the same concept sets."""
 
     name: str = "commongen"
-    told: str = "all"  # what the prompt names of the concepts: or "some" (all but one), "none"
-    max_words: int | None = None  # null: as many as the budget allows
+    told: str = "all"  # concepts that the prompt names: "all", "some" (all but one), "none"
+    max_words: int | None = None  # null: limited by the budget only
     letters: str = "ascii"  # or "latin", "unicode"
-    punctuation: str = ",;:'’-"  # inside the sentence; see `gcd.keywords`
-    # "auto": the records' own, "lemminflect" where they have none; "lemminflect": those always; or
-    # a file with a line for each line of data.path
+    punctuation: str = ",;:'’-"  # within the sentence; see `gcd.keywords`
+    # "auto": from the records, or lemminflect if they have none; "lemminflect": always; or
+    # a file with one line per line of data.path
     inflections: str = AUTO
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     task = config.task
     check_records(config)
     one_of("task.told", task.told, tuple(TOLD))

@@ -1,15 +1,15 @@
-"""Sentences are compared with concepts, with references, and with what the model thinks of them.
+"""Metrics of sentences: coverage of the concepts, BLEU, ROUGE-L, and log-probability.
 
-    BLEU     sacrebleu's, 13a tokenisation, all references of a set; of the corpus, not a mean
-    ROUGE-L  rouge_score's F1 without stemming, the best over the references of a set, then the mean
+    BLEU     sacrebleu with 13a tokenization and all references of a set, of the whole corpus
+    ROUGE-L  F1 of rouge_score without stemming, best over the references, mean over the sets
 
-BLEU of a corpus is a function of counts that add over its sentences (Papineni et al. 2002), so an
-interval by bootstrap over concept sets draws the counts again, not the texts. An answer that was
-not given is an empty sentence: it lowers both.
+Corpus BLEU is a function of counts that are sums over sentences (Papineni et al. 2002), so the
+bootstrap over concept sets resamples counts instead of texts. A missing answer counts as an empty
+sentence, which lowers both metrics.
 
-Which concepts a sentence has (`covered`) is decided without any automaton, as the constraint is
-what it is to be compared with: case is ignored, a hyphen separates words, and a possessive "'s"
-belongs to none. So what the constraint accepts has every concept here, and not the other way round.
+`covered` decides which concepts a sentence has without an automaton, so that it can check the
+constraint. It ignores case, treats hyphens as separators, and ignores a possessive "'s". Every
+sentence that the constraint accepts therefore covers every concept, but not conversely.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _RESAMPLES = 1000
 
 
 def covered(text: str, inflections: Iterable[Sequence[str]]) -> list[bool]:
-    """Tell of each concept whether one of its inflections stands in a text as a whole word."""
+    """Tell for each concept whether the text has one of its inflections as a whole word."""
     patterns = (f"{_BEFORE}(?:{'|'.join(map(re.escape, words))}){_BEHIND}" for words in inflections)
     return [re.search(pattern, text, re.IGNORECASE) is not None for pattern in patterns]
 
 
 def bleu_counts(text: str, references: Sequence[str]) -> Float[np.ndarray, "10"]:
-    """Count matches of 1- to 4-grams, such n-grams, and both lengths, of one sentence."""
+    """Count matching and total 1- to 4-grams and both lengths of one sentence."""
     score = _bleu().sentence_score(text, list(references))
     return np.array([*score.counts, *score.totals, score.sys_len, score.ref_len], float)
 
@@ -65,12 +65,12 @@ def rouge_l(text: str, references: Sequence[str]) -> float:
     return float(_rouge().score_multi(list(references), text)["rougeL"].fmeasure)
 
 
-# The metrics' imports take a quarter of a second, and are needed when a run has ended.
+# Slow to import, and only needed at the end of a run.
 @lru_cache(maxsize=1)
 def _bleu() -> Any:
     from sacrebleu.metrics import BLEU
 
-    return BLEU(effective_order=True)  # which is for sentences; of a corpus it changes nothing
+    return BLEU(effective_order=True)  # has no effect on corpus BLEU
 
 
 @lru_cache(maxsize=1)
@@ -83,11 +83,12 @@ def _rouge() -> Any:
 
 @torch.inference_mode()
 def log_probability(lm: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> float:
-    """Compute log p_lm(ids | prompt) at temperature one, in nats, without any constraint.
+    """Compute log p_lm(ids | prompt) at temperature one, in nats, without a constraint.
 
     Args:
+        lm: the language model.
         prompt: token ids.
-        ids: tokens of the answer, at least one; EOS counts where it is among them.
+        ids: at least one token of the answer, with or without EOS.
     """
     rows, log_p = lm.prefill([list(prompt)])
     total = float(log_p[0, ids[0]])
@@ -100,6 +101,6 @@ def log_probability(lm: LanguageModel, prompt: Sequence[int], ids: Sequence[int]
 
 
 def tokens_of(posterior: smc.Posterior, answer: bytes) -> tuple[int, ...]:
-    """Give the tokens that spell an answer; of several spellings the one of greatest weight."""
+    """Return the tokens of an answer; of several tokenizations the one with the largest weight."""
     spelled = [sample for sample in posterior.particles if sample.answer == answer]
     return max(spelled, key=lambda sample: sample.log_weight).ids

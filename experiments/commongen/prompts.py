@@ -1,16 +1,16 @@
-"""The prompt of a concept set is what the model reads before its sentence.
+"""Prompts of concept sets.
 
-`compact` is for a model that was trained on it; the sentence begins right behind the line feed,
+`compact` is the format that adapters are trained on. The sentence follows the line feed and starts
 with its capital letter:
 
     Concepts: dog, ball, park
     Sentence:
 
-`chat` says in words what is wanted, through the tokenizer's own chat template. `auto` is `chat`
-where the tokenizer has one, else `compact`.
+`chat` states the task in words, in the tokenizer's chat template. `auto` is `chat` if the tokenizer
+has a template, otherwise `compact`.
 
-A prompt need not tell what the constraint demands (`told`): it names all concepts, all but one
-(`some`), or none. What it does not tell, the model will hardly write by itself.
+A prompt can name all concepts, all but one (`some`), or none (`told`), although the constraint
+always demands all of them. The model rarely writes a concept that the prompt doesn't name.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ _FREE = "Write one short sentence about an everyday scene. Reply with the senten
 def build_prompt(
     record: ConceptSet, *, told: str = "all", tokenizer: Any = None, kind: str = "auto"
 ) -> str:
-    """Build a prompt, ready to be tokenised without further special tokens.
+    """Build a prompt, to be tokenized without adding special tokens.
 
     Args:
-        told: how many concepts it names, one of `TOLD`; which one of a set is left out depends on
-            the set alone.
+        record: the concept set.
+        tokenizer: tokenizer whose chat template is used.
+        kind: "compact", "chat", or "auto".
+        told: how many concepts to name, one of `TOLD`. The concept that "some" leaves out depends
+            only on the set.
 
     Raises:
-        ValueError: unknown kind or `told`, or `chat` without a chat template.
+        ValueError: `kind` or `told` is unknown, or `kind` is `chat` without a chat template.
     """
     concepts = ", ".join(_named(record, told))
     if is_chat(kind, tokenizer):

@@ -1,13 +1,13 @@
-"""Concept sets of CommonGen are read from files and the hub, with the inflections that count.
+"""Concept sets of CommonGen from files and the hub, with the inflections that count.
 
-A record is a set of concepts, the sentences that people wrote of them, and, where they are known,
-the inflections of each concept. The public file has `field_N#look_V#stand_V` and all sentences of
-a set in one row; the hub has a list of concepts without parts of speech, and a sentence a row.
+A record has concepts, reference sentences and, if known, the inflections of each concept. The
+public file has `field_N#look_V#stand_V` and all sentences of a set in one row. The hub has a list
+of concepts without parts of speech, and one sentence per row.
 
-Inflections are words as they stand inside of a sentence: a capitalised form beside the same word
-without a capital says nothing new, as the first word of a sentence has one anyway. Where no list is
-given, they are made by rule with lemminflect (MIT licence), for the part of speech of the concept
-where it is known, for all where not.
+Inflections are words as they appear within a sentence. A capitalized form is dropped if the same
+word without a capital is in the list, because the first word of a sentence is capitalized anyway.
+Without a given list, lemminflect (MIT license) makes the inflections by rule, for the part of
+speech of the concept if it is known and for all parts of speech otherwise.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NEEDS = (
 
 @dataclass(frozen=True)
 class ConceptSet:
-    """Concepts, and what people wrote of them.
+    """A set of concepts with reference sentences.
 
     Attributes:
-        id: unique within its source.
-        concepts: the words as given, in their basic forms.
-        references: sentences.
-        inflections: for each concept the words that count as it; none of them is empty.
+        id: unique within the source.
+        concepts: the words as given, in their base forms.
+        references: reference sentences.
+        inflections: for each concept, the non-empty list of words that count as it.
     """
 
     id: str
@@ -49,14 +49,15 @@ class ConceptSet:
 
 
 def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSet]:
-    """Read the records of a JSON-lines file in the form of CommonGen's public one.
+    """Read the records of a JSON lines file in CommonGen's public format.
 
     Args:
-        inflections: where they come from: "auto", "lemminflect", or a file with a line for each
-            line of the first one, as in `CommonGenConfig`.
+        path: the file.
+        inflections: "auto", "lemminflect", or a file with one line per line of `path`; see
+            `CommonGenConfig`.
 
     Raises:
-        DataError: no such file, not UTF-8, or no well-formed record in it.
+        DataError: the file doesn't exist, isn't UTF-8, or has no well-formed record.
     """
     if inflections in (AUTO, LEMMINFLECT):
         return reading.read_lines(path, lambda row, line: record_of(row, line, inflections), _NEEDS)
@@ -72,10 +73,10 @@ def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSe
 
 
 def read_hub(name: str, split: str, inflections: str = AUTO) -> ReadResult[ConceptSet]:
-    """Read a set on the hub, in which every row has one of the sentences of its concepts.
+    """Read a hub data set whose rows each have one sentence of a concept set.
 
     Raises:
-        DataError: it cannot be loaded, or holds no well-formed record.
+        DataError: the data set can't be loaded or has no well-formed record.
     """
     rows = reading.read_hub(name, split, lambda row, n: record_of(row, n, inflections), _NEEDS)
     merged: dict[tuple[str, ...], ConceptSet] = {}
@@ -87,7 +88,7 @@ def read_hub(name: str, split: str, inflections: str = AUTO) -> ReadResult[Conce
 
 
 def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
-    """Make one record of a parsed row; `ValueError` says what is wrong with it."""
+    """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
     fields = _object(row)
     concepts = _concepts(fields)
     references = fields.get("scene", fields.get("target"))
@@ -115,7 +116,7 @@ def _object(row: Any) -> dict[str, Any]:
 
 
 def _concepts(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The concepts and their parts of speech, `""` where not given."""
+    """Return the concepts and their parts of speech (`""` if unknown)."""
     given = fields.get("concept_set", fields.get("concepts"))
     names = given.split("#") if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -138,29 +139,29 @@ def _checked(given: Any, concepts: Sequence[tuple[str, str]]) -> list[tuple[str,
 
 
 def by_rule(word: str, part: str = "") -> tuple[str, ...]:
-    """Inflect a word in its basic form.
+    """Return the inflections of a word.
 
     Args:
-        word: the concept.
-        part: of speech, `"N"`, `"V"` or, if it is not known, `""`.
+        word: base form of the concept.
+        part: part of speech, `"N"`, `"V"` or `""` if unknown.
 
     Raises:
-        ValueError: there is no word in it.
+        ValueError: `word` has no letters.
     """
-    from lemminflect import getAllInflections, getAllInflectionsOOV  # reads its tables: 1 s
+    from lemminflect import getAllInflections, getAllInflectionsOOV  # takes 1 s to import
 
     if not _WORD.fullmatch(word):
         raise ValueError(f"the concept {word!r} is no word, so it has no inflections")
     parts = [_PARTS[part]] if part else list(_PARTS.values())
     found = getAllInflections(word, _PARTS.get(part))
-    for each in [] if found else parts:  # a word that is in no list
+    for each in [] if found else parts:  # an unknown word
         found |= getAllInflectionsOOV(word, each)
     forms = [form for several in found.values() for form in several]
     return without_capitals([word, *(form for form in forms if _WORD.fullmatch(form))])
 
 
 def without_capitals(words: Iterable[str]) -> tuple[str, ...]:
-    """Drop words that are another one with a capital letter, and those that come twice."""
+    """Drop duplicates, and capitalized forms of words in the list."""
     distinct = dict.fromkeys(words)
     return tuple(w for w in distinct if w[:1].lower() + w[1:] == w
                  or w[:1].lower() + w[1:] not in distinct)  # fmt: skip

@@ -1,6 +1,6 @@
-"""The rows of a run are summed up by coverage, BLEU, ROUGE-L and the model's own opinion.
+"""Summaries of CommonGen rows: coverage, BLEU, ROUGE-L and the model's log-probability.
 
-Every concept set counts in every mean but that of the log-probability, which only an answer has.
+Every concept set counts in every mean except the log-probability, which requires an answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PUBLISHED = (  # system, metric, figure in percent
 def summarize_text(
     rows: Sequence[Row], references: Mapping[str, Sequence[str]], seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Sum up the rows of each arm and number of particles; `references` go by example."""
+    """Summarize the rows of each arm and number of particles; `references` are by example."""
     measures: dict[str, Measure] = {
         "coverage": itemgetter("coverage"),
         "rouge_l": lambda row: rouge_l(row["answer"] or "", references[row["example"]]),
@@ -49,7 +49,7 @@ def summarize_text(
     summary = summarize(rows, seed, measures)
     groups = grouped(rows, Group.of)
     for record in summary:
-        # An example's repetitions are taken together.
+        # Repetitions of an example are resampled together.
         counts = [
             np.sum([bleu_counts(row["answer"] or "", references[name]) for row in own], axis=0)
             for name, own in grouped(groups[Group.of(record)], example_of).items()
@@ -60,12 +60,12 @@ def summarize_text(
 
 
 def best_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
-    """Measure ROUGE-L of the answer that the model itself finds most probable; 0 without any."""
+    """Return ROUGE-L of the answer with the highest model probability; 0 without an answer."""
     return lambda row: rouge_l(row.get("best") or "", references[row["example"]])
 
 
 def expected_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
-    """Measure the posterior's mean of ROUGE-L, over the answers that a row keeps; 0 without any."""
+    """Return the posterior mean of ROUGE-L over the answers of a row; 0 without an answer."""
 
     def measure(row: Row) -> float:
         if not row["answers"]:
@@ -78,7 +78,7 @@ def expected_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
 
 
 def compared(references: Mapping[str, Sequence[str]]) -> dict[str, Compared]:
-    """Say in what methods are compared, set by set; `references` go by example."""
+    """Return the measures of paired comparisons; `references` are by example."""
     return {
         "expected_rouge_l": Compared("ROUGE-L (weighted)", expected_rouge_l(references)),
         "best_rouge_l": Compared("ROUGE-L (best)", best_rouge_l(references)),
@@ -88,7 +88,7 @@ def compared(references: Mapping[str, Sequence[str]]) -> dict[str, Compared]:
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> Table:
-    """Turn the summary into a table; coverage, BLEU and ROUGE-L in percent, with intervals."""
+    """Format the summary as a table; coverage, BLEU and ROUGE-L in percent, with intervals."""
     titles = titles_in(summary)
     return [
         {

@@ -1,9 +1,9 @@
-"""The CommonGen task, `+task=commongen`: a sentence that has every given concept.
+"""CommonGen task, `+task=commongen`: write a sentence with all given concepts.
 
-The constraint is `gcd.keywords`, one group of inflections for each concept, so coverage is certain
-under methods that finish what they begin; how good the sentences are is for BLEU, ROUGE-L and the
-model itself to say. Source: Lin et al., "CommonGen: A Constrained Text Generation Challenge for
-Generative Commonsense Reasoning" (Findings of EMNLP 2020).
+The constraint is `gcd.keywords` with one group of inflections per concept, so every finished answer
+covers all concepts. BLEU, ROUGE-L and the model's log-probability measure the sentences. Source:
+Lin et al., "CommonGen: A Constrained Text Generation Challenge for Generative Commonsense
+Reasoning" (Findings of EMNLP 2020).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from experiments.harness.results import Row
 from experiments.harness.run import ExperimentTask, Run
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"
-"""The first 100 sets of CommonGen's development set."""
+"""First 100 sets of CommonGen's development set."""
 
 
 def _read(config: DictConfig) -> ReadResult[ConceptSet]:
-    """Load at most `task.num_examples` sets after `data.offset`; malformed ones are only listed."""
+    """Load at most `task.num_examples` sets after `data.offset`; malformed ones are skipped."""
     data, task = config.data, config.task
     if data.hub is not None:
         result = read_hub(data.hub, data.split, task.inflections)
@@ -41,7 +41,7 @@ def _read(config: DictConfig) -> ReadResult[ConceptSet]:
 
 
 def record_handler(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> RecordHandler:
-    """Say what becomes of a concept set."""
+    """Return the functions that define the task on concept sets."""
     task = config.task
 
     def language(record: ConceptSet) -> gcd.Automaton:
@@ -79,7 +79,7 @@ def record_handler(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -
 
 
 def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
-    """Compile the constraints, sample what is not there yet, and report."""
+    """Compile the constraints, sample the missing rows, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
     prepared, rows = compare(run, read, record_handler(config, lm, tokenizer), lm, tokenizer)

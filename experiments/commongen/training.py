@@ -1,8 +1,7 @@
-"""CommonGen's training sentences are read as sets of concepts with well-formed sentences.
+"""Training sentences of CommonGen, as concept sets with well-formed sentences.
 
-The file has a line for each sentence: concepts, a tab, the sentence. Many sentences are captions
-without a capital or a full stop, or go on and on; they are written as the task wants them, or left
-out.
+The file has one line per sentence: concepts, a tab, the sentence. Many sentences are captions
+without a capital letter or a full stop, or are very long. They are corrected or dropped.
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ from experiments.harness.records import DataError, read_text
 FEWEST, MOST = 3, 5  # concepts, as in the development set
 _WORDS = range(4, 25)
 _UNUSUAL = set('.!?;:"()<>[]/')
-_SPLIT = (" '", "'"), (" ,", ","), (" n't", "n't")  # tokenised contractions are joined again
+_SPLIT = (" '", "'"), (" ,", ","), (" n't", "n't")  # join tokenized contractions
 
 
 def read_training(paths: Sequence[Path], limit: int | None = None) -> list[ConceptSet]:
-    """Read sets of concepts that have a well-formed sentence.
+    """Read the concept sets that have a well-formed sentence.
 
     Args:
-        limit: read so many lines of each; None for all.
+        paths: the files.
+        limit: number of lines to read of each file; None for all.
 
     Raises:
-        DataError: a file that cannot be read, or no such set in any of them.
+        DataError: a file can't be read, or there is no such set.
     """
     sets: dict[str, list[str]] = {}
     for path in paths:
@@ -49,7 +49,7 @@ def read_training(paths: Sequence[Path], limit: int | None = None) -> list[Conce
 
 
 def well_formed(text: str) -> str | None:
-    """Write a sentence with a capital and a full stop; None for what is none."""
+    """Return the sentence with a capital letter and a full stop, or None if it is malformed."""
     words = " ".join(text.split())
     for apart, joined in _SPLIT:
         words = words.replace(apart, joined)
@@ -60,7 +60,7 @@ def well_formed(text: str) -> str | None:
 
 
 def prompt_of(concepts: ConceptSet, rng: random.Random, told: str = "all") -> str:
-    """Write the compact prompt, concepts in an order that says nothing of the sentence's."""
+    """Return the compact prompt, with the concepts in an order independent of the sentence."""
     words = list(concepts.concepts)
     rng.shuffle(words)
     return build_prompt(

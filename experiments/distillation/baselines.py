@@ -1,14 +1,13 @@
-"""An HMM must beat a unigram and a bigram of the same sequences, well smoothed.
+"""Baselines for an HMM: a smoothed unigram and bigram model of the same sequences.
 
     unigram    P(v)     = (n(v) + 1/2) / (n + V/2)
     bigram     P(v | u) = (n(u, v) + m P(v)) / (n(u, ·) + m)
 
-n counts tokens of the training sequences; the first token of a sequence follows a mark u of its
-own. m is how many observations of a context the unigram is worth (a Dirichlet prior, MacKay and
-Peto 1995). It is the best power of two *on the held-out sequences themselves*: one number, chosen
-in the bigram's favour.
+n counts tokens of the training sequences. The first token of a sequence follows a special start
+symbol u. m is the number of pseudo-observations of the unigram (a Dirichlet prior, MacKay and Peto
+1995). It is the best power of two *on the held-out sequences themselves*, which favors the bigram.
 
-Only pairs that occur are kept, so a vocabulary of 128 000 costs no more than a small one.
+Only pairs that occur are stored, so the cost doesn't depend on the size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ def unigram(sequences: Sequences, num_tokens: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Baselines:
-    """The held-out log-likelihood of both baselines, in nats a token.
+    """Held-out log-likelihood of both baselines, in nats per token.
 
     Attributes:
-        unigram, bigram: of the two models.
-        strength: the m of the bigram.
+        unigram: of the unigram model.
+        bigram: of the bigram model.
+        strength: m of the bigram model.
     """
 
     unigram: float
@@ -45,7 +45,7 @@ class Baselines:
 
 
 def compare(training: Sequences, held_out: Sequences, num_tokens: int) -> Baselines:
-    """Train both baselines on one part of the sequences, and measure them on the other."""
+    """Train both baselines on one part of the sequences, and evaluate them on the other."""
     single = unigram(training, num_tokens)
     context, seen = _contexts(training, num_tokens), training.tokens
     pairs, counts = torch.unique(context * num_tokens + seen, return_counts=True)
@@ -65,7 +65,7 @@ def compare(training: Sequences, held_out: Sequences, num_tokens: int) -> Baseli
 
 
 def _contexts(sequences: Sequences, num_tokens: int) -> Tensor:
-    """The token before each, `num_tokens` before the first of a sequence."""
+    """Return the token before each token; `num_tokens` before the first of a sequence."""
     before = sequences.tokens.roll(1)
     before[sequences.lengths.cumsum(0) - sequences.lengths] = num_tokens
     return before

@@ -1,32 +1,31 @@
-"""This module makes an HMM of visited prefixes: states are clones of tokens, and no EM is needed.
+"""Cloned HMM made from visited prefixes without EM: each state emits mainly one token.
 
-A state names its token, so that the HMM is a bigram at least, and several states name the same
-token, told apart by what is expected after it. (HMMs with this sparsity of emissions are cloned
-HMMs; Dedieu et al., "Learning higher-order sequential structure with cloned HMMs", arXiv
-1905.00507, who train them by EM. Here each prefix is given its state beforehand.)
+A state belongs to a token, so the HMM is at least a bigram model. Several states (clones) belong to
+the same token and differ in the continuations they expect. HMMs with these sparse emissions are
+called cloned HMMs (Dedieu et al., "Learning higher-order sequential structure with cloned HMMs",
+arXiv 1905.00507, who train them by EM). Here each prefix is assigned to a state first.
 
-    kinds      frequent tokens, one each; all others together; the ends of a text together
-    clones     of a kind: weighted k-means of the prefixes that end in it, by features of what is
-               said after them: square roots of the distributions (distances are then Hellinger's),
-               or logits, projected at random (Johnson and Lindenstrauss 1984)
+    kinds      one per frequent token, one for all other tokens, one for the ends of a text
+    clones     of a kind: weighted k-means of the prefixes that end in it, by features of the next
+               distribution: its square roots (with Hellinger distances) or its logits, both
+               projected at random (Johnson and Lindenstrauss 1984)
 
-Square roots tell apart what comes next. Logits are linear in the model's hidden state, and tell
-apart what else it knows; where the model reads a prompt and is sure of its next token, that is what
-matters.
+Square roots distinguish prefixes by the next token. Logits are linear in the model's hidden state
+and distinguish more, which matters where the model is certain of the next token.
 
-How many clones a kind has: k clusters in d dimensions leave a distortion of about S k^(-2/d)
-(Zador 1982), so the next one is worth S k^(-1 - 2/d). States go where that is most, S being the
-scatter of the kind's prefixes and d = 4.
+The number of clones of a kind follows from quantization theory: k clusters in d dimensions leave a
+distortion of about S k^(-2/d) (Zador 1982), so another cluster gains S k^(-1 - 2/d). States go to
+the kinds with the largest gain, where S is the scatter of a kind's prefixes and d = 4.
 
-All prefixes then have a state, and parameters are averages over those of a state, by weight:
+Every prefix then has a state, and the parameters are weighted averages over a state's prefixes:
 
     A(s, s') = P(kind | s) · [ n(s, s') + m P(s' | kind) ] / [ n(s, kind) + m ]
 
-n counts visited children, and P(kind | s) is the mean of what the model *said*, not of what was
-drawn: so the rare ways on, which constraints and tight budgets ask for and which a sample of ten
-thousand does not contain, have their probabilities. Only which clone of a token comes next is
-counted, and falls back on the token's clones at large by m pseudo-counts. A state whose prefixes
-were nowhere read goes on as the average does.
+n counts visited children. P(kind | s) is the mean of the model's *distributions*, not of samples.
+Rare continuations that constraints and tight budgets force, and that ten thousand samples don't
+contain, therefore have a probability. Only the clone of the next token is counted; it falls back to
+the token's clones in general with m pseudo-counts. A state whose prefixes were never read continues
+like the average.
 
 Cost: k-means, and passes over the distributions; seconds for a thousand states.
 """
@@ -44,37 +43,48 @@ from hmm.model import HMM
 from hmm.transition import from_factors
 
 FEWEST_STATES = 2
-"""All tokens together, and the ends of a text."""
+"""One state for all tokens, and one for the ends of a text."""
 
-_DIMENSIONS = 128  # of square roots
+_DIMENSIONS = 128  # of the features
 _ITERATIONS = 15
-_POINTS = 256  # that k-means sees, for each cluster
+_POINTS = 256  # sampled points per cluster for k-means
 _DECAY = 1.5  # 1 + 2/d
-_COVERED = 0.995  # of all tokens by those that are kinds of their own
+_COVERED = 0.995  # share of all tokens that tokens with their own kind cover
 _CLONE_PRIOR = 1.0  # m
-_TOKEN_PRIOR = 5.0  # pseudo-counts of a state, over the tokens of its kind
-_NOTHING = 1e-12  # a share of the average, for what was never read
+_TOKEN_PRIOR = 5.0  # pseudo-counts of a state over the tokens of its kind
+_NOTHING = 1e-12  # share of the average, for states that were never read
 
 
 @runtime_checkable
 class Prefixes(Protocol):
-    """Prefixes that sampled texts come by, and what the model said after them.
+    """Prefixes of sampled texts, and the model's distributions after them.
 
     Attributes:
-        parent: of each prefix, the one that is a token shorter; -1 for the empty ones, the roots.
-        token: its last; -1 for a root.
-        weight: of each prefix; those of all roots sum to one.
-        read: the prefixes after which the model was asked. Others have ended, or were cut there.
+        parent: index of the prefix without its last token; -1 for the empty prefixes, the roots.
+        token: last token; -1 for a root.
+        weight: weight of each prefix; the weights of all roots sum to one.
+        read: prefixes with a known next distribution. The others have ended or were truncated.
     """
 
     @property
-    def parent(self) -> Int64[Tensor, "n"]: ...
+    def parent(self) -> Int64[Tensor, "n"]:
+        """Index of each prefix's parent; -1 for roots."""
+        ...
+
     @property
-    def token(self) -> Int64[Tensor, "n"]: ...
+    def token(self) -> Int64[Tensor, "n"]:
+        """Last token of each prefix; -1 for roots."""
+        ...
+
     @property
-    def weight(self) -> Float64[Tensor, "n"]: ...
+    def weight(self) -> Float64[Tensor, "n"]:
+        """Weight of each prefix."""
+        ...
+
     @property
-    def read(self) -> Int64[Tensor, "m"]: ...
+    def read(self) -> Int64[Tensor, "m"]:
+        """Prefixes with a known next distribution."""
+        ...
 
     @property
     def num_tokens(self) -> int:
@@ -83,17 +93,17 @@ class Prefixes(Protocol):
 
     @property
     def num_sequences(self) -> int:
-        """How many texts there were."""
+        """Number of texts."""
         ...
 
     def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
-        """Sums weight · p over the prefixes of each group that were read; p is what was said."""
+        """Return sums of weight · p over each group's read prefixes, with next distribution p."""
         ...
 
     def features(
         self, dimensions: int, generator: torch.Generator
     ) -> Float32[Tensor, "m dimensions"]:
-        """Gives points for the prefixes that were read; near ones are followed by the same."""
+        """Return points for the read prefixes; close points have similar continuations."""
         ...
 
 
@@ -108,14 +118,14 @@ def cloned(
     """Make the HMM of these prefixes, in float32.
 
     Args:
-        visited: prefixes; roots are where an answer begins.
-        num_states: at most; fewer where there are fewer different prefixes.
+        visited: prefixes; an answer begins at a root.
+        num_states: maximum number of states; fewer are made for fewer distinct prefixes.
         eos_ids: tokens that end a text.
-        own: frequent tokens that are kinds of their own are at most this share of the states.
-        seed: of projection and k-means.
+        own: maximum share of the states for frequent tokens with their own kind.
+        seed: seed of projection and k-means.
 
     Raises:
-        ValueError: fewer than two states.
+        ValueError: `num_states` is less than two.
     """
     if num_states < FEWEST_STATES:
         raise ValueError(
@@ -126,7 +136,7 @@ def cloned(
     expected = visited.expected(torch.zeros_like(visited.token), 1)[0]
     kind = _kinds(expected, ends, int(own * num_states))
     states, kind_of = _states(visited, kind, ends, num_states, seed)
-    # What a root would be comes behind the states: its row becomes the initial distribution.
+    # The roots have an extra row, which becomes the initial distribution.
     step = _transition(visited, states, kind, kind_of).float()
     root = len(kind_of)
     emission = _emission(visited, states, kind, kind_of, expected)
@@ -136,9 +146,9 @@ def cloned(
 def _kinds(
     expected: Float64[Tensor, "V"], ends: Bool[Tensor, "V"], most: int
 ) -> Int64[Tensor, "V"]:
-    """The kind of each token: by falling expectation, then the rare ones', then the ends'.
+    """Return the kind of each token: frequent tokens by falling expectation, rare tokens, ends.
 
-    At most so many have one of their own.
+    At most `most` tokens have their own kind.
     """
     ranked = torch.where(ends, -1.0, expected).argsort(descending=True, stable=True)
     mass = torch.where(ends, 0.0, expected)[ranked].cumsum(0)
@@ -147,7 +157,7 @@ def _kinds(
     kind = torch.full((len(expected),), len(own))
     kind[own] = torch.arange(len(own))
     kind[ends] = len(own) + 1
-    return torch.unique(kind, return_inverse=True)[1]  # without kinds that have no tokens
+    return torch.unique(kind, return_inverse=True)[1]  # drop empty kinds
 
 
 def _states(
@@ -157,20 +167,20 @@ def _states(
     num_states: int,
     seed: int,
 ) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "H"]]:
-    """The state of each prefix (H for roots, -1 for those of greatest length), and its kind."""
+    """Return the state of each prefix (H for roots, -1 for the longest), and each state's kind."""
     generator = torch.Generator().manual_seed(derived_seed("clones", seed))
     points = visited.features(_DIMENSIONS, generator)
     inner = visited.parent[visited.read] >= 0
     at, points = visited.read[inner], points[inner]
-    # Square roots: improbable prefixes are many, and have a say in what clones there are.
+    # Square roots, so that the many improbable prefixes influence the clones.
     weight = visited.weight[at].float().sqrt()
     kinds = kind[visited.token[at]]
     num_kinds = int(kind.max()) + 1
     clones = _shared_out(points, weight, kinds, num_kinds, num_states)
 
     states = torch.full_like(visited.token, -1)
-    first = []  # state of each kind
-    made: list[int] = []  # the kind of each state
+    first = []  # first state of each kind
+    made: list[int] = []  # kind of each state
     for k in range(num_kinds):
         first.append(len(made))
         rows = (kinds == k).nonzero().squeeze(1)
@@ -192,7 +202,7 @@ def _shared_out(
     num_kinds: int,
     num_states: int,
 ) -> Int64[Tensor, "K"]:
-    """Clones of each kind: at least one, and no more than it has points."""
+    """Return the number of clones of each kind: at least one, at most its number of points."""
     total = torch.zeros(num_kinds).index_add_(0, kinds, weight)
     first = torch.zeros(num_kinds, points.shape[1]).index_add_(0, kinds, points * weight[:, None])
     second = torch.zeros(num_kinds).index_add_(0, kinds, points.square().sum(dim=1) * weight)
@@ -211,7 +221,7 @@ def _shared_out(
 def random_projection(
     size: int, dimensions: int, generator: torch.Generator
 ) -> Float32[Tensor, "size dimensions"]:
-    """Draw a matrix that nearly keeps distances (Johnson and Lindenstrauss 1984)."""
+    """Draw a matrix that nearly preserves distances (Johnson and Lindenstrauss 1984)."""
     return torch.randn(size, dimensions, generator=generator) / dimensions**0.5
 
 
@@ -221,9 +231,9 @@ def _k_means(
     num_clusters: int,
     generator: torch.Generator,
 ) -> Int64[Tensor, "n"]:
-    """Weighted k-means (Lloyd's algorithm from points drawn at random): the group of each point.
+    """Return the group of each point by weighted k-means (Lloyd's algorithm with random starts).
 
-    Some groups may be empty.
+    Groups may be empty.
     """
     if num_clusters == 1:
         return torch.zeros(len(points), dtype=torch.int64)
@@ -243,12 +253,12 @@ def _nearest(points: Float32[Tensor, "n D"], means: Float32[Tensor, "k D"]) -> I
 
 
 def _counts(visited: Prefixes, prefixes: Int64[Tensor, "c"]) -> Float64[Tensor, "c"]:
-    """Weights of prefixes as counts out of as many sequences as there were."""
+    """Return the weights of prefixes as counts of sequences."""
     return visited.weight[prefixes] * visited.num_sequences
 
 
 def _with_state(states: Int64[Tensor, "n"], kind_of: Int64[Tensor, "H"]) -> Int64[Tensor, "c"]:
-    """Prefixes that have a state: neither roots nor of the greatest length."""
+    """Return the prefixes with a state: neither roots nor of the maximum length."""
     return ((states >= 0) & (states < len(kind_of))).nonzero().squeeze(1)
 
 
@@ -258,9 +268,9 @@ def _transition(
     kind: Int64[Tensor, "V"],
     kind_of: Int64[Tensor, "H"],
 ) -> Float64[Tensor, "H1 H"]:
-    """P(next state | state), the roots' in the last row."""
+    """Return P(next state | state), with the roots' distribution in the last row."""
     num_states, num_kinds = len(kind_of), int(kind.max()) + 1
-    # Prefixes without a state were not read, so none of them is summed up here.
+    # Prefixes without a state weren't read, so they aren't in the sums.
     expected = visited.expected(states, num_states + 1)
     by_kind = expected.new_zeros(num_states + 1, num_kinds).index_add_(1, kind, expected)
     by_kind += _NOTHING * by_kind.sum(dim=0)
@@ -279,7 +289,7 @@ def _transition(
 def _within_kinds(
     values: Float64[Tensor, "n H"], kind_of: Int64[Tensor, "H"], num_kinds: int
 ) -> Float64[Tensor, "n H"]:
-    """P(state | kind) in each row: positive values, divided by their kind's sum."""
+    """Return P(state | kind) in each row: positive values divided by the sum of their kind."""
     sums = values.new_zeros(len(values), num_kinds).index_add_(1, kind_of, values)
     return values / sums[:, kind_of]
 
@@ -291,7 +301,7 @@ def _emission(
     kind_of: Int64[Tensor, "H"],
     expected: Float64[Tensor, "V"],
 ) -> Float32[Tensor, "V H"]:
-    """P(token | state): of the tokens of its kind, by what was seen in it and is expected."""
+    """Return P(token | state) over the tokens of the state's kind, from counts and expectations."""
     share = expected + _NOTHING * expected.sum()
     share = share / torch.zeros_like(share).index_add_(0, kind, share)[kind]
     emission = (kind[:, None] == kind_of) * (_TOKEN_PRIOR * share.float()[:, None])

@@ -1,7 +1,6 @@
-"""The settings of a distillation, with types: the schema of `configs/distill_hmm.yaml`.
+"""Settings of a distillation: the typed schema of `configs/distill_hmm.yaml`, and its checks.
 
-Everything is checked here before a model is loaded or a sequence drawn, as far as that is possible
-without them.
+All checks that don't need a model run before a model is loaded.
 """
 
 from __future__ import annotations
@@ -30,61 +29,61 @@ SAVE_DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass
 class SampledConfig:
-    """Answers that are there already."""
+    """An earlier sampling."""
 
-    path: str | None = None  # a directory of an earlier sampling, `runs/sequences-...`
+    path: str | None = None  # directory of an earlier sampling, `runs/sequences-...`
 
 
 @dataclass
 class DistillConfig:
-    """The whole of one distillation."""
+    """Configuration of one distillation."""
 
-    # What the model is learnt from.
+    # Training data.
     data: SampledConfig = field(default_factory=SampledConfig)
-    source: str = "xlam"  # whose prompts are answered: "xlam", "commongen", "sql"
+    source: str = "xlam"  # task whose prompts are answered: "xlam", "commongen", "sql"
     records: DataConfig = field(default_factory=DataConfig)  # requests to answer
     model: ModelConfig = field(default_factory=ModelConfig)
     style: str = "json"  # with source=xlam: "json", "python", "both" (each request twice)
-    # With source=commongen: what prompts name of their concepts, in turn: "all", "some", "none"
+    # With source=commongen: concepts that prompts name, in turn: "all", "some", "none"
     told: list[str] = field(default_factory=lambda: ["all"])
-    num_sequences: int = 20000  # to sample, held-out ones included
-    answers_per_prompt: int = 1  # at least: more, where there are fewer prompts
-    max_length: int = 128  # tokens of an answer, EOS included; a longer one is cut there
-    sample_batch: int = 64  # answers sampled together
+    num_sequences: int = 20000  # to sample, including held-out sequences
+    answers_per_prompt: int = 1  # minimum; more if there are fewer prompts
+    max_length: int = 128  # tokens of an answer, EOS included; longer answers are truncated
+    sample_batch: int = 64  # answers per sampling batch
     top: int = 64  # tokens kept of what the LM says at each prefix, with a sketch of its logits;
     # 0: nothing is kept, which init=random does without
-    held_out: float = 0.05  # share of the prompts whose answers are kept for the comparison
+    held_out: float = 0.05  # share of the prompts whose answers are held out
 
     # The HMM.
     num_states: int = 512
     transition: str = "dense"  # or "monarch"
-    block: int | None = None  # of the first Monarch factor; None: nearest to a square
+    block: int | None = None  # of the first Monarch factor; None: closest to a square
     init: str = "random"  # or "latent": k-means of sketches of the LM's logits; or "clones": of
     # tokens, by such sketches
 
     # Training.
     epochs: int = 10  # passes over the data, the first and the last ones in full batches included;
     # 0: none, the model stays as `init` made it
-    steps: int | None = None  # mini-batch steps, in place of what `epochs` makes
+    steps: int | None = None  # mini-batch steps, overriding `epochs`
     full_steps: int = 1  # full-batch steps at the end
     batch_size: int = 256  # sequences of a mini-batch
-    piece_size: int = 128  # sequences of one E-step; processes share a batch piece by piece
+    piece_size: int = 128  # sequences of one E-step; processes divide a batch into pieces
     step_decay: float = 0.7  # kappa of the step sizes (k + 2)^-kappa
     pseudo_count: float = 0.01  # for each initial and transition entry
-    emission_pseudo_count: float = 2.0  # for each state, shared out as tokens are frequent
-    latent_sequences: int | None = 4000  # of them init=latent is made, at random; null: all
+    emission_pseudo_count: float = 2.0  # for each state, in proportion to token frequencies
+    latent_sequences: int | None = 4000  # random sample for init=latent; null: all
 
     # The run.
-    evaluations: int = 30  # points of the held-out curve, about
+    evaluations: int = 30  # approximate number of points of the held-out curve
     save_minutes: float = 3.0  # between checkpoints
     save_dtype: str = "bfloat16"  # of the finished model's file
-    save_pooled: int | None = None  # tokens seen at most so often in training share emissions there
-    out: str | None = None  # where the finished model goes; default: RUN_DIR/hmm
-    stop_after: int | None = None  # stop at this step; the same command without it goes on
+    save_pooled: int | None = None  # tokens seen at most this often share their emissions
+    out: str | None = None  # directory of the finished model; default: RUN_DIR/hmm
+    stop_after: int | None = None  # stop at this step; the same command without it continues
     wandb: WandbConfig = field(default_factory=WandbConfig)
     seed: int = 0
-    run_dir: str | None = None  # default: runs/distill-<fingerprint of what determines the result>
-    resume: bool = True  # go on where an earlier run in the same directory stopped
+    run_dir: str | None = None  # default: runs/distill-<fingerprint>
+    resume: bool = True  # continue an earlier run in the same directory
 
 
 _SAMPLING = (
@@ -98,12 +97,12 @@ _NOT_IDENTITY = (
 
 
 def register() -> None:
-    """Make the dataclass known to Hydra under the name that `configs/distill_hmm.yaml` uses."""
+    """Register the dataclass with Hydra under the name that `configs/distill_hmm.yaml` uses."""
     ConfigStore.instance().store(name="base_distill", node=DistillConfig)
 
 
 def result_settings(config: DictConfig) -> Identity:
-    """Give the settings that determine the trained model: no logging, device or checkpoints."""
+    """Return the settings that determine the model: without logging, device and checkpoints."""
     values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
     values["records"].pop("max_skipped")
     for key in ("device", "device_map", "prompt_mib", "adapter"):
@@ -112,20 +111,20 @@ def result_settings(config: DictConfig) -> Identity:
 
 
 def sampling_settings(config: DictConfig) -> Identity:
-    """Give the settings that determine the sampled sequences, which runs share if they agree."""
+    """Return the settings that determine the sampled sequences, which runs can share."""
     values = result_settings(config)
     return {"model": values["model"], **{key: values[key] for key in _SAMPLING}}
 
 
 def monarch_of(config: DictConfig) -> bool | int:
-    """Give the argument `monarch` of `HMM.random`."""
+    """Return the argument `monarch` of `HMM.random`."""
     if config.transition == "dense":
         return False
     return True if config.block is None else int(config.block)
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     one_of("transition", config.transition, TRANSITIONS)
     one_of("init", config.init, INITS)
     one_of("source", config.source, tuple(SOURCES))
@@ -202,7 +201,7 @@ def _check_data(config: DictConfig) -> None:
 
 
 def _check_ignored(config: DictConfig) -> None:
-    """Refuse what would change nothing but the name of the run."""
+    """Refuse unused settings, which would only change the name of the run."""
 
     def ignored(keys: tuple[str, ...], reason: str) -> None:
         left_alone(config, DistillConfig, keys, reason)

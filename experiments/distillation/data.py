@@ -1,8 +1,8 @@
-"""Sequences to distil from are ragged, kept on disk, and split for the comparison.
+"""Ragged sequences for distillation: storage on disk and the split into training and held-out data.
 
-A sequence is what a language model answered, in token ids, EOS included if it came. Beside it lie
-the prompt and log P_lm(answer | prompt), and what the model said on the way, if that was kept
-(`top_tokens`). A sampling leaves a directory of `.safetensors` files with these arrays.
+A sequence is an answer of a language model in token ids, including EOS if it was reached. It comes
+with its prompt, log P_lm(answer | prompt), and optionally the model's next distributions
+(`top_tokens`). A sampling writes these arrays to a directory of `.safetensors` files.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ _EXPECTED = 0.5  # occurrences
 
 @dataclass(frozen=True)
 class Sequences:
-    """B sequences of tokens, one behind the other in flat arrays.
+    """B sequences of tokens, concatenated in flat arrays.
 
     Attributes:
         tokens: of all sequences; `lengths.sum()` of them.
-        lengths: tokens of each, at least one.
-        log_likelihood: log P_lm(sequence | its prompt), float64; NaN where unknown.
-        prompts: token ids of all prompts; `prompt_lengths` of them each.
-        groups: sequences of one group have one prompt, and stay together when data are split.
-        asked: for each token, which entry of `top_tokens` is what the model said before it; -1 for
+        lengths: number of tokens of each sequence, at least one.
+        log_likelihood: log P_lm(sequence | its prompt), float64; NaN if unknown.
+        prompts: token ids of all prompts, `prompt_lengths` of them for each.
+        groups: sequences of one group have the same prompt and aren't separated by a split.
+        asked: for each token, the entry of `top_tokens` with the distribution before it; -1 for
             none.
-        top_tokens: the most probable tokens after each prefix at which it was asked; None if
-            unknown.
+        top_tokens: the most probable tokens after each prefix, or None.
     """
 
     tokens: Tensor
@@ -59,7 +58,7 @@ class Sequences:
         asked: Sequence[Sequence[int]] | None = None,
         top_tokens: TopTokens | None = None,
     ) -> Sequences:
-        """Make sequences of lists of ids."""
+        """Make sequences from lists of ids."""
         count, total = len(tokens), sum(map(len, tokens))
         prompts = [[]] * count if prompts is None else prompts
         unknown = [float("nan")] * count
@@ -80,7 +79,7 @@ class Sequences:
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
-        """Join all sequences of several parts, in their order."""
+        """Concatenate the sequences of several parts."""
         known = [part.top_tokens for part in parts if part.top_tokens is not None]
         before = 0
         asked = []
@@ -100,7 +99,7 @@ class Sequences:
 
     @property
     def answered(self) -> bool:
-        """Whether it is known what the model said before each token."""
+        """Whether the distribution before each token is known."""
         return self.top_tokens is not None and bool((self.asked >= 0).all())
 
     @cached_property
@@ -112,21 +111,21 @@ class Sequences:
         return self.prompt_lengths.cumsum(0) - self.prompt_lengths
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the tokens (B x T), zero behind each end, and the lengths (B) of these sequences."""
+        """Return the tokens (B x T), padded with zeros, and the lengths (B) of these sequences."""
         return _padded(self.tokens, self._starts[rows], self.lengths[rows])
 
     def prompt(self, row: int) -> list[int]:
-        """Give the prompt of one sequence."""
+        """Return the prompt of one sequence."""
         start, length = int(self._prompt_starts[row]), int(self.prompt_lengths[row])
         return self.prompts[start : start + length].tolist()
 
     def sequence(self, row: int) -> list[int]:
-        """Give the tokens of one sequence."""
+        """Return the tokens of one sequence."""
         start, length = int(self._starts[row]), int(self.lengths[row])
         return self.tokens[start : start + length].tolist()
 
     def take(self, rows: Tensor) -> Sequences:
-        """Keep these sequences alone."""
+        """Return these sequences."""
         return Sequences(
             _gathered(self.tokens, self._starts[rows], self.lengths[rows]),
             self.lengths[rows],
@@ -139,7 +138,7 @@ class Sequences:
         )
 
     def lumped(self, lumping: Lumping) -> Sequences:
-        """Name classes in place of tokens."""
+        """Replace tokens by their classes."""
         return replace(
             self,
             tokens=lumping.class_of[self.tokens],
@@ -147,7 +146,7 @@ class Sequences:
         )
 
     def pieces(self, size: int) -> Iterator[Tensor]:
-        """Yield row numbers, `size` at a time, by length so that little is padded."""
+        """Yield row numbers, `size` at a time, sorted by length to reduce padding."""
         yield from self.lengths.argsort(stable=True).split(size)
 
 
@@ -159,17 +158,17 @@ def _padded(flat: Tensor, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tens
 
 
 def _gathered(flat: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
-    """The stretches of a flat array that begin at `starts`, one behind the other."""
+    """Concatenate the slices of a flat array that begin at `starts`."""
     before = lengths.cumsum(0) - lengths
     inside = torch.arange(int(lengths.sum())) - before.repeat_interleave(lengths)
     return flat[starts.repeat_interleave(lengths) + inside]
 
 
 def split(sequences: Sequences, held_out: float, seed: int) -> tuple[Sequences, Sequences]:
-    """Split sequences for training from held-out ones; no prompt has answers in both.
+    """Split sequences for training and evaluation; answers to one prompt stay together.
 
     Raises:
-        ValueError: if one of the two would be empty.
+        ValueError: one of the parts would be empty.
     """
     groups = sequences.groups.unique()
     count = max(1, round(len(groups) * held_out))
@@ -184,11 +183,11 @@ def split(sequences: Sequences, held_out: float, seed: int) -> tuple[Sequences, 
 
 
 def lumping_of(sequences: Sequences, num_tokens: int, eos_ids: tuple[int, ...]) -> Lumping:
-    """Lump all tokens into one that do not occur, nor end a text, nor were expected to occur.
+    """Merge all tokens that never occur, don't end a text and weren't expected into one class.
 
-    So time, memory and checkpoints of a training grow with the tokens that do occur. Where it is
-    known what the language model said, lumped are those of which it expected less than `_EXPECTED`
-    in all of the sequences together.
+    Time, memory and checkpoints of a training then depend on the tokens that occur. If the model's
+    distributions are known, tokens are merged if their total expected count is less than
+    `_EXPECTED`.
     """
     own = torch.bincount(sequences.tokens, minlength=num_tokens) > 0
     own[list(eos_ids)] = True
@@ -198,8 +197,8 @@ def lumping_of(sequences: Sequences, num_tokens: int, eos_ids: tuple[int, ...]) 
 
 
 def save(sequences: Sequences, path: Path) -> None:
-    """Write a `.safetensors` file; an interruption leaves none."""
-    # 32 bits hold every token id, and half the disk.
+    """Write a `.safetensors` file atomically."""
+    # 32 bits suffice for token ids and halve the size.
     arrays = {
         name: array if array.is_floating_point() else array.int()
         for name, array in ((name, getattr(sequences, name)) for name in ARRAYS)
@@ -211,14 +210,14 @@ def save(sequences: Sequences, path: Path) -> None:
 
 
 def read(directory: str | Path, *, remedy: str = COPY_AGAIN) -> Sequences:
-    """Read the sequences that a sampling has left.
+    """Read the sequences of a sampling.
 
     Args:
-        directory: of the sampling.
-        remedy: what to do about a damaged file.
+        directory: directory of the sampling.
+        remedy: advice on a damaged file, for the message.
 
     Raises:
-        ValueError: there is no file, or one that is damaged or has no sequences.
+        ValueError: there is no file, or a file is damaged or has no sequences.
     """
     files = sorted(Path(directory).expanduser().glob("*.safetensors"))
     if not files:
@@ -241,7 +240,7 @@ def _read_file(path: Path, remedy: str) -> Sequences:
 
 
 def check_tokens(sequences: Sequences, num_tokens: int, source: str) -> None:
-    """Refuse tokens that the vocabulary does not have."""
+    """Refuse tokens outside of the vocabulary."""
     wrong = (sequences.tokens < 0) | (sequences.tokens >= num_tokens)
     if bool(wrong.any()):
         token = int(sequences.tokens[wrong.nonzero()[0]])

@@ -1,14 +1,14 @@
-"""Sampled answers and what the model said on the way are a tree of prefixes, for `clones`.
+"""Prefix tree of sampled answers, with truncated next distributions, for `clones`.
 
-What answers to one prompt begin with is one prefix, if they were sampled together. Its weight is
-the share of the answers that come by it, so that sums over prefixes are means over answers.
+Answers to one prompt that were sampled together share their common prefixes. The weight of a prefix
+is the share of the answers that contain it, so sums over prefixes are means over answers.
 
-**What is approximated.** Of what was said after a prefix the K most probable tokens are known. The
-rest, r = 1 - the sum of those, is shared out over all other tokens as they are on average,
+**Approximation.** Only the K most probable next tokens of a prefix are known. The remaining mass r
+is divided among all other tokens in proportion to their average,
 
     p(v) = r b(v) / (sum of b over tokens that are not listed),    b = the mean of what is listed.
 
-Its size is exact; there is none where all V tokens are listed.
+r is exact, and zero if all V tokens are listed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ from experiments.distillation.top_tokens import TopTokens
 from hmm.lumping import Lumping
 
 _FLOOR = 1e-6
-"""The least share of b that unlisted tokens are taken to have: where they have none, and nothing
-but rounding is left of p, that is not to be blown up."""
+"""Minimum share of b of unlisted tokens, so that rounding errors of p aren't amplified."""
 
 
 @dataclass(frozen=True)
 class TopTokenPrefixes:
-    """Prefixes and what was said after them; see `experiments.distillation.clones.Prefixes`.
+    """Prefixes with their next tokens; see `experiments.distillation.clones.Prefixes`.
 
     Attributes:
-        parent, token, weight, read: as there, tokens by their class; roots come first.
-        top_tokens: after each of `read`, in classes.
+        parent: see `Prefixes`.
+        token: see `Prefixes`, as classes.
+        weight: see `Prefixes`; roots come first.
+        read: see `Prefixes`.
+        top_tokens: most probable next tokens of each of `read`, as classes.
         lumping: the classes of tokens.
-        num_sequences: how many answers there are.
+        num_sequences: number of answers.
     """
 
     parent: Int64[Tensor, "n"]
@@ -51,10 +53,10 @@ class TopTokenPrefixes:
 
     @classmethod
     def of(cls, sequences: Sequences, lumping: Lumping) -> TopTokenPrefixes:
-        """Make the tree of sequences that know what the model said before each of their tokens.
+        """Make the tree of sequences whose next distributions are known.
 
         Raises:
-            ValueError: they do not.
+            ValueError: they aren't known.
         """
         if sequences.top_tokens is None or not sequences.answered:
             raise ValueError("what the model said before each token of the sequences is not known")
@@ -64,13 +66,13 @@ class TopTokenPrefixes:
         records, asked = sequences.asked.unique(return_inverse=True)
         first = torch.zeros(len(asked), dtype=torch.bool)
         first[sequences.lengths.cumsum(0) - sequences.lengths] = True
-        after = torch.where(first.roll(-1), -1, asked.roll(-1))  # the record after each token
+        after = torch.where(first.roll(-1), -1, asked.roll(-1))  # distribution after each token
         roots, passing = asked[first].unique(return_counts=True)
         keys, which, times = torch.unique(
             asked * size + classes, return_inverse=True, return_counts=True
         )
         record = torch.full_like(keys, -1).scatter_reduce_(0, which, after, "amax")
-        # The prefix at which each record was made: a root, or what a token led to.
+        # The prefix of each distribution: a root, or the prefix that ends in a token.
         prefix = torch.full((len(records),), -1)
         prefix[roots] = torch.arange(len(roots))
         goes_on = record >= 0
@@ -88,11 +90,11 @@ class TopTokenPrefixes:
 
     @property
     def num_tokens(self) -> int:
-        """Classes, which are the tokens here."""
+        """Number of classes."""
         return self.lumping.num_classes
 
     def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
-        """Sums weight · p over the prefixes of each group that were read, rests included."""
+        """Return sums of weight · p over each group's read prefixes, with the remaining mass."""
         size, base = self.num_tokens, self._base
         sums = torch.zeros(num_groups * size, dtype=torch.float64)
         rests = torch.zeros(num_groups, dtype=torch.float64)
@@ -100,18 +102,18 @@ class TopTokenPrefixes:
             places = (group[at, None] * size + tokens).flatten()
             weight = self.weight[at]
             sums.index_add_(0, places, (weight[:, None] * p).flatten())
-            # A class of several tokens may be listed in part: what it has of b stays in the rest.
+            # A class can be listed in part; its share of b stays in the remaining mass.
             listed = torch.where(self.lumping.sizes[tokens] == 1, base[tokens], 0.0)
             scale = weight * rest / (1 - listed.sum(dim=1)).clamp(min=_FLOOR)
             rests.index_add_(0, group[at], scale)
             sums.index_add_(0, places, (-scale[:, None] * listed).flatten())
-        # Differences of equal numbers may be rounded to less than nothing.
+        # Rounding can make differences of equal numbers negative.
         return (sums.view(num_groups, size) + rests[:, None] * base).clamp_(min=0)
 
     def features(
         self, dimensions: int, generator: torch.Generator
     ) -> Float32[Tensor, "m dimensions"]:
-        """Gives the sketches of the logits, with as many dimensions as they have."""
+        """Return the sketches of the logits."""
         return self.top_tokens.sketch.float()
 
     @property
@@ -122,14 +124,14 @@ class TopTokenPrefixes:
 
     @cached_property
     def _base(self) -> Float64[Tensor, "V"]:
-        """b: the mean of what is listed."""
+        """Return b, the mean of the listed probabilities."""
         sums = torch.zeros(self.num_tokens, dtype=torch.float64)
         for at, tokens, p, _ in self._lists():
             sums.index_add_(0, tokens.flatten(), (self.weight[at, None] * p).flatten())
         return sums / sums.sum()
 
     def _lists(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Prefixes, what is listed after them, how probable that is, and what is left; in parts."""
+        """Yield prefixes, their listed tokens, probabilities and remaining mass, in parts."""
         whole = self.top_tokens.tokens.shape[1] == len(self.lumping.class_of)
         for rows, tokens, p in self.top_tokens.pieces():
             rest = (1 - p.sum(dim=1)).clamp(min=0)
@@ -139,10 +141,10 @@ class TopTokenPrefixes:
 def after_each_token(
     sequences: Sequences, eos_ids: tuple[int, ...]
 ) -> tuple[Sequences, Float32[Tensor, "n D"]]:
-    """Give the sketch of what the model said after each token, for latent variable distillation.
+    """Return a sketch of the logits after each token, for latent variable distillation.
 
-    Nothing was asked after the last token of a text. An end-of-sequence token has a vector of
-    zeros, which nobody reads; a text that was cut before its end loses its last token here.
+    There is no distribution after the last token of a text. An EOS token gets a vector of zeros,
+    which isn't used; a truncated text loses its last token.
 
     Returns:
         The sequences, and a vector for each of their tokens.

@@ -1,7 +1,7 @@
-"""Tasks say which prompts a language model answers, for an HMM to be distilled from its answers.
+"""Prompts that a language model answers freely for distillation, by task.
 
-A task is one entry of `SOURCES`: how its prompts are made, and how the model card calls them. None
-of their records may be among those that the task is measured on.
+A task is an entry of `SOURCES`: a function that makes its prompts, and a description for the model
+card. The records must not include records that the task is evaluated on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class PromptSource(NamedTuple):
     """The prompts of a task.
 
     Attributes:
-        token_ids: makes at most so many prompts, by the configuration (`records`, `model.prompt`,
-            `seed`) and the tokenizer, as the task itself would.
-        words: what they are, by the configuration, after "answers to".
-        settings: keys of the configuration that no other task reads.
-        needs: what `records.path` must be, in words; "" where no records are read.
-        hub: whether `records.hub` will do, too.
+        token_ids: makes at most a given number of prompts from the configuration (`records`,
+            `model.prompt`, `seed`) and the tokenizer, in the task's own format.
+        words: describes the prompts, given the configuration, after "answers to".
+        settings: configuration keys that only this task uses.
+        needs: description of the required `records.path`; "" if no records are read.
+        hub: whether `records.hub` can replace `records.path`.
     """
 
     token_ids: Callable[[DictConfig, int, Any], list[list[int]]]
@@ -45,7 +45,7 @@ class PromptSource(NamedTuple):
     hub: bool = False
 
     def check(self, config: DictConfig) -> None:
-        """Refuse a configuration without the records that prompts are made of: `ValueError`."""
+        """Refuse a configuration without the required records, with a `ValueError`."""
         given = config.records.path or (self.hub and config.records.hub)
         if self.needs and not given:
             also = ", or records.hub=NAME" if self.hub else ""
@@ -56,7 +56,7 @@ class PromptSource(NamedTuple):
 
 
 def _tool_calls(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
-    """Requests for tool calls, each in every style that is asked for."""
+    """Return requests for tool calls, each in every requested style."""
     styles = STYLES if config.style == "both" else (config.style,)
     found = load_records(config.records, math.ceil(num / len(styles))).records
     kind = config.model.prompt
@@ -74,10 +74,10 @@ def _tool_calls_in_words(config: DictConfig) -> str:
 
 
 def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
-    """Sets of concepts to write sentences of; `told` says, in turn, how many the prompt names.
+    """Return prompts of concept sets; `told` cycles over the number of concepts they name.
 
     Raises:
-        ValueError: prompts that are not compact.
+        ValueError: the prompts aren't compact.
     """
     if config.model.prompt != "compact":
         raise ValueError(f"model.prompt={config.model.prompt}: give model.prompt=compact")
@@ -100,7 +100,7 @@ def _concept_sets_in_words(config: DictConfig) -> str:
 
 
 def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
-    """Questions to databases, drawn at random: what one question needs says little of the next.
+    """Return questions to databases in random order, as neighboring questions are similar.
 
     Raises:
         DataError: the folder has no databases or questions, or damaged ones.
@@ -120,7 +120,7 @@ def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
 
 
 def _requests_for_json(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
-    """Requests for JSON, each with its schema."""
+    """Return requests for JSON with their schemas."""
     found, kind = schema_records.load_records(config.records, num).records, config.model.prompt
     prompts = (
         schema_records.build_prompt(record, tokenizer=tokenizer, kind=kind) for record in found
@@ -150,4 +150,4 @@ SOURCES = {
         needs="FOLDER of questions and schemas, in Spider's form",
     ),
 }
-"""The prompts of each task, by the name that it has after `+task=`."""
+"""The prompts of each task, by the name of the task."""

@@ -1,4 +1,4 @@
-"""The report of a distillation: a table, a curve, a model card, and the same figures in wandb."""
+"""Report of a distillation: a table, a curve, a model card, and the same figures in wandb."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 LM = "language model, reading the prompt"
-"""What tables call the language model itself."""
-_TAGS = "tags: [hidden-markov-model, distillation]"  # a card that has them is one of ours
+"""Name of the language model in tables."""
+_TAGS = "tags: [hidden-markov-model, distillation]"  # marks a card written by this module
 
 
 def check_out(out: Path, run_dir: Path) -> None:
-    """Check before hours of training that the model can be written to `out`, destroying nothing.
+    """Check that the model can be written to `out` without destroying other files.
 
     Raises:
-        ValueError: the directory cannot be made or written to, or holds what is not a model of ours
-            that may be replaced.
+        ValueError: the directory isn't writable, or has something other than a replaceable model.
     """
     if out.resolve() == run_dir.resolve():
         raise ValueError(f"out={out} is the run's own directory: give another, or leave it out")
@@ -55,12 +54,14 @@ def check_out(out: Path, run_dir: Path) -> None:
 
 
 def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path) -> None:
-    """Write, print and log the results, and put the card beside the model in `out`.
+    """Write, print and log the results, and write the model card to `out`.
 
     Args:
-        summary: plain values; among them `nats_per_token`, the held-out log-likelihood of the
-            models by name, the best last: the HMM's as it was saved, the language model's.
-        curve: held-out log-likelihood a token while training.
+        run: the run.
+        summary: plain values, including `nats_per_token`: held-out log-likelihoods by model; the
+            last
+            two are the saved HMM and the language model.
+        curve: held-out log-likelihood per token during training.
         out: directory of the model.
     """
     config = run.config
@@ -85,7 +86,7 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
 
 
 def table_of(summary: dict[str, Any], dtype: str) -> str:
-    """Write the comparison in Markdown."""
+    """Format the comparison in Markdown."""
     lines = [
         f"## Held out: {summary['held_out_sequences']} sequences, {summary['held_out_tokens']} "
         "tokens",
@@ -128,7 +129,7 @@ def _perplexity(value: float) -> str:
 
 
 def card(summary: dict[str, Any], last: Point, config: DictConfig, out: Path, table: str) -> str:
-    """Write the README of the model."""
+    """Return the README of the model."""
     kind = "dense" if config.transition == "dense" else "Monarch"
     megabytes = (out / WEIGHTS).stat().st_size / 1e6
     return f"""---
@@ -178,7 +179,7 @@ _INITIALS = {
 
 
 def command(config: DictConfig) -> str:
-    """Give the command that makes this model again, with every setting that is not the default."""
+    """Return the command that makes this model again, leaving out defaults."""
     default = distill_config.result_settings(OmegaConf.structured(distill_config.DistillConfig()))
     saved = ("save_dtype", "save_pooled")
     given = {**distill_config.result_settings(config), **{key: config[key] for key in saved}}
@@ -187,8 +188,8 @@ def command(config: DictConfig) -> str:
 
 
 def plot_curve(nats: Mapping[str, float], curve: Sequence[Point], path: Path) -> None:
-    """Draw held-out log-likelihood against passes over the data, beside that of other models."""
-    # matplotlib takes half a second, and is needed when a run has ended.
+    """Plot held-out log-likelihood against passes over the data, with the other models."""
+    # Importing matplotlib takes half a second.
     from matplotlib.figure import Figure
 
     from experiments.harness.figures import plain
@@ -207,7 +208,7 @@ def plot_curve(nats: Mapping[str, float], curve: Sequence[Point], path: Path) ->
         if name != "HMM":
             axes.axhline(value, linestyle="--", color=colours.get(name, "black"), label=name)
     axes.set(xlabel="passes over the training sequences", ylabel="log-likelihood, nats a token")
-    # Random parameters are far below everything else, and would flatten the rest.
+    # Random parameters are far below everything else and would compress the other curves.
     lowest = min([nats["unigram"], *held_out[1:2]])
     highest = max(nats.values())
     axes.set_ylim(lowest - 0.1 * (highest - lowest + 0.1), None)

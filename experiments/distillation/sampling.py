@@ -1,15 +1,15 @@
-"""A language model answers freely, and its answers and their likelihoods are kept.
+"""Free answers of a language model with their likelihoods, sampled in resumable chunks.
 
-The HMM is to tell how the model will probably go on *without* any constraint, so these answers are
-drawn at temperature one from the whole vocabulary, up to EOS or `max_length` tokens.
+The HMM should predict how the model continues *without* a constraint. Answers are therefore drawn
+at temperature one from the whole vocabulary, up to EOS or `max_length` tokens.
 
-Prompts are sorted by length and cut into chunks of answers that are sampled together: prompts
-padded on the left, one step of the model a token, finished answers dropped. A chunk is a function
-of the settings and its number (its generator is seeded with both), and a file of its own. So an
-interrupted sampling goes on to the same sequences, and several processes share the chunks.
+Prompts are sorted by length and divided into chunks of answers that are sampled together, with
+prompts padded on the left and finished answers dropped. A chunk is a function of the settings and
+its number, which seed its generator, and is written to its own file. An interrupted sampling
+resumes with the same sequences, and several processes can share the chunks.
 
-What answers have in common is read once (docs/distillation.md): a step costs one forward pass of
-the *distinct* prefixes that are still going, and what the model says there is kept (`top_tokens`).
+Common prefixes are computed once (docs/distillation.md): a step costs one forward pass over the
+*distinct* unfinished prefixes, and the model's next distributions are kept (`top_tokens`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def sample_to(
     rank: int = 0,
     world: int = 1,
 ) -> None:
-    """Sample this process's chunks of `num` answers into files, those that are not there yet.
+    """Sample the missing chunks of this process, of `num` answers in total, into files.
 
-    Prompts are used in turn until there are enough answers; ones too long for the model's context
-    are passed over. Of what the model says, the `top` most probable tokens are kept.
+    Prompts are repeated until there are enough answers. Prompts too long for the model's context
+    are skipped. The `top` most probable next tokens are kept.
 
     Raises:
-        ValueError: if no prompt leaves room for an answer.
+        ValueError: no prompt leaves room for an answer.
     """
     room = None if lm.context is None else lm.context - max_length
     fitting = [i for i, prompt in enumerate(prompts) if room is None or len(prompt) <= room]
@@ -91,13 +91,14 @@ def sample_batch(
     generator: torch.Generator,
     top: int = 0,
 ) -> Sequences:
-    """Sample one answer to each prompt, EOS included where it came, and log P_lm of each.
+    """Sample one answer to each prompt, including EOS if reached, and log P_lm of each.
 
     Args:
-        prompts: token ids; the same prompt may come several times, and is read once.
-        max_length: of an answer.
-        generator: on the model's device.
-        top: keep so many of the most probable tokens after each prefix; 0 keeps none.
+        lm: the language model.
+        prompts: token ids; repeated prompts are computed once.
+        max_length: maximum number of tokens of an answer.
+        generator: random generator on the model's device.
+        top: number of most probable next tokens to keep per prefix; 0 for none.
     """
     size, eos = lm.vocabulary.size, torch.tensor(sorted(lm.vocabulary.eos_ids), device=lm.device)
     answers: list[list[int]] = [[] for _ in prompts]
@@ -106,7 +107,7 @@ def sample_batch(
     found: list[TopTokens] = []
     numbers = {tuple(prompt): i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     rows, log_p = lm.prefill(list(numbers))
-    # Answers that are going on, and the row of the prefix that each of them has come to.
+    # Unfinished answers, and the row of each answer's prefix.
     going = list(range(len(prompts)))
     row = torch.tensor([numbers[tuple(prompt)] for prompt in prompts], device=lm.device)
     read = 0

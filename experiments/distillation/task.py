@@ -1,14 +1,15 @@
-"""An HMM is distilled from a language model: sample, train, compare, report.
+"""Distillation of an HMM from a language model: sample, train, compare, report.
 
-    sequences   the LM's own answers to a task's prompts (`prompts`, `sampling`)
-    train       initialise at random, by latent variable distillation (hmm.initialize) or with
-                clones of tokens (`clones`), and train by stepwise EM with checkpoints, on one
-                process or many (`training`)
-    compare     held-out log-likelihood a token beside the LM's, a unigram's, a bigram's
+    sequences   sample the language model's answers to a task's prompts (`prompts`, `sampling`)
+    train       initialize at random, by latent variable distillation (hmm.initialize) or with
+                clones of tokens (`clones`), and train by stepwise EM with checkpoints, in one or
+                several processes (`training`)
+    compare     held-out log-likelihood per token of the HMM, the language model, a unigram and a
+                bigram
 
-Sampled sequences lie in `runs/sequences-<fingerprint>`, shared by all runs that ask for the same
-ones; a run's checkpoint, curve, table and finished model in `runs/distill-<fingerprint>`. Several
-processes (`torchrun`) need these directories in common.
+Sampled sequences are in `runs/sequences-<fingerprint>`, which runs with the same sampling share.
+Checkpoint, curve, table and model of a run are in `runs/distill-<fingerprint>`. Several processes
+(`torchrun`) need both directories on a shared file system.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from hmm.shared_rows import pool_rare
 from smc.models.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
-_OWN = 0.05  # of the states; with more, EM gains less from clones (docs/distillation.md)
+_OWN = 0.05  # share of the states; with more, EM improves clones less (docs/distillation.md)
 
 
 def _read(config: DictConfig) -> Sequences | None:
-    """The answers of an earlier sampling; None where the language model is to be sampled from."""
+    """Return the answers of an earlier sampling, or None to sample from the language model."""
     return None if config.data.path is None else distill_data.read(config.data.path)
 
 
@@ -65,7 +66,7 @@ def _run(run: Run, given: Sequences | None) -> None:
     check_out(out, run.directory)
     lm, tokenizer = load_model(config.model)
     num_tokens, eos_ids = lm.vocabulary.size, lm.vocabulary.eos_ids
-    # What cannot be asked or learnt from is refused now, not after hours in a directory.
+    # Check now what would otherwise fail after hours of sampling.
     prompts = _prompts(config, tokenizer) if given is None else []
     if given is not None:
         _check_given(config, given, num_tokens)
@@ -104,7 +105,7 @@ def _run(run: Run, given: Sequences | None) -> None:
             hmm = HMM(hmm.initial, hmm.transition, emission)
         save(hmm, out, vocabulary=lm.vocabulary, config=described, dtype=dtype)
     run.wait()
-    # What counts is the model that others will load: rounded, and normalised again.
+    # Evaluate the model as it will be loaded: rounded and normalized again.
     rounded = load(out, num_tokens=num_tokens, device=device).hmm
     stored = mean_log_likelihood(lumping.lumped(rounded), tested, settings.piece_size, worker)
     if run.rank == 0:
@@ -138,7 +139,7 @@ def _run(run: Run, given: Sequences | None) -> None:
 
 
 def _identity(config: DictConfig, given: Sequences | None) -> Identity:
-    """What determines the result: settings, the model's files, the sequences' or records' files."""
+    """Return what determines the result: settings, model files, and files of the records."""
     identity = distill_config.result_settings(config)
     if config.data.path is not None:
         files = Path(config.data.path).expanduser().glob("*.safetensors")
@@ -157,13 +158,13 @@ def _records_identity(config: DictConfig) -> dict[str, str]:
 
 
 def _prompts(config: DictConfig, tokenizer: Any) -> list[list[int]]:
-    """The prompts that the language model answers."""
+    """Return the prompts that the language model answers."""
     num = math.ceil(config.num_sequences / config.answers_per_prompt)
     return SOURCES[config.source].token_ids(config, num, tokenizer)
 
 
 def _sampled(run: Run, lm: TransformersLM, prompts: list[list[int]]) -> Sequences:
-    """The answers of the language model, sampled now as far as they are not on disk."""
+    """Return the answers of the language model; the missing ones are sampled."""
     config = run.config
     settings = distill_config.sampling_settings(config)
     settings |= weights_of(config.model) | _records_identity(config)
@@ -185,7 +186,7 @@ def _sampled(run: Run, lm: TransformersLM, prompts: list[list[int]]) -> Sequence
 
 
 def _check_given(config: DictConfig, given: Sequences, num_tokens: int) -> None:
-    """Refuse sequences that are another model's, too few, or not what `init` is made of."""
+    """Refuse sequences of another model, too few sequences, or sequences unfit for `init`."""
     distill_data.check_tokens(given, num_tokens, f"data.path={config.data.path}")
     distill_data.split(given, config.held_out, config.seed)
     if config.init != "random" and not given.answered:
@@ -198,7 +199,7 @@ def _check_given(config: DictConfig, given: Sequences, num_tokens: int) -> None:
 def _initial(
     config: DictConfig, eos_ids: tuple[int, ...], training: Sequences, lumping: Lumping
 ) -> HMM:
-    """The HMM that training begins with, over classes of tokens."""
+    """Return the initial HMM, over classes of tokens."""
     if config.init == "random":
         monarch = distill_config.monarch_of(config)
         return at_random(config.num_states, lumping.num_classes, seed=config.seed, monarch=monarch)
@@ -210,7 +211,7 @@ def _initial(
 def _clones(
     config: DictConfig, eos_ids: tuple[int, ...], training: Sequences, lumping: Lumping
 ) -> HMM:
-    """Clones of the tokens that end the prefixes which the language model came by."""
+    """Return an HMM of clones of the last tokens of visited prefixes."""
     prefixes = TopTokenPrefixes.of(training, lumping)
     ends = _ends(eos_ids, lumping)
     hmm = cloned(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
@@ -225,8 +226,8 @@ def _clones(
 def _latent(
     config: DictConfig, eos_ids: tuple[int, ...], training: Sequences, lumping: Lumping
 ) -> HMM:
-    """States are groups of places with near sketches, which stand for the model's hidden states."""
-    # Groups need hundreds of vectors each, not those of every sequence.
+    """Return an HMM whose states are clusters of positions with similar sketches."""
+    # Clusters need hundreds of vectors each, not all of them.
     if config.latent_sequences is not None and config.latent_sequences < len(training):
         generator = torch.Generator().manual_seed(derived_seed("latent", config.seed))
         shuffled = torch.randperm(len(training), generator=generator)
@@ -246,7 +247,7 @@ def _latent(
 
 
 def _ends(eos_ids: tuple[int, ...], lumping: Lumping) -> tuple[int, ...]:
-    """The classes of the tokens that end a text."""
+    """Return the classes of the tokens that end a text."""
     return tuple(sorted({int(lumping.class_of[token]) for token in eos_ids}))
 
 
@@ -255,13 +256,13 @@ def _training(config: DictConfig) -> Training:
 
 
 def _unended(training: Sequences, held_out: Sequences, eos_ids: tuple[int, ...]) -> float:
-    """Share of the sequences that were cut before their end-of-sequence token."""
+    """Return the share of sequences that were truncated before EOS."""
     ends = torch.cat([s.tokens[s.lengths.cumsum(0) - 1] for s in (training, held_out)])
     return float((~torch.isin(ends, torch.tensor(eos_ids, dtype=ends.dtype))).double().mean())
 
 
 def _in_words(config: DictConfig) -> str:
-    """What the sequences are, in words."""
+    """Describe the sequences."""
     if config.data.path is not None:
         return f"the sequences of {Path(config.data.path).name}"
     model = title_of(config.model)

@@ -1,13 +1,13 @@
-"""What a language model says after prefixes is kept as the K most probable tokens of each.
+"""Truncated next distributions of a language model: the K most probable tokens after each prefix.
 
-Whole distributions take V numbers a prefix: 8 GB for 80 000 prefixes of a vocabulary of 49 152, in
-half precision, against 31 MB for the 64 most probable tokens. End-of-sequence tokens are always
-among them, however improbable: when a text ends is what lookahead asks first.
+Complete distributions take V numbers per prefix: 8 GB for 80 000 prefixes with 49 152 tokens in
+half precision, compared with 31 MB for the 64 most probable tokens. EOS tokens are always included,
+however improbable, because lookahead depends on when a text ends.
 
-Beside them is a *sketch* of the whole: all V logits, less their mean, projected to `SKETCH` numbers
-at random. Logits are a linear function of a language model's last hidden state, so places with near
-sketches have near hidden states. These know more than what comes next: a model that reads a prompt
-is sure of its next token nearly everywhere, and two places that agree in it need not be alike.
+Each prefix also has a *sketch* of its distribution: all V logits minus their mean, randomly
+projected to `SKETCH` numbers. Logits are linear in the last hidden state, so positions with similar
+sketches have similar hidden states. Hidden states contain more than the next token: after a prompt
+the model is certain of most next tokens, and positions with the same next token can still differ.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from experiments.distillation.clones import random_projection
 from hmm.lumping import Lumping
 
 SKETCH = 128
-_ROWS = 1 << 14  # prefixes whose lists are widened at once
-_LEAST = -100.0  # log-probability of what a model calls impossible, for the sketch
+_ROWS = 1 << 14  # prefixes per part
+_LEAST = -100.0  # log-probability of impossible tokens in the sketch
 _SEED = 0x5E7C4
 
 
@@ -34,9 +34,9 @@ class TopTokens:
     """The most probable next tokens after M prefixes.
 
     Attributes:
-        tokens: of each prefix, by falling probability; ends first.
+        tokens: tokens of each prefix, by falling probability; ends first.
         log_p: their log-probabilities.
-        sketch: of all logits.
+        sketch: sketch of all logits.
     """
 
     tokens: Int32[Tensor, "M K"]
@@ -45,7 +45,7 @@ class TopTokens:
 
     @classmethod
     def of(cls, log_p: Float[Tensor, "M V"], top: int, eos_ids: Sequence[int]) -> TopTokens:
-        """Keep the `top` most probable tokens of whole distributions, the ends among them."""
+        """Keep the `top` most probable tokens of complete distributions, including the ends."""
         ranked = log_p.clone()
         ranked[:, list(eos_ids)] = torch.inf
         tokens = ranked.topk(min(max(top, len(eos_ids)), log_p.shape[1]), dim=1).indices
@@ -58,7 +58,7 @@ class TopTokens:
 
     @classmethod
     def joined(cls, parts: Sequence[TopTokens]) -> TopTokens:
-        """Join the lists of several files or steps."""
+        """Concatenate the lists of several files or steps."""
         columns = ((part.tokens, part.log_p, part.sketch) for part in parts)
         return cls(*(torch.cat(column) for column in zip(*columns, strict=True)))
 
@@ -66,22 +66,22 @@ class TopTokens:
         return len(self.tokens)
 
     def take(self, rows: Int64[Tensor, "m"]) -> TopTokens:
-        """Keep these prefixes alone."""
+        """Return these prefixes."""
         return TopTokens(self.tokens[rows], self.log_p[rows], self.sketch[rows])
 
     def lumped(self, lumping: Lumping) -> TopTokens:
-        """Name classes in place of tokens; one may be listed more than once then."""
+        """Replace tokens by their classes; a class can then be listed more than once."""
         return replace(self, tokens=lumping.class_of[self.tokens.long()].int())
 
     def expected(self, num_tokens: int) -> Float64[Tensor, "V"]:
-        """Sum up what is listed of each token, over all prefixes."""
+        """Return the sum of listed probabilities of each token over all prefixes."""
         sums = torch.zeros(num_tokens, dtype=torch.float64)
         for _, tokens, p in self.pieces():
             sums.index_add_(0, tokens.flatten(), p.flatten())
         return sums
 
     def pieces(self) -> Iterator[tuple[slice, Int64[Tensor, "R K"], Float64[Tensor, "R K"]]]:
-        """Yield rows, their tokens and probabilities, some at a time."""
+        """Yield rows, their tokens and probabilities, in parts."""
         for start in range(0, len(self), _ROWS):
             rows = slice(start, start + _ROWS)
             yield rows, self.tokens[rows].long(), self.log_p[rows].double().exp()
@@ -89,6 +89,6 @@ class TopTokens:
 
 @lru_cache(maxsize=1)
 def _projection(num_tokens: int, device: torch.device) -> Float32[Tensor, "V D"]:
-    """The projection of the sketch. It depends on V alone, so sketches of all files agree."""
+    """Return the projection of the sketch, which depends only on V and is equal for all files."""
     generator = torch.Generator().manual_seed(_SEED)
     return random_projection(num_tokens, SKETCH, generator).to(device)

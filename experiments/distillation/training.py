@@ -1,16 +1,15 @@
-"""The training loop of a distillation is stepwise EM between full passes, resumable and shared.
+"""Training loop of a distillation: stepwise EM between full passes, resumable and distributed.
 
-Step 0 counts all of the training data at once: the first counts replace whatever there was, and
-from a small batch they would forget most of what the initial model knows. Then come mini-batches
-whose counts are blended in with falling step sizes (`hmm.em`), in a new order each pass, and at the
-end `full_steps` steps of plain EM on everything.
+Step 0 counts all training data, because its counts replace the initial ones, and a small batch
+would forget most of the initial model. Mini-batch steps follow, with decreasing step sizes
+(`hmm.em`) and a new order in each pass. The last `full_steps` steps are EM on all data.
 
-**Nothing but the step number is needed to go on.** Which sequences a step sees is a function of the
-seed and the step. Batches are cut into pieces of `piece_size` sequences, of which process r of w
-takes every w-th. So the result does not depend on where a run was interrupted, and on the number of
-processes and their devices only as sums of floating-point numbers do.
+**The step number is the only state.** The sequences of a step are a function of the seed and the
+step. Batches are divided into pieces of `piece_size` sequences, and process r of w takes every w-th
+piece. The result therefore doesn't depend on interruptions, and depends on processes and devices
+only through the rounding of sums.
 
-Cost: 6 H² operations a training token and pass (dense), plus the M-step's V H a step.
+Cost: 6 H² operations per training token and pass (dense), plus V H per step for the M-step.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """The settings of a training; see `DistillConfig` for the fields that have the same names."""
+    """Settings of a training; see `DistillConfig` for the fields with the same names."""
 
     epochs: int
     steps: int | None
@@ -55,23 +54,23 @@ class Training:
     seed: int
 
     def mini_batches(self, num: int) -> int:
-        """Count the mini-batch steps on `num` sequences."""
+        """Return the number of mini-batch steps on `num` sequences."""
         if self.steps is not None:
             return self.steps
         return (self.epochs - 1 - self.full_steps) * self.per_epoch(num)
 
     def per_epoch(self, num: int) -> int:
-        """Count the mini-batches of a pass; what does not fill one waits for another pass."""
+        """Return the number of mini-batches per pass, without an incomplete batch."""
         return max(1, num // self.batch_size)
 
     def total(self, num: int) -> int:
-        """Count all steps: the first, the mini-batches, the last; or none at all."""
+        """Return the number of all steps, possibly zero."""
         if self.steps is None and self.epochs == 0:
             return 0
         return 1 + self.mini_batches(num) + self.full_steps
 
     def rows(self, step: int, num: int) -> tuple[Tensor, float]:
-        """Choose the sequences of a step, and its step size."""
+        """Return the sequences of a step, and its step size."""
         everything = torch.arange(num)
         if not 0 < step <= self.mini_batches(num) or self.batch_size >= num:
             return everything, 1.0
@@ -83,27 +82,27 @@ class Training:
         return order[start : start + self.batch_size], size
 
     def pseudo_counts(self, background: Float64[Tensor, "V"]) -> PseudoCounts:
-        """Give what is added to the counts of each step."""
-        # A state that is seen little falls back on how frequent tokens are, not on any token alike.
+        """Return the pseudo-counts of each step."""
+        # Rarely visited states fall back to token frequencies, not to a uniform distribution.
         return PseudoCounts(
             self.pseudo_count, self.pseudo_count, self.emission_pseudo_count * background
         )
 
     def evaluated(self, step: int, num: int) -> bool:
-        """Whether the curve has a point after so many steps."""
+        """Tell whether the curve has a point at this step."""
         total = self.total(num)
         return step in (0, 1, total) or step % max(1, total // self.evaluations) == 0
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the curve, in nats a token.
+    """A point of the curve, in nats per token.
 
     Attributes:
-        step: M-steps so far.
-        epoch: passes over the data so far.
-        training: of the step's own batch, before its M-step; None before the first.
-        held_out: of the held-out sequences.
+        step: number of M-steps.
+        epoch: number of passes over the data.
+        training: log-likelihood of the step's batch before its M-step; None before the first step.
+        held_out: log-likelihood of the held-out sequences.
     """
 
     step: int
@@ -114,7 +113,7 @@ class Point:
 
 @dataclass
 class Worker:
-    """The rank of a process, its device, and the directory where it works."""
+    """Rank and device of a process, and its working directory."""
 
     directory: Path
     device: torch.device
@@ -125,13 +124,13 @@ class Worker:
 
 
 def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | int = False) -> HMM:
-    """Make an HMM of random parameters, which knows nothing yet."""
+    """Make an HMM with random parameters."""
     generator = torch.Generator().manual_seed(derived_seed("initial", seed))
     return HMM.random(num_states, num_tokens, generator=generator, monarch=monarch)
 
 
 def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, worker: Worker) -> float:
-    """Compute log P in nats a token; each process does its share of the pieces."""
+    """Compute log P in nats per token; the processes divide the pieces."""
     total = torch.zeros((), dtype=torch.float64, device=worker.device)
     for number, rows in enumerate(sequences.pieces(piece)):
         if number % worker.world == worker.rank:
@@ -146,12 +145,12 @@ def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, worker: Work
 
 
 class Trained(NamedTuple):
-    """The outcome of training.
+    """Result of a training.
 
     Attributes:
-        state: after the last step that was taken.
-        curve: held-out log-likelihood a token on the way.
-        finished: whether that was the last step there is.
+        state: state after the last step.
+        curve: held-out log-likelihood per token.
+        finished: whether all steps were taken.
     """
 
     state: Step
@@ -168,17 +167,16 @@ def train(
     worker: Worker,
     stop_after: int | None = None,
 ) -> Trained:
-    """Train from where an earlier run stopped, or from the beginning, to the end.
+    """Train from the last checkpoint or from the beginning.
 
     Args:
-        initial: makes the model of step 0; asked on the first process, and only where there is no
-            checkpoint.
-        training, held_out: all sequences, on every process.
-        background: how frequent each token is, which unseen ones are by pseudo-counts.
-        settings: what determines the result.
-        worker: this process, on which nothing depends; the first one writes checkpoints and the
-            curve into its directory.
-        stop_after: stop at this step; the checkpoint is written.
+        initial: makes the model of step 0; only called by the first process without a checkpoint.
+        training: training sequences, in every process.
+        held_out: held-out sequences, in every process.
+        background: token frequencies, for the pseudo-counts.
+        settings: settings that determine the result.
+        worker: this process; the first one writes checkpoints and the curve to its directory.
+        stop_after: stop after this step, with a checkpoint.
     """
     if worker.rank == 0 and read_checkpoint(worker) is None:
         write_checkpoint(Step(initial()), worker)
@@ -232,7 +230,7 @@ def _share(
     sequences: Sequences, rows: Tensor, settings: Training, worker: Worker
 ) -> Iterator[Batch]:
     """Yield this process's pieces of a batch."""
-    # Like lengths together: fewer, larger products.
+    # Group similar lengths for fewer, larger products.
     rows = rows[sequences.lengths[rows].argsort(stable=True)]
     for number, piece in enumerate(rows.split(settings.piece_size)):
         if number % worker.world == worker.rank:
@@ -241,7 +239,7 @@ def _share(
 
 
 def _epochs(settings: Training, step: int, num: int) -> float:
-    """Passes over the data that so many steps make."""
+    """Return the number of passes over the data in a number of steps."""
     if step == 0:
         return 0.0
     mini = min(step - 1, settings.mini_batches(num))
@@ -249,7 +247,7 @@ def _epochs(settings: Training, step: int, num: int) -> float:
 
 
 def write_checkpoint(state: Step, worker: Worker) -> None:
-    """Write a checkpoint, in the first process; the others hold the same."""
+    """Write a checkpoint in the first process; all processes have the same state."""
     if worker.rank == 0:
         save_step(state, worker.directory / "checkpoint")
     worker.saved = time.monotonic()
@@ -261,7 +259,7 @@ def read_checkpoint(worker: Worker) -> Step | None:
 
 
 def read_curve(directory: Path) -> list[Point]:
-    """Read the curve that an earlier run has written."""
+    """Read the curve of an earlier run."""
     path = directory / "curve.json"
     if not path.is_file():
         return []

@@ -1,1 +1,1 @@
-"""This package trains a LoRA adapter of a language model on a task's own answers."""
+"""Fine-tuning: a LoRA adapter trained on a task's own answers."""

@@ -1,4 +1,4 @@
-"""Lessons become tensors in which every branch sees the stem and itself, nothing else."""
+"""Batches of lessons: tensors in which each branch attends only to the stem and itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from experiments.finetuning.lessons import Lesson
 
 
 class Batch(NamedTuple):
-    """Lessons as rows, padded on the right.
+    """Lessons as batch rows, padded on the right.
 
     Attributes:
         tokens: ids, 0 in the padding.
-        positions: of each token in the text that it belongs to: branches begin where the stem ends.
-        seen: whether the token of the row may look at that of the column. Padding sees itself, as a
-            softmax over nothing is not a number.
-        rows, columns: places whose next token is learnt.
-        targets: that token.
+        positions: position of each token in its text; branches continue at the end of the stem.
+        seen: whether the row's token attends to the column's token. Padding attends to itself,
+            because
+            a softmax over nothing is NaN.
+        rows: batch rows of the positions whose next token is learned.
+        columns: columns of these positions.
+        targets: the next tokens.
     """
 
     tokens: Int64[Tensor, "B T"]
@@ -33,11 +35,11 @@ class Batch(NamedTuple):
 
 
 def batch_of(lessons: Sequence[Lesson]) -> Batch:
-    """Lay lessons out as rows."""
+    """Arrange lessons as batch rows."""
     width = max(lesson.size for lesson in lessons)
     tokens = torch.zeros(len(lessons), width, dtype=torch.int64)
     positions = torch.zeros_like(tokens)
-    owner = torch.full_like(tokens, -1)  # branch of each token, 0 for the stem
+    owner = torch.full_like(tokens, -1)  # branch of each token; 0 is the stem
     places: list[tuple[int, int, int]] = []
     for row, lesson in enumerate(lessons):
         stem, at = len(lesson.stem), len(lesson.stem)
@@ -61,7 +63,7 @@ def batch_of(lessons: Sequence[Lesson]) -> Batch:
 
 
 def pieces(lessons: Sequence[Lesson], most_tokens: int) -> Iterator[list[Lesson]]:
-    """Yield lessons of like size together, so many that they fit in one pass of the model."""
+    """Yield groups of lessons of similar size that fit into one forward pass."""
     piece: list[Lesson] = []
     for lesson in sorted(lessons, key=lambda each: each.size):
         if piece and (len(piece) + 1) * lesson.size > most_tokens:
@@ -73,13 +75,13 @@ def pieces(lessons: Sequence[Lesson], most_tokens: int) -> Iterator[list[Lesson]
 
 
 def loss_of(model: Any, batch: Batch) -> Float[Tensor, ""]:
-    """Compute the summed negative log-probability of all targets, in nats.
+    """Compute the sum of negative log-probabilities of all targets, in nats.
 
-    Only the hidden states that predict a target are turned into logits: with 49 152 tokens the last
-    layer is a fifth of the model's work.
+    Only hidden states that predict a target are turned into logits, as the last layer takes a fifth
+    of the model's time with 49 152 tokens.
     """
     device = model.device
-    # Added to the scores of attention, whichever of its implementations the model has.
+    # An additive mask works with every attention implementation.
     mask = torch.zeros(batch.seen.shape, dtype=model.dtype)
     mask.masked_fill_(~batch.seen, torch.finfo(model.dtype).min)
     hidden = model.base_model(

@@ -1,4 +1,4 @@
-"""The settings of fine-tuning, with types: the schema of `configs/finetune_lm.yaml`."""
+"""Settings of fine-tuning: the typed schema of `configs/finetune_lm.yaml`."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ class LoraConfig:
 
 @dataclass
 class FinetuneConfig:
-    """The whole of one fine-tuning."""
+    """Configuration of one fine-tuning."""
 
-    source: str = "xlam"  # whose prompts and answers: "xlam", "commongen", "sql"
+    source: str = "xlam"  # task of prompts and answers: "xlam", "commongen", "sql"
     paths: list[str] = field(default_factory=list)  # files of records
-    limit: int | None = None  # of each file of lines, the first so many; null: all
-    max_skipped: float = MAX_SKIPPED  # share of malformed records; with more the command fails
-    prompts: int | None = None  # to learn from, held-out ones included, at random; null: all
+    limit: int | None = None  # number of lines per file; null: all
+    max_skipped: float = MAX_SKIPPED  # largest share of malformed records
+    prompts: int | None = None  # random sample, including held-out prompts; null: all
     model: ModelConfig = field(default_factory=ModelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     epochs: int = 3
-    batch: int = 8  # prompts, with all their answers, between two changes of the weights
-    most_tokens: int = 2048  # in one pass of the model; results do not depend on it
-    longest: int = 640  # tokens of a prompt with its answers; longer ones are left out
-    learning_rate: float = 1e-3  # the highest: warm-up, then a half cosine to zero
+    batch: int = 8  # prompts, with all their answers, per step
+    most_tokens: int = 2048  # per forward pass; doesn't affect results
+    longest: int = 640  # tokens of a prompt with its answers; longer ones are skipped
+    learning_rate: float = 1e-3  # peak of the schedule: warm-up, then a half cosine to zero
     warm_up: float = 0.05  # share of all steps
     clip: float = 1.0  # of the gradient's norm
-    held_out: float = 0.04  # share of the prompts that only the curve sees
+    held_out: float = 0.04  # share of held-out prompts
 
     save_minutes: float = 3.0  # between checkpoints
-    stop_after: int | None = None  # stop at this step; the same command without it goes on
-    out: str | None = None  # where the finished adapter goes; default: RUN_DIR/adapter
+    stop_after: int | None = None  # stop at this step; the same command without it continues
+    out: str | None = None  # directory of the finished adapter; default: RUN_DIR/adapter
     wandb: WandbConfig = field(default_factory=WandbConfig)
     seed: int = 0
-    run_dir: str | None = None  # default: runs/finetune-<fingerprint of what determines the result>
-    resume: bool = True  # go on where an earlier run in the same directory stopped
+    run_dir: str | None = None  # default: runs/finetune-<fingerprint>
+    resume: bool = True  # continue an earlier run in the same directory
 
 
 NOT_IDENTITY = (
@@ -59,12 +59,12 @@ NOT_IDENTITY = (
 
 
 def register() -> None:
-    """Make the dataclass known to Hydra under the name that `configs/finetune_lm.yaml` uses."""
+    """Register the dataclass with Hydra under the name that `configs/finetune_lm.yaml` uses."""
     ConfigStore.instance().store(name="base_finetune", node=FinetuneConfig)
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     one_of("source", config.source, tuple(SOURCES))
     check_model(config)
     distinct("paths", config.paths)

@@ -1,8 +1,8 @@
-"""A lesson is a prompt's beginning and the ways in which it may go on, to learn from.
+"""Lessons: a common prompt prefix with the continuations to learn.
 
-Requests in two styles, several sentences with the same words, or questions to one database differ
-at their end only. What they begin with is read once for all of them: a lesson is a stem and
-branches, each of which sees the stem and itself (`experiments.finetuning.batches`).
+Requests in two styles, sentences with the same words, and questions to one database differ only
+near their end. Their common prefix is computed once: a lesson has a stem and branches, and each
+branch attends to the stem and itself (`experiments.finetuning.batches`).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from experiments.tool_calling.answers import STYLES, write_answer
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord, read_toolcalls, read_xlam
 
-_SENTENCES = 4  # of one set of concepts, in an epoch
-_QUESTIONS = 6  # to one database, in a lesson
+_SENTENCES = 4  # per concept set and epoch
+_QUESTIONS = 6  # per database and lesson
 
 
 class Answered(NamedTuple):
-    """A prompt, and an answer to it."""
+    """A prompt and its answer."""
 
     prompt: str
     answer: str
 
 
 class Branch(NamedTuple):
-    """What follows the stem.
+    """Continuation of the stem.
 
     Attributes:
-        tokens: the rest of the prompt, then the answer and the end of sequence.
-        learnt: how many of them are learnt: the answer's, and the end.
+        tokens: the rest of the prompt, the answer and EOS.
+        learnt: number of learned tokens: the answer and EOS.
     """
 
     tokens: tuple[int, ...]
@@ -55,21 +55,21 @@ class Lesson(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Tokens of all."""
+        """Total number of tokens."""
         return len(self.stem) + sum(len(branch.tokens) for branch in self.branches)
 
     @property
     def learnt(self) -> int:
-        """Tokens that count."""
+        """Number of learned tokens."""
         return sum(branch.learnt for branch in self.branches)
 
 
 class Source(NamedTuple):
-    """Where answers come from.
+    """Source of lessons.
 
     Attributes:
-        read: what the files hold; each item becomes a lesson.
-        answered: prompts and answers of an item, with choices that may differ in every epoch.
+        read: reads the items in files; each item becomes a lesson.
+        answered: returns prompts and answers of an item, with random choices per epoch.
     """
 
     read: Callable[[Sequence[Path], int | None], list[Any]]
@@ -77,13 +77,12 @@ class Source(NamedTuple):
 
 
 def lesson_of(answered: Sequence[Answered], tokenizer: Any) -> Lesson:
-    """Make one lesson of prompts with the same beginning.
+    """Make one lesson of prompts with a common prefix.
 
-    Answers are tokenised by themselves, as they are when the model writes them, and without the
-    token that some tokenizers begin a text with.
+    Answers are tokenized separately, as the model generates them, and without a BOS token.
     """
     prompts = [_ids(tokenizer, each.prompt) for each in answered]
-    # The last token of a prompt predicts the first of its answer: it stays with the branch.
+    # The last token of a prompt predicts the first answer token, so it belongs to the branch.
     shared = min(map(len, prompts)) - 1
     for number in range(shared):
         if any(prompt[number] != prompts[0][number] for prompt in prompts):
@@ -101,7 +100,7 @@ def _ids(tokenizer: Any, text: str, begun: bool = False) -> list[int]:
 
 
 def _tool_records(paths: Sequence[Path], limit: int | None) -> list[ToolRecord]:
-    """Records whose answers can be written in both styles."""
+    """Return the records whose answers can be written in both styles."""
     records: list[ToolRecord] = []
     for path in paths:
         if path.suffix == ".jsonl":
@@ -121,7 +120,7 @@ def _writable(record: ToolRecord) -> bool:
 
 
 def _tool_calls(record: ToolRecord, rng: random.Random) -> list[Answered]:
-    """Both styles; tools in an order that says nothing of which of them will be called."""
+    """Return both styles, with the tools in random order."""
     tools = list(record.tools)
     rng.shuffle(tools)
     record = dataclasses.replace(record, tools=tuple(tools))
@@ -132,14 +131,14 @@ def _tool_calls(record: ToolRecord, rng: random.Random) -> list[Answered]:
 
 
 def _sentences(item: ConceptSet, rng: random.Random) -> list[Answered]:
-    """At most four sentences with the same concepts."""
+    """Return at most four sentences with the same concepts."""
     prompt = prompt_of(item, rng)
     some = rng.sample(item.references, min(_SENTENCES, len(item.references)))
     return [Answered(prompt, sentence) for sentence in some]
 
 
 def _asked(paths: Sequence[Path], limit: int | None) -> list[list[Answered]]:
-    """Questions to databases whose gold queries can be written, some of one database together.
+    """Return questions whose gold queries can be written, grouped by database.
 
     Raises:
         DataError: the folder of a file has no databases, or the file has no such question.
@@ -173,7 +172,7 @@ SOURCES: dict[str, Source] = {
 def lessons(
     items: Sequence[Any], source: str, tokenizer: Any, seed: int, epoch: int
 ) -> Iterator[Lesson]:
-    """Yield the lesson of each item, as it is in this epoch."""
+    """Yield the lesson of each item in this epoch."""
     for number, item in enumerate(items):
         rng = random.Random(f"{seed}-{epoch}-{number}")
         yield lesson_of(SOURCES[source].answered(item, rng), tokenizer)

@@ -1,4 +1,4 @@
-"""An adapter is trained on a task's answers, saved with a card, and its curve reported."""
+"""Fine-tuning task: train an adapter on a task's answers, and save it with a card and a curve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _read(config: DictConfig) -> list[Any]:
 
 
 def _identity(config: DictConfig, items: list[Any]) -> Identity:
-    """What determines the result: settings, files and weights."""
+    """Return what determines the result: settings, files and weights."""
     values = {k: v for k, v in plain(config).items() if k not in settings.NOT_IDENTITY}
     for key in ("device", "device_map", "prompt_mib"):
         values["model"].pop(key)
@@ -65,10 +65,10 @@ def _run(run: Run, items: list[Any]) -> None:
 
 
 def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> None:
-    """Save the adapter in half precision, with its card, and report the curve."""
+    """Save the adapter in half precision with its card, and report the curve."""
     config = run.config
     trainer.adapter.to(torch.float16).save_pretrained(out)
-    # Where the weights lay on this machine is nobody else's business; who made them is.
+    # The card names the model, not its path on this machine.
     known = read_json(out / "adapter_config.json", remedy="train it again")
     base = smollm2.HUB if config.model.path == smollm2.NAME else config.model.path
     write_json({**known, "base_model_name_or_path": base}, out / "adapter_config.json")

@@ -1,7 +1,7 @@
-"""An adapter is trained with AdamW, in a number of steps that is known from the start.
+"""Training of an adapter with AdamW, for a number of steps that is known in advance.
 
-Batches depend on the seed and their number only, so a run that was interrupted ends where another
-would have ended; several processes share the passes of each step and add up their gradients.
+Batches depend only on the seed and their number, so an interrupted run ends with the same result.
+Several processes divide the forward passes of a step and sum their gradients.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _CURVE = "curve.json"
 
 
 class Point(NamedTuple):
-    """A point of the curve: steps so far, and nats a learnt token of what is held out."""
+    """A point of the curve: number of steps, and held-out nats per learned token."""
 
     step: int
     held_out: float
 
 
 class Split(NamedTuple):
-    """What is learnt, and what only the curve sees."""
+    """Training items and held-out items."""
 
     training: list[Any]
     held_out: list[Any]
 
 
 def split(items: Sequence[Any], share: float, seed: int, most: int | None = None) -> Split:
-    """Deal items out at random, at most so many of them, at least one to each side.
+    """Split a random sample of the items, with at least one item in each part.
 
     Raises:
-        ValueError: there are fewer than two.
+        ValueError: there are fewer than two items.
     """
     if len(items) < 2:
         raise ValueError(f"{len(items)} usable records: at least two are needed")
@@ -59,7 +59,7 @@ def split(items: Sequence[Any], share: float, seed: int, most: int | None = None
 
 
 def adapted(model: Any, config: DictConfig) -> Any:
-    """Give the model with a fresh adapter on every linear layer; nothing else of it is trained."""
+    """Return the model with a new adapter on every linear layer; nothing else is trained."""
     shape = LoraConfig(
         r=config.lora.rank,
         lora_alpha=config.lora.alpha,
@@ -72,7 +72,7 @@ def adapted(model: Any, config: DictConfig) -> Any:
 
 
 def rate(step: int, total: int, warm_up: float) -> float:
-    """Give the share of the full learning rate: linear warm-up, then a half cosine to zero."""
+    """Return the factor of the learning rate: linear warm-up, then a half cosine to zero."""
     first = max(1, round(warm_up * total))
     if step < first:
         return (step + 1) / first
@@ -80,16 +80,15 @@ def rate(step: int, total: int, warm_up: float) -> float:
 
 
 class Trainer:
-    """One training, from its beginning or from its checkpoint.
+    """A training, new or resumed from its checkpoint.
 
-    The model is in evaluation mode throughout: nothing of it is dropped at random, so that no state
-    of a generator has to be kept.
+    The model stays in evaluation mode. Without dropout there is no generator state to save.
 
     Args:
-        data: what to learn from.
+        data: training and held-out items.
 
     Raises:
-        ValueError: all that is held out, or all the rest, is too long; a damaged checkpoint.
+        ValueError: all training or all held-out items are too long, or the checkpoint is damaged.
     """
 
     def __init__(self, run: Run, adapter: Any, tokenizer: Any, data: Split) -> None:
@@ -109,7 +108,7 @@ class Trainer:
         self._resume()
 
     def train(self) -> bool:
-        """Train to the end, or to `stop_after`; tells whether it is the end."""
+        """Train to the end or to `stop_after`; returns whether the training is finished."""
         config = self._config
         last = self.total if config.stop_after is None else min(self.total, config.stop_after)
         if not self.curve:
@@ -145,7 +144,7 @@ class Trainer:
         return [lesson for lesson in made if lesson.size <= config.longest]
 
     def _refuse_long(self, training: Sequence[Lesson]) -> int:
-        """Count the records that are too long to be learnt, or held out; not all of them may be."""
+        """Count the items that are too long; refuse if no item is left in a part."""
         for kind, left, items in (
             ("held-out", self._held_out, self._data.held_out),
             ("training", training, self._data.training),
@@ -163,11 +162,11 @@ class Trainer:
         return order
 
     def _learn(self, chosen: Sequence[Lesson]) -> float:
-        """Make one step; returns nats a learnt token, of this process's share."""
-        if not chosen:  # the last batch of an epoch, all of whose lessons are too long
+        """Take one step; returns nats per learned token of this process's share."""
+        if not chosen:  # all lessons of the epoch's last batch are too long
             return math.nan
         count = sum(lesson.learnt for lesson in chosen)
-        # Dealt out by size, so that a small batch keeps all processes at work, and equally so.
+        # Sorted by size to balance the processes.
         share = sorted(chosen, key=lambda each: each.size)[self._run.rank :: self._run.world]
         total, mine = 0.0, sum(lesson.learnt for lesson in share)
         for piece in pieces(share, self._config.most_tokens):

@@ -1,1 +1,1 @@
-"""The harness is what every task shares: settings, methods, runs, results, figures, tracking."""
+"""Code shared by all tasks: settings, methods, runs, results, figures and tracking."""

@@ -1,11 +1,11 @@
-"""The algorithms that experiments compare are entries of `ALGORITHMS`.
+"""Registry of the algorithms that experiments compare, and arms: a method with an algorithm.
 
-An entry is one of the algorithms of `smc.sample`, with some of its options fixed and the others
-taken from the configuration: those of "smc" from the group `smc.*`, those of "discrete" from
-`discrete.*`. It says everything that checks, tasks, figures and tables want to know. Any method
-(`experiments.harness.methods`) may be run with any of them; to add one, write its entry here.
+An entry of `ALGORITHMS` is an algorithm of `smc.sample` with some options fixed. The other options
+come from the configuration: those of "smc" from the group `smc.*`, those of "discrete" from
+`discrete.*`. Checks, tasks, figures and tables read everything about an algorithm from its entry.
+Every method (`experiments.harness.methods`) can run with every algorithm.
 
-An arm of a comparison is a method with an algorithm; tables and figures have a line for each.
+Tables have a row and figures have a line for each arm.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from smc.algorithms import SMC, Discrete, Options
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to go from a method to weighted answers.
+    """An algorithm with its name and line style in tables and figures.
 
     Attributes:
-        title: its name in tables and legends.
-        line: style of its lines in figures, as matplotlib has it.
-        algorithm: its name in `smc.sample`, and the group of the configuration with its options.
-        fixed: options that are part of the entry, whatever the configuration says.
+        title: name in tables and legends.
+        line: matplotlib line style.
+        algorithm: name in `smc.sample`, and the configuration group with its options.
+        fixed: options that override the configuration.
     """
 
     title: str
@@ -39,25 +39,25 @@ class Variant:
 
     @property
     def reads(self) -> list[str]:
-        """Keys of the configuration that its options are taken from."""
+        """Configuration keys that the options are read from."""
         return [key for key in keys_of(self.algorithm) if _option(key) not in self.fixed]
 
     def options(self, config: DictConfig) -> Options:
-        """Give its options, as `smc.sample` takes them."""
+        """Return the options for `smc.sample`."""
         read = {_option(key): config[self.algorithm][_option(key)] for key in self.reads}
         return cast(Options, {**read, **self.fixed})
 
     def arguments(self, config: DictConfig) -> dict[str, Any]:
-        """Give the arguments that choose it in `smc.sample`: `algorithm`, execution, options."""
+        """Return the arguments of `smc.sample` that select it: algorithm, execution and options."""
         given = config.smc
         chosen = {"execution": given.execution, "read_ahead": given.read_ahead}
         return {"algorithm": self.algorithm, **chosen, **self.options(config)}
 
     def make(self, config: DictConfig) -> SMC | Discrete:
-        """Make the algorithm itself, for a sampler that is not `smc.sample`.
+        """Make the algorithm object, for samplers other than `smc.sample`.
 
         Raises:
-            ValueError: an option of the configuration makes no sense.
+            ValueError: an option of the configuration is invalid.
         """
         return algorithms.algorithm(self.algorithm, self.options(config))
 
@@ -70,14 +70,14 @@ ALGORITHMS: dict[str, Variant] = {
         "smc",
         {"resampling": "multinomial", "ess_threshold": 1.0, "strata": "none"},
     ),
-    # Nothing is resampled, so by what scheme and among whom is never asked.
+    # Never resamples, so the resampling scheme and the strata have no effect.
     "smc_none": Variant(
         "SMC, no resampling",
         "-.",
         "smc",
         {"resampling": "systematic", "ess_threshold": 0.0, "strata": "none"},
     ),
-    # The default before strata: all particles of an example compete.
+    # Without strata: all particles of an example are resampled together.
     "smc_all": Variant(
         "SMC, all compete",
         (0, (6, 1, 1, 1, 1, 1)),
@@ -89,22 +89,22 @@ ALGORITHMS: dict[str, Variant] = {
 
 
 def keys_of(algorithm: str) -> list[str]:
-    """Give the keys of the configuration that hold options of an algorithm of `smc.sample`."""
+    """Return the configuration keys with the options of an algorithm of `smc.sample`."""
     return [f"{algorithm}.{each.name}" for each in fields(algorithms.ALGORITHMS[algorithm])]
 
 
 def algorithms_of(config: DictConfig) -> list[str]:
-    """Give the names of the algorithms that a run compares; "smc" where the task compares none."""
+    """Return the algorithms that a run compares; "smc" if the task doesn't compare any."""
     return list(config.task.get("algorithms") or ("smc",))
 
 
 def is_discrete(name: str) -> bool:
-    """Tell whether the entry of this name keeps a pool of distinct answers, not N particles."""
+    """Tell whether an algorithm is the discrete filter, which keeps distinct prefixes."""
     return ALGORITHMS[name].algorithm == "discrete"
 
 
 def unread(config: DictConfig) -> list[str]:
-    """Give the keys of options that no algorithm of the run reads."""
+    """Return the keys of options that no algorithm of the run uses."""
     read = {key for name in algorithms_of(config) for key in ALGORITHMS[name].reads}
     return [key for kind in algorithms.ALGORITHMS for key in keys_of(kind) if key not in read]
 
@@ -114,11 +114,11 @@ def _option(key: str) -> str:
 
 
 class Arm(NamedTuple):
-    """One way to sample.
+    """A method with an algorithm.
 
     Attributes:
-        method: a name of `METHODS`, perhaps with an HMM's (`pgcd:H64`).
-        algorithm: a name of `ALGORITHMS`.
+        method: key of `METHODS`, optionally with the name of an HMM (`pgcd:H64`).
+        algorithm: key of `ALGORITHMS`.
     """
 
     method: str
@@ -126,22 +126,22 @@ class Arm(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Arm:
-        """Give the arm of a row, or of a record of a summary."""
+        """Return the arm of a row or of a summary record."""
         return cls(record["method"], record["algorithm"])
 
     @property
     def label(self) -> str:
-        """What files call it, such as `gcd/discrete`."""
+        """Name in files, such as `gcd/discrete`."""
         return f"{self.method}/{self.algorithm}"
 
     @property
     def titles(self) -> dict[str, str]:
-        """The cells of a table that name it."""
+        """Table cells that name the arm."""
         return {"method": self._method.title, "algorithm": self._variant.title}
 
     @property
     def style(self) -> dict[str, Any]:
-        """How its line is drawn: the method says colour and marker, the algorithm the line."""
+        """Line properties in figures: the method's color and marker, the algorithm's line style."""
         method = self._method
         return {"color": method.colour, "marker": method.marker, "linestyle": self._variant.line}
 
@@ -155,5 +155,5 @@ class Arm(NamedTuple):
 
 
 def arms_in(records: Iterable[Mapping[str, Any]]) -> list[Arm]:
-    """Give the arms of rows or records, in order of first appearance."""
+    """Return the distinct arms of rows or records, in order of first appearance."""
     return list(dict.fromkeys(map(Arm.of, records)))

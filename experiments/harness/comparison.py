@@ -1,12 +1,11 @@
-"""This module compares methods on the records of a task, from the first to the table.
+"""Comparison of methods on the records of a task: sampling, summary, figures and screen output.
 
-A task that has records, each with a language of answers, needs little of its own beside a
-`RecordHandler`: `compare` compiles, samples and merges, `report` writes what all such tasks write.
+A task whose records each have a language of answers only has to define a `RecordHandler`. `compare`
+compiles the constraints, samples and merges the rows. `report` writes the table, summary and
+figures.
 
-What a comparison prints: a sentence of result, and a table of at most 120 columns.
-
-`table.md` has all columns and intervals. Here each part of the run has a short table; what is the
-same in all rows is said once, below it.
+The terminal shows one sentence with the result and a table of at most 120 columns per part of the
+run (`on_screen`). `table.md` has all columns and intervals.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
-    """Give what determines the results: settings, the records, the files of the models.
+    """Return what determines the results: settings, records and model files.
 
     The records are dataclasses of plain values.
     """
@@ -83,13 +82,13 @@ def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
 def compare(
     run: Run, read: ReadResult[Any], task: RecordHandler, lm: smc.TransformersLM, tokenizer: Any
 ) -> tuple[Preparation, list[Row] | None]:
-    """Compile the constraints, and sample what is not there yet.
+    """Compile the constraints and sample the missing rows.
 
     Returns:
-        The examples that the records became, and all rows; None but in the first process.
+        The prepared examples, and all rows in the first process (None in the others).
 
     Raises:
-        ValueError: no record can be run, or memory for lookahead is too little.
+        ValueError: no record can be run, or `hmm.max_table_mib` is too small.
     """
     config = run.config
     methods = proposals(config, lm)
@@ -124,19 +123,23 @@ def report(
     metric_key: str = "weighted_accuracy",
     compared: Mapping[str, Compared] = ACCURACY,
 ) -> None:
-    """Write table, summary and figures.
+    """Write the table, the summary and the figures.
 
     Args:
-        title: what was asked, in words.
-        summary: a record for each arm and number of particles (`summary.summarize`).
-        table: the same for readers.
+        run: the run, whose directory the files go to.
+        read: the records of the source.
+        prepared: the examples made of them.
+        rows: all rows of the run.
+        title: the question of the comparison, in words.
+        summary: one record per arm and number of particles (`summary.summarize`).
+        table: the summary as a table.
         notes: sentences below the table.
-        more: further plain values of the task for `summary.json`.
-        metric: what figures show, in words.
-        metric_key: where the summary has it: a share, with the ends of its interval.
-        compared: in what the methods are compared with the reference, request by request.
+        more: additional plain values for `summary.json`.
+        metric: label of the metric in figures.
+        metric_key: key of the metric in the summary; a share with an interval.
+        compared: measures for paired differences to the reference method.
     """
-    # matplotlib takes half a second, and is needed when a run has ended.
+    # Importing matplotlib takes half a second, so it is imported at the end of a run.
     from experiments.harness.figures import COMPARISONS, plot_budgets, plot_comparison
 
     config = run.config
@@ -157,24 +160,24 @@ def report(
     }
     notes = [_counts(read, prepared), _once(config, prepared), *notes]
     notes.append(
-        "`read`, `forced`, LM calls, tokens and seconds are means for one request: prefixes that "
-        "the language model read, the prompt aside; tokens that were the only ones allowed; "
-        "forward passes that the request took part in; tokens read, the prompt included; its "
-        "share, by tokens, of the time of its batches."
+        "Means per request: `read`, prefixes that the language model computed, without the prompt; "
+        "`forced`, tokens that were the only ones allowed; LM calls, forward passes that included "
+        "the request; tokens computed, with the prompt; seconds, its share, by tokens, of the time "
+        "of its batches."
     )
     reference = evidence_reference(rows)
     notes += filter(None, [reference, fitted_in_words(config)])
     if any(each["drafted"] for each in summary):
         notes.append(
-            "`read ahead` are tokens that prompt look-up guessed and passes read in advance; those "
-            "of it that became part of an answer are `used`, and needed no pass of their own. Some "
-            "of these were chosen: the choices without a pass, and how many that is for each LM "
-            "call. The others were forced behind them."
+            "`read ahead`: tokens that prompt look-up guessed and forward passes computed in "
+            "advance. `of it used`: guessed tokens that became part of an answer without another "
+            "forward pass. `choices without a pass`: used tokens that were chosen, not forced, "
+            "also per LM call."
         )
     if config.task.repeats > 1:
         notes.append(
-            f"Everything {config.task.repeats} times, with random numbers of its own; the standard "
-            "deviation of the log evidence is that of one request, averaged over requests."
+            f"Every row was sampled {config.task.repeats} times with independent random numbers; "
+            "the standard deviation of the log evidence is per request, averaged over requests."
         )
     figures = {name: run.directory / f"{name}.png" for name in COMPARISONS}
     for name, path in figures.items():
@@ -193,9 +196,9 @@ def report(
         other = method_of(config.task.reference).title
         text += (
             f"\n### Difference to {other} at equal particles\n\n"
-            f"{as_markdown(as_paired_table(found, compared))}\n\nIntervals are "
-            "of paired differences, 95 %, over the same resamples of requests for both methods; "
-            f"calls and seconds are multiples of {other}'s.\n"
+            f"{as_markdown(as_paired_table(found, compared))}\n\n95 % intervals of paired "
+            "differences, over the same resamples of requests for both methods; "
+            f"calls and seconds are relative to {other}.\n"
         )
     run.report(
         text,
@@ -208,7 +211,7 @@ def report(
 
 
 def _settings(config: DictConfig) -> str:
-    """What all tasks have in common, in a sentence."""
+    """Describe the settings that all tasks share in one sentence."""
     task = config.task
     return (
         f"Budget {title_of_budgets(task.budget)}, literals={task.literals}, temperature "
@@ -229,31 +232,31 @@ def _counts(read: ReadResult[Any], prepared: Preparation) -> str:
 
 
 def _once(config: DictConfig, prepared: Preparation) -> str:
-    """What was done once for all methods, in a sentence; it is not in the seconds of rows."""
+    """Describe the work shared by all methods, which the seconds of rows don't include."""
     text = (
-        f"Once for all: constraints compiled in {prepared.seconds:.1f} s, "
-        f"prompts read in {prepared.prompt_seconds:.1f} s."
+        f"Shared by all methods: constraints compiled in {prepared.seconds:.1f} s, "
+        f"prompts prefilled in {prepared.prompt_seconds:.1f} s."
     )
     if prepared.unkept:
         text += (
-            f" For {prepared.unkept} prompts model.prompt_mib={config.model.prompt_mib} is too "
-            "little: each method reads them in its own seconds."
+            f" model.prompt_mib={config.model.prompt_mib} is too small for {prepared.unkept} "
+            "prompts: each method prefills them, in its own seconds."
         )
     return text
 
 
 def _report_refusals(run: Run, read: ReadResult[Any], prepared: Preparation) -> None:
-    """Say which records were left out, and keep the list with the reasons."""
+    """Write the skipped records and the reasons to `refused.jsonl`, and log the first."""
     path: Path = run.directory / "refused.jsonl"
     lines: list[dict[str, Any]] = [
         {"record": s.position, "kind": "malformed", "reason": s.reason} for s in read.skipped
     ]
     lines += [{"record": i, "kind": "refused", "reason": why} for i, why in prepared.refused]
     path.write_text(as_lines(lines), encoding="utf-8")
-    if prepared.refused:  # of malformed ones a warning tells when they are read
+    if prepared.refused:  # malformed records were logged when they were read
         first = prepared.refused[0]
         _LOG.warning(
-            "%d records are refused and left out, listed in %s; the first (%s): %s",
+            "%d records are refused and skipped, see %s; the first (%s): %s",
             len(prepared.refused), path, *first,
         )  # fmt: skip
 
@@ -271,14 +274,15 @@ def on_screen(
     compared: Mapping[str, Compared],
     evidence: str,
 ) -> str:
-    """Write the title, the result in a sentence, and the most important columns.
+    """Write the title, one sentence with the result, and the most important columns.
 
     Args:
+        title: the question of the comparison.
         summary: records of `summarize`.
         found: paired differences (`experiments.harness.paired.differences`).
-        metric_key: where the summary has what answers are judged by, a share.
-        compared: what the differences are of, the first of it for the sentence.
-        evidence: what evidence is compared with, in a sentence, if there is any.
+        metric_key: key of the task's metric in the summary; a share.
+        compared: measures of the differences; the sentence reports the first.
+        evidence: a sentence on the reference of the evidence, or an empty string.
     """
     titles = titles_in(summary)
     table, constants = without_constants(
@@ -307,14 +311,14 @@ def on_screen(
 
 
 def result(summary: Records, found: Records, compared: Mapping[str, Compared]) -> str:
-    """Say who finished, and whether methods differ by more than the choice of requests explains."""
+    """State which methods finished every request and which differences are significant."""
     finished, unfinished = [], []
     for method in dict.fromkeys(s["method"] for s in summary):
         own = [s for s in summary if s["method"] == method]
         worst = min(own, key=lambda s: s["valid"])
         title, total = method_of(method).title, worst["examples"] * worst["repeats"]
         left = round((1 - worst["valid"]) * total)
-        if left:  # what is closed as JSON is finished, and may break the rule
+        if left:  # an answer closed as JSON is complete but may violate the schema
             invalid = " or invalid" * (worst["valid"] < worst["complete"])
             unfinished.append(f"{title} left up to {left} of {total} unfinished{invalid}")
         else:
@@ -336,7 +340,7 @@ def result(summary: Records, found: Records, compared: Mapping[str, Compared]) -
 
 
 def _percent(share: float | None) -> str:
-    """A share in percent; estimates of the evidence can be far off."""
+    """Format a share in percent; an evidence estimate can exceed 1 by far."""
     if share is None or share <= 10:
         return number(share and 100 * share, 1)
     return "> 1000"

@@ -30,28 +30,30 @@ from experiments.harness.results import Key, ResultStore, Row, derived_seed
 from experiments.harness.settings import budget_of, budgets_in, part_of
 from experiments.report.traces import Tracing
 
-_WARM_PARTICLES = 4  # enough to be resampled
-_SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
+_WARM_PARTICLES = 4  # enough to trigger resampling
+_SHOWN_ANSWERS = 16  # most probable answers in a row; the row also has the number of answers
 
 
 class Record(Protocol):
-    """What a task reads; it has an id, unique in its source."""
+    """A record of a task, with an id that is unique in its source."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """Identifier of the record."""
+        ...
 
 
 @dataclass(frozen=True)
 class RecordHandler:
-    """What a task does with its records, all of one type.
+    """Functions that define a task on records of one type.
 
     Attributes:
-        language: the answers that are allowed; `ConstraintError` refuses the record. Records that
-            have one in common are given the same object, which is lifted once.
-        prompt: what the model reads, as text of the kind `model.prompt`.
-        is_correct: whether an answer, in bytes, is right; decides the accuracies.
-        columns: what else the row of an example and its posterior says.
-        gold: the right answer as text, in tasks that have one, for budgets that go by it.
+        language: returns the language of allowed answers, or raises `ConstraintError` to refuse the
+            record. Records with the same language should get the same object, which is lifted once.
+        prompt: returns the prompt as text of the kind `model.prompt`.
+        is_correct: tells whether an answer, in bytes, is correct.
+        columns: returns additional columns of the row of an example and its posterior.
+        gold: returns the correct answer as text, for budgets that depend on it.
     """
 
     language: Callable[[Any], gcd.Automaton]
@@ -66,14 +68,14 @@ class Example:
     """A record ready to be sampled.
 
     Attributes:
-        number: its index among the records of the run, which names its random numbers.
-        record: the record itself.
-        language: the answers that are allowed, as an automaton over bytes.
-        constraint: the same over the model's tokens.
+        number: index among the records of the run; it keys the random numbers.
+        record: the record.
+        language: allowed answers, as an automaton over bytes.
+        constraint: the same language over the model's tokens.
         prompt: token ids.
-        budget: the most tokens of an answer, EOS included.
-        table_bytes: by method, memory of what it tabulates of the constraint.
-        rule: where the budget comes from, in a run with several budgets; else empty.
+        budget: maximum number of tokens of an answer, EOS included.
+        table_bytes: memory of each method's tables for this constraint, by method.
+        rule: the budget setting, in a run with several budgets; otherwise empty.
     """
 
     number: int
@@ -88,14 +90,14 @@ class Example:
 
 @dataclass(frozen=True)
 class Preparation:
-    """The examples that records became, and the records that were refused.
+    """The examples made of the records, and the records that were refused.
 
     Attributes:
-        examples: those that will be sampled.
-        refused: id and reason of those that will not.
-        seconds: compilation of all constraints.
-        prompt_seconds: reading of the prompts that are kept for all methods.
-        unkept: how many prompts there was no memory for: each method reads them in its own time.
+        examples: the examples to sample.
+        refused: id and reason of each refused record.
+        seconds: time to compile all constraints.
+        prompt_seconds: time to prefill the prompts that are cached for all methods.
+        unkept: number of prompts that didn't fit into memory; each method prefills them itself.
     """
 
     examples: tuple[Example, ...]
@@ -106,7 +108,7 @@ class Preparation:
 
     @property
     def num_records(self) -> int:
-        """How many records the examples are of; several budgets make several of one."""
+        """Number of distinct records; a record has one example per budget."""
         return len({id(example.record) for example in self.examples})
 
 
@@ -122,16 +124,20 @@ def prepare(
     """Compile and check every record.
 
     Args:
-        task: what the task does with them.
-        proposals: by method; their memory is looked at.
+        records: the records of the run.
+        task: the task's functions.
+        lm: the language model.
+        tokenizer: its tokenizer.
+        config: the configuration of the run.
+        proposals: by method, for the memory of their tables.
         progress: called with the number of records done.
 
     Raises:
-        ValueError: none is left, or lookahead is allowed too little memory for one that is.
+        ValueError: all records were refused, or a lookahead table exceeds `hmm.max_table_mib`.
     """
     examples: list[Example] = []
     refused: list[tuple[str, str]] = []
-    # What records have in common is made once: lifted languages, and the memory of their tables.
+    # Records share lifted languages and the sizes of their tables.
     lifted: dict[int, tuple[gcd.Automaton, gcd.TokenAutomaton]] = {}  # by identity of the language
     table_bytes: dict[tuple[int, int], dict[str, int]] = {}  # and by budget
     specs = budgets_in(config.task.budget)
@@ -139,7 +145,7 @@ def prepare(
     started = time.perf_counter()
 
     def add(number: int, record: Record, language: gcd.Automaton, spec: Any, rule: str) -> None:
-        """Make an example of a record under one budget."""
+        """Add the example of a record under one budget."""
         if id(language) not in lifted:
             constraint = gcd.lift(language, lm.vocabulary, literals=config.task.literals)
             lifted[id(language)] = language, constraint
@@ -185,15 +191,18 @@ def ready(
     store: ResultStore,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[float, int]:
-    """Do beforehand what would be in the seconds of the method that comes first.
+    """Do the work that would otherwise be timed with the first method.
 
     Args:
-        examples: those of this process.
-        lm, config, proposals, store: as for `sample_examples`.
-        progress: called with the number of prompts read.
+        examples: the examples of this process.
+        lm: the language model.
+        config: the configuration of the run.
+        proposals: by method.
+        store: the rows that exist already.
+        progress: called with the number of prompts prefilled.
 
     Returns:
-        Seconds that reading the prompts took, and the number of prompts that are not kept.
+        Seconds to prefill the prompts, and the number of prompts that aren't cached.
     """
     trials = trials_of(config.task)
     due = [e for e in examples if any(trial.key(e) not in store for trial in trials)]
@@ -201,7 +210,9 @@ def ready(
         return 0.0, 0
     prompts = sorted({example.prompt for example in due}, key=lambda prompt: (len(prompt), prompt))
     started, kept = time.perf_counter(), 0
-    while kept < len(prompts) and lm.keep(prompts[kept]):  # after one too long all are too long
+    while kept < len(prompts) and lm.keep(
+        prompts[kept]
+    ):  # prompts are sorted by length, so all later ones are too long as well
         kept += 1
         progress(1)
     seconds = time.perf_counter() - started
@@ -209,7 +220,7 @@ def ready(
     particles = min(max(config.task.particles), _WARM_PARTICLES)
     for method, algorithm in product(config.task.methods, config.task.algorithms):
         _sample(Trial(method, algorithm, particles), [quick], lm, config, proposals[method])
-        proposals[method].free()  # the tables of its rows are its own cost
+        proposals[method].free()  # tables are part of the method's own cost
     return seconds, len(prompts) - kept
 
 
@@ -223,13 +234,17 @@ def sample_examples(
     progress: Callable[[int], object] = lambda _: None,
     traced: Collection[int] = (),
 ) -> None:
-    """Sample the rows that the store does not hold yet, and add them to it.
+    """Sample the rows that are missing from the store, and append them.
 
     Args:
-        examples: those of this process.
-        task: what the task does with its records.
+        examples: the examples of this process.
+        task: the task's functions.
+        lm: the language model.
+        config: the configuration of the run.
+        proposals: by method.
+        store: the rows of the run.
         progress: called with the number of rows done.
-        traced: numbers of the examples whose traces are kept beside the rows.
+        traced: numbers of the examples whose traces are stored.
     """
     named = {e.number: (name_of_example(e), _about(e)) for e in examples if e.number in traced}
     tracing = Tracing(store, named, lm.vocabulary, config.trace.particles)
@@ -240,7 +255,7 @@ def sample_examples(
         write = partial(_write, due, trial, task, store, tracing, progress)
         _sample(trial, due, lm, config, proposal, observe=tracing.of(*trial), finished=write)
         if after is None or after.method != trial.method:
-            proposal.free()  # tables of several methods would not fit side by side
+            proposal.free()  # the tables of several methods wouldn't fit into memory together
 
 
 def _sample(
@@ -251,7 +266,7 @@ def _sample(
     proposal: smc.Proposal,
     **others: Any,
 ) -> None:
-    """Sample these examples; `others` say what becomes of the posteriors."""
+    """Sample these examples; `others` are further arguments of the sampler."""
     method_of(trial.method).sample(
         lm,
         [e.prompt for e in examples],
@@ -278,31 +293,32 @@ def _write(
     progress: Callable[[int], object],
     found: Mapping[int, smc.Posterior],
 ) -> None:
-    """Write the rows of posteriors that are there, by their place among the examples due."""
-    # Traces first, so that a row which is there has its trace.
+    """Write the rows of finished posteriors, given by their index in `due`."""
+    # Traces first, so that every stored row has its trace.
     tracing.write({due[place].number for place in found})
     store.append(row_of(due[i], trial, task, posterior) for i, posterior in found.items())
     progress(len(found))
 
 
 def _about(example: Example) -> Row:
-    """What a trace says of its example."""
+    """Return the budget and the prompt of an example for its trace."""
     prompt = example.constraint.vocabulary.decode(example.prompt).decode(errors="replace")
     return {"budget": example.budget, "prompt": prompt}
 
 
 def name_of_example(example: Example) -> str:
-    """Name the example in rows; record ids are unique in their file, numbers make them so here."""
+    """Return the name of an example in rows; the number makes it unique within the run."""
     return f"{example.number}:{example.record.id}"
 
 
 class Trial(NamedTuple):
-    """How an example is sampled: what sets its rows apart.
+    """A way to sample an example; an example has one row per trial.
 
     Attributes:
-        method, algorithm: their names.
+        method: name of the method.
+        algorithm: name of the algorithm.
         particles: N.
-        repeat: number of the repetition; the first is what there is without repetitions.
+        repeat: number of the repetition, from zero.
     """
 
     method: str
@@ -311,34 +327,34 @@ class Trial(NamedTuple):
     repeat: int = 0
 
     def seed(self, seed: int) -> int:
-        """Give the seed of this repetition, in a run with that seed."""
+        """Return the seed of this repetition in a run with the given seed."""
         return seed if self.repeat == 0 else derived_seed("repeat", seed, self.repeat)
 
     def key(self, example: Example) -> Key:
-        """Give the key of the row of an example."""
+        """Return the key of the row of an example."""
         return Key(name_of_example(example), *self)
 
 
 def trials_of(task: DictConfig) -> list[Trial]:
-    """Give all trials of a run, in the order of the results."""
+    """Return all trials of a run, in the order of the results."""
     every = product(task.methods, task.algorithms, task.particles, range(task.repeats))
     return [Trial(*each) for each in every]
 
 
 def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
-    """Give the keys of all rows of these examples, in the order of the results."""
+    """Return the keys of all rows of these examples, in the order of the results."""
     return [trial.key(example) for trial in trials_of(task) for example in examples]
 
 
 def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.Posterior) -> Row:
-    """Make the row of one posterior, a line of `results.jsonl`."""
+    """Make the row of one posterior, one line of `results.jsonl`."""
     correct = [task.is_correct(example.record, answer) for answer in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""
     row = {
         **trial.key(example)._asdict(),
         "budget": example.budget,
         "needed": example.constraint.fewest_tokens,
-        # Checked again on the bytes, by the automaton that never saw a token.
+        # Checked again on the bytes, with the automaton over bytes.
         "valid": not posterior.dead and example.language.accepts(chosen),
         "complete": not posterior.dead and posterior.complete,
         "share_finished": posterior.diagnostics.share_finished,
@@ -356,9 +372,11 @@ def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.P
         "reliability": posterior.reliability.label,
         "ess": posterior.ess,
         "independent": posterior.reliability.ess,
+        "budget_removed": None if posterior.budget is None else posterior.budget.removed,
+        "stopped": posterior.stopped,
         "lm_calls": posterior.diagnostics.lm_calls,
         "tokens": posterior.diagnostics.tokens,
-        # A method that leaves the language model alone does not even read the prompt.
+        # A method that doesn't use the language model doesn't read the prompt either.
         "read": max(0, posterior.diagnostics.tokens - len(example.prompt)),
         "forced": posterior.diagnostics.forced,
         "drafted": posterior.diagnostics.drafted,
@@ -379,7 +397,7 @@ def row_of(example: Example, trial: Trial, task: RecordHandler, posterior: smc.P
 
 
 def _fragment(posterior: smc.Posterior) -> str | None:
-    """What the first particle of a dead row wrote until its budget ran out; a pool has none."""
+    """Return the unfinished text of a dead row's first particle; None for the discrete filter."""
     if not posterior.dead or not posterior.particles:
         return None
     return posterior.particles[0].answer.decode(errors="replace")

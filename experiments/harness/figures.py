@@ -1,4 +1,4 @@
-"""This module draws what tasks share: arms by particles and by what they read, and a training."""
+"""Figures of comparisons: accuracy and evidence by particles, prefixes read, calls and seconds."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from experiments.harness.settings import FACTORS, multiple_in
 from experiments.harness.summary import Group, styles_in
 
 Records = Sequence[dict[str, Any]]
-"""Those of `summarize`."""
+"""Records of `summarize`."""
 PERCENT = FuncFormatter(lambda share, _: f"{100 * share:g}%")
-_TITLE_WIDTH = 80  # letters of a line over both panels
-_SETTINGS_WIDTH = 125  # in smaller letters
+_TITLE_WIDTH = 80  # characters per line of the title
+_SETTINGS_WIDTH = 125  # characters per line of the settings
 
 
 def plain(axis: Any) -> None:
-    """Give an axis a faint grid, and a frame on two sides only."""
+    """Draw a faint grid, and hide the top and right spines."""
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
 
 
 def log_axis(axis: Any) -> None:
-    """Make the horizontal axis logarithmic, a decade at least, so that equal values look equal."""
+    """Make the horizontal axis logarithmic and at least a decade wide."""
     axis.set_xscale("log")
     low, high = axis.get_xlim()
     spare = max(1.0, (10 / (high / low)) ** 0.5)
@@ -52,10 +52,11 @@ def log_axis(axis: Any) -> None:
 
 
 def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
-    """Make the entries of a legend: methods by colour and marker, algorithms by line.
+    """Make legend entries: color and marker per method, line style per algorithm.
 
     Args:
-        size: of the markers, in points.
+        arms: the arms of the figure.
+        size: marker size in points.
     """
     methods = [method_of(name) for name in dict.fromkeys(arm.method for arm in arms)]
     variants = [ALGORITHMS[name] for name in dict.fromkeys(arm.algorithm for arm in arms)]
@@ -82,15 +83,17 @@ def plot_comparison(
     metric: str = "posterior-weighted accuracy",
     key: str = "weighted_accuracy",
 ) -> None:
-    """Write one of `COMPARISONS` to `path`: two panels beside each other for each style of answers.
+    """Write one of `COMPARISONS`: two panels side by side for each style of answers.
 
     Args:
-        summary: records of `summarize`; each arm is a line through its numbers of particles, with
-            the bootstrap interval of each.
-        title: what was asked, in words.
-        settings: how, in smaller letters.
-        metric: what is shown, in words.
-        key: where the summary has it, a share with the ends of its interval.
+        name: key of `COMPARISONS`.
+        summary: records of `summarize`; each arm is a line over its numbers of particles, with
+            bootstrap intervals.
+        path: the image file.
+        title: the question of the comparison.
+        settings: the settings, in smaller print.
+        metric: label of the metric.
+        key: key of the metric in the summary; a share with an interval.
     """
     styles = styles_in(summary)
     figure = Figure(figsize=(10, 0.6 + 4 * len(styles)), layout="constrained")
@@ -106,7 +109,7 @@ def plot_comparison(
 
 
 def _finish(figure: Any, arms: Sequence[Arm], title: str, settings: str, path: Path) -> None:
-    """Write a figure of these arms: a title above, a legend and the settings below."""
+    """Add title, legend and settings, and write the figure."""
     handles = legend_of(arms)
     legend = figure.legend(
         handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False,
@@ -118,7 +121,7 @@ def _finish(figure: Any, arms: Sequence[Arm], title: str, settings: str, path: P
 
 
 def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
-    """The metric beside the share of finished answers, against particles."""
+    """Plot the metric and the share of finished answers against particles."""
     left, right = panels
     _measure(left, records, "particles", metric, key, apart=0.06)
     for arm, rows in _lines(records):
@@ -135,11 +138,11 @@ def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) ->
 
 
 def _reads(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
-    """The metric and the evidence, against what the language model read.
+    """Plot the metric and the evidence against prefixes read by the language model.
 
-    Where every method answers every request that is the mean log evidence, of which more is nearer
-    to the truth; where some miss requests, their means are over others, so it is the share of the
-    evidence that was found.
+    If every method answers every request, the evidence is the mean log evidence, and higher is
+    closer to the truth. Otherwise the means would be over different requests, so the share of the
+    evidence found is plotted.
     """
     left, right = panels
     labels = {
@@ -154,14 +157,14 @@ def _reads(records: Records, panels: Sequence[Any], metric: str, key: str) -> No
         right.plot(_column(some, "read"), _column(some, shown), **arm.style)
     right.set_ylabel(labels[shown])
     for axis in panels:
-        _cost(axis, records, "read", "prefixes read a request, the prompt aside")
+        _cost(axis, records, "read", "prefixes read per request, without the prompt")
 
 
 def _costs(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
-    """The metric against language model calls, and against seconds."""
+    """Plot the metric against language model calls and against seconds."""
     costs = {
-        "lm_calls_each": "language model calls a request",
-        "seconds_each": "seconds a request, its share of a batch",
+        "lm_calls_each": "language model calls per request",
+        "seconds_each": "seconds per request (its share of a batch)",
     }
     for axis, (cost, label) in zip(panels, costs.items(), strict=True):
         _measure(axis, records, cost, metric, key)
@@ -173,7 +176,7 @@ COMPARISONS: dict[str, Callable[[Records, Sequence[Any], str, str], None]] = {
     "reads": _reads,
     "costs": _costs,
 }
-"""What is drawn of every comparison, by the names of the figures."""
+"""Functions that draw the figures of a comparison, by the name of the figure."""
 
 
 def plot_budgets(
@@ -185,16 +188,21 @@ def plot_budgets(
     metric: str,
     key: str,
 ) -> None:
-    """Write a figure to `path`: answers that are finished and valid, and how good they are.
+    """Write a figure of the share of finished, valid answers and of the metric by budget.
 
-    A bar is the paired interval of the difference to the reference, around the arm's own point: one
-    that does not reach the reference's point is a difference. The reference has no bars.
+    A bar is the paired interval of the difference to the reference, drawn around the arm's own
+    point. If it doesn't contain the reference's point, the difference is significant. The reference
+    has no bars.
 
     Args:
-        summary: records of `summarize` whose parts are budgets by multiples
-            (`experiments.harness.settings.part_of`); others are left out.
-        differences: those of `paired.differences`, in "valid" and in `key`.
-        title, settings, metric, key: as for `plot_comparison`.
+        summary: records of `summarize`; only budgets that are multiples are drawn
+            (`experiments.harness.settings.part_of`).
+        differences: records of `paired.differences`, in "valid" and in `key`.
+        path: the image file.
+        title: the question of the comparison.
+        settings: the settings, in smaller print.
+        metric: label of the metric.
+        key: key of the metric in the summary.
     """
     shown = {"valid": "finished and valid", key: metric}
     points = [(*place, s) for s in summary if (place := multiple_in(s.get("style", "")))]
@@ -213,7 +221,7 @@ def plot_budgets(
     for style, panels in zip(styles, axes, strict=True):
         for (name, N), axis in zip(columns, panels, strict=True):
             for number, arm in enumerate(arms):
-                moved = gap * (number - (len(arms) - 1) / 2)  # so that bars can be told apart
+                moved = gap * (number - (len(arms) - 1) / 2)  # so that bars don't overlap
                 own = sorted(
                     (factor + moved, s[name], paired.get(Group.of(s), {}))
                     for of, factor, s in points
@@ -233,7 +241,7 @@ def plot_budgets(
             )
     for axis in axes[-1]:
         axis.set_xlabel(f"budget / {tokens}")
-    for name in shown:  # one scale for each measure
+    for name in shown:  # one scale per measure
         same = list(axes[:, [column for column, _ in columns] == np.array(name)].flat)
         low, high = zip(*(axis.get_ylim() for axis in same), strict=True)
         for axis in same:
@@ -245,7 +253,7 @@ def plot_budgets(
 
 
 def _lines(summary: Records) -> list[tuple[Arm, list[dict[str, Any]]]]:
-    """Each arm with its records, by particles."""
+    """Return each arm with its records, sorted by particles."""
     ordered = sorted(summary, key=lambda s: s["particles"])
     return [(arm, [s for s in ordered if Arm.of(s) == arm]) for arm in arms_in(summary)]
 
@@ -255,7 +263,7 @@ def _column(rows: Records, key: str) -> list[float]:
 
 
 def _cost(axis: Any, summary: Records, key: str, label: str) -> None:
-    """The horizontal axis of a cost, logarithmic unless something was free."""
+    """Set up the horizontal axis of a cost, logarithmic unless a cost is zero."""
     if all(s[key] > 0 for s in summary):
         log_axis(axis)
     axis.set_xlabel(label)
@@ -264,10 +272,15 @@ def _cost(axis: Any, summary: Records, key: str, label: str) -> None:
 def _measure(
     axis: Any, summary: Records, column: str, metric: str, key: str, apart: float = 0
 ) -> None:
-    """A measure against a column, each point with its interval.
+    """Plot a measure with its intervals against a column.
 
     Args:
-        apart: factor less one between the places of neighbouring arms that have equal values.
+        axis: the axis.
+        summary: records of `summarize`.
+        column: key of the horizontal axis.
+        metric: label of the measure.
+        key: key of the measure; a share with an interval.
+        apart: neighboring arms with equal values are drawn a factor of 1 + `apart` apart.
     """
     lines = _lines(summary)
     for number, (arm, rows) in enumerate(lines):

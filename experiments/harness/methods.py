@@ -1,28 +1,24 @@
-"""How far an HMM is believed depends on what the prompt tells, and is fitted for each kind of it.
+"""Registry of the methods that experiments compare, and the HMMs that they look ahead with.
 
-An HMM has read no prompt. Where the prompt names what the constraint demands, the language model
-writes it by itself, and an HMM that finds it improbable is mostly wrong; where it does not, the HMM
-is all there is to go by. The number between the two (`smc.PGCD`'s `lookahead`, 0 is "in_time", 1 is
-"conditional") that gives the highest mean log evidence on other records than those of the test is
-written into the HMM's `config.json`, under the name of the kind of prompt. In expectation every log
-evidence is a lower bound of the truth, so the highest one is that of the proposal nearest to the
-posterior (Maddison et al., "Filtering Variational Objectives", NeurIPS 2017, fit proposals so).
-
-The methods that experiments compare are entries of `METHODS`.
-
-An entry says everything that configuration checks, tasks, figures and tables want to know of a
-method. To add one, write its proposal (in `smc`, or anywhere) and its entry here:
+Checks, tasks, figures and tables read everything about a method from its entry in `METHODS`. To add
+a method, write its proposal and its entry:
 
     METHODS["mine"] = Method("Mine", "#CC79A7", "*", make=lambda settings, hmm: smc.Mine())
 
-Methods that look ahead share the HMM of the run and the settings `hmm.*`. An HMM is over the
-vocabulary of one model and only as good as its likeness to that model, so `hmm.path` has no default
-but for the model that comes with the project, which has one for some tasks (models/smollm2-*-hmm).
-To compare several, name them, `+hmm.paths.H64=DIR`; `pgcd:H64` is P-GCD with that one, a method by
-itself in results.
+Methods that look ahead share the HMM of the run and the settings `hmm.*`. An HMM approximates one
+language model over its vocabulary, so `hmm.path` only has a default for SmolLM2 on the tasks with
+an HMM in models/smollm2-*-hmm. To compare several HMMs, name them: with `+hmm.paths.H64=DIR`,
+`pgcd:H64` is P-GCD with that HMM, and a separate method in results.
 
-Most methods are proposals, and `smc.sample` draws from them. One that draws otherwise says how
-(`Method.sample`).
+Most methods are proposals that `smc.sample` draws from. Other methods define `Method.sample`.
+
+Fitted lookahead: an HMM doesn't see the prompt. If the prompt states what the constraint demands,
+the language model follows it anyway, and an HMM that finds it improbable is misleading. Otherwise
+only the HMM knows which continuations can satisfy the constraint. `smc.PGCD`'s `lookahead` is a
+number between these cases, from 0 ("in_time") to 1 ("conditional"). It is fitted per kind of prompt
+to the highest mean log evidence on held-out records, and stored in the HMM's `config.json`. In
+expectation each log evidence is a lower bound, so the highest one belongs to the proposal closest
+to the posterior (Maddison et al., "Filtering Variational Objectives", NeurIPS 2017).
 """
 
 from __future__ import annotations
@@ -47,23 +43,23 @@ from smc.models.protocol import LanguageModel
 
 AUTO = "auto"
 UNFITTED = "in_time"
-"""What `auto` means for an HMM that has been fitted for no kind of prompt."""
+"""Meaning of `auto` for an HMM without a fitted lookahead."""
 FITTED = "lookahead"
-"""The key of an HMM's `config.json` that has what was fitted, by kind of prompt."""
+"""Key of an HMM's `config.json` with the fitted lookahead by kind of prompt."""
 
 
 _TELLING = {"told": "all", "demand": "nothing", "thinking": "none"}
-"""Settings of tasks about prompts, and their values where a prompt tells all that is demanded."""
+"""Task settings about prompts, with the values for prompts that state all demands."""
 
 
 def kind_of_prompt(config: DictConfig) -> str:
-    """Name the prompts of a run: the task, and the settings that say what its prompts tell."""
+    """Return the kind of prompt of a run: the task, and its settings about prompts."""
     told = [config.task.told] if config.task.get("told") == _TELLING["told"] else []
     return "/".join([config.task.name, *told, *_untold(config)])
 
 
 def _untold(config: DictConfig) -> list[str]:
-    """List the settings of a task by which its prompts tell less than is demanded."""
+    """List the task settings with which prompts don't state all demands."""
     return [
         str(config.task[key])
         for key, telling in _TELLING.items()
@@ -72,15 +68,16 @@ def _untold(config: DictConfig) -> list[str]:
 
 
 def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Path) -> float | str:
-    """Give the fitted lookahead of an HMM for the prompts of a run.
+    """Return the fitted lookahead of an HMM for the prompts of a run.
 
     Args:
-        said: what the HMM's `config.json` says.
+        config: the configuration of the run.
+        said: content of the HMM's `config.json`.
         directory: of the HMM, for the message.
 
     Raises:
-        ValueError: it has been fitted for other kinds of prompts alone, or for none and the prompts
-            tell less than is demanded, where "in_time" would be far from the best.
+        ValueError: the lookahead was fitted only for other kinds of prompts; or it wasn't fitted,
+            and the prompts don't state all demands, so that "in_time" would be a poor choice.
     """
     known, kind = said.get(FITTED, {}), kind_of_prompt(config)
     if not known and not _untold(config):
@@ -96,7 +93,7 @@ def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Pat
 
 
 def keep_lookahead(directory: Path, kind: str, value: float) -> None:
-    """Write the fitted lookahead for a kind of prompt into the HMM's `config.json`."""
+    """Store the fitted lookahead for a kind of prompt in the HMM's `config.json`."""
     said = read_json(directory / CONFIG)
     said[FITTED] = dict(sorted({**said.get(FITTED, {}), kind: value}.items()))
     write_json(said, directory / CONFIG)
@@ -108,21 +105,21 @@ def _sample(*arguments: Any, **options: Any) -> list[smc.Posterior]:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to draw texts from a language model under a constraint.
+    """A method for drawing texts from a language model under a constraint.
 
     Attributes:
-        title: its name in tables and legends.
-        colour: of its lines in figures, as matplotlib has it.
-        marker: of its points in figures, as matplotlib has it.
-        make: the proposal, of the settings `hmm.*` and of the HMM, if the method needs one.
-        needs_hmm: whether it looks ahead with an HMM.
-        fixed: settings of `hmm.*` that are part of the method, whatever the configuration says.
-        indicator: which tokens have g = 1, where g is zero or one by definition: all of them
-            ("lm"), those after which the text can be completed at some length ("lcd") or within the
-            budget ("gcd"). None for any other g; it must then be zero wherever that of "gcd" is.
-        sample: what is called in the place of `smc.sample`, with the same arguments.
-        in_convergence: whether the convergence task can run it. It tabulates g, which must keep
-            the rule of `indicator`, and knows no other `sample`.
+        title: name in tables and legends.
+        colour: matplotlib color.
+        marker: matplotlib marker.
+        make: makes the proposal from the settings `hmm.*` and the HMM (None unless `needs_hmm`).
+        needs_hmm: whether the method looks ahead with an HMM.
+        fixed: settings of `hmm.*` that override the configuration.
+        indicator: the tokens with g = 1, if g is an indicator: all tokens ("lm"), tokens after
+            which the text can be completed at some length ("lcd") or within the budget ("gcd").
+            None for any other g, which must be zero wherever the g of "gcd" is.
+        sample: called in place of `smc.sample`, with the same arguments.
+        in_convergence: whether the convergence task can run the method. The task tabulates g
+            according to `indicator` and ignores `sample`.
     """
 
     title: str
@@ -136,10 +133,10 @@ class Method:
     in_convergence: bool = True
 
     def proposal(self, settings: HMMConfig, hmm: HMM | None = None) -> smc.Proposal:
-        """Make the proposal, with the method's own settings in place of those that it fixes.
+        """Make the proposal; settings that the method fixes override `settings`.
 
         Raises:
-            ValueError: the method needs an HMM and was given none, or the proposal refuses it.
+            ValueError: the method needs an HMM and none was given, or the proposal rejects it.
         """
         if self.needs_hmm and hmm is None:
             raise ValueError(f"the method {self.title} needs an HMM, and none was given")
@@ -166,7 +163,7 @@ def _alone(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
     return HMMAlone(cast(HMM, hmm), max_bytes=settings.max_table_mib << 20)
 
 
-# The colours survive colour blindness (Okabe and Ito 2008).
+# Colors are distinguishable with color blindness (Okabe and Ito 2008).
 METHODS: dict[str, Method] = {
     "lm": Method("LM (rejection)", "#999999", "x", lambda *_: smc.LM(), indicator="lm"),
     "lcd": Method("LCD", "#D55E00", "s", lambda *_: smc.LCD(), indicator="lcd"),
@@ -204,7 +201,7 @@ METHODS: dict[str, Method] = {
 
 
 def method_of(name: str) -> Method:
-    """Give the method of this name; `pgcd:H64` is `pgcd` with the HMM of `hmm.paths` called H64."""
+    """Return the method of this name; `pgcd:H64` is `pgcd` with the HMM H64 of `hmm.paths`."""
     base, _, hmm = name.partition(":")
     method = METHODS[base]
     return replace(method, title=f"{method.title} {hmm}", marker=f"${hmm}$") if hmm else method
@@ -216,20 +213,21 @@ def needs_hmm(name: str) -> bool:
 
 
 def methods_of(config: DictConfig) -> list[str]:
-    """Give the names of the methods that a run compares; none where the task compares none."""
+    """Return the methods that a run compares; empty if the task doesn't compare any."""
     return list(config.task.get("methods") or ())
 
 
 def hmm_settings(config: DictConfig) -> HMMConfig:
-    """Give the settings `hmm.*` as the dataclass that methods are made of."""
+    """Return the settings `hmm.*` as a dataclass."""
     return cast(HMMConfig, OmegaConf.to_object(config.hmm))
 
 
 def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
-    """Find the directory of the run's HMM, or of the one of this name.
+    """Find the directory of the run's HMM, or of the HMM of this name.
 
     Raises:
-        ValueError: `hmm.path` is left to itself for a model that has none, or nothing is there.
+        ValueError: `hmm.path` is `auto` and there is no HMM for the model, or the directory is
+            invalid.
     """
     if hmm:
         return existing_hmm(f"hmm.paths.{hmm}", config.hmm.paths[hmm])
@@ -249,10 +247,10 @@ def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
 
 
 def existing_hmm(key: str, path: str) -> Path:
-    """Find the directory that a setting names, where an HMM must lie; it is not loaded yet.
+    """Find the directory of an HMM and check its files, without loading them.
 
     Raises:
-        ValueError: there is none, or its files are missing or cut short.
+        ValueError: the directory doesn't exist, or its files are missing or truncated.
     """
     directory = Path(path).expanduser()
     if not (directory / "config.json").is_file():
@@ -268,15 +266,15 @@ def existing_hmm(key: str, path: str) -> Path:
 
 
 def hmms_of(config: DictConfig) -> list[str]:
-    """Give the names of the HMMs that methods of the run need; "" is that of `hmm.path`."""
+    """Return the names of the HMMs that the run needs; "" is the HMM of `hmm.path`."""
     needing = filter(needs_hmm, methods_of(config))
     return list(dict.fromkeys(name.partition(":")[2] for name in needing))
 
 
 def hmm_identity(config: DictConfig) -> dict[str, float | str]:
-    """Give a digest of the files of each HMM that a method of the run needs, and its lookahead.
+    """Return the file digest and the lookahead of each HMM that the run needs.
 
-    What an HMM was fitted for besides does not count.
+    Lookahead fitted for other kinds of prompts is ignored.
     """
     found: dict[str, float | str] = {
         f"hmm_files.{name}".rstrip("."): digest_of(hmm_directory(config, name), left_out=FITTED)
@@ -287,10 +285,10 @@ def hmm_identity(config: DictConfig) -> dict[str, float | str]:
 
 
 def fitted_lookaheads(config: DictConfig) -> dict[str, float | str]:
-    """Look up what `hmm.lookahead=auto` stands for, by the HMM's name, where a method reads it.
+    """Return the value of `hmm.lookahead=auto` for each HMM whose methods use it.
 
     Raises:
-        ValueError: an HMM has not been fitted for the prompts of this run.
+        ValueError: an HMM wasn't fitted for the prompts of this run.
     """
     if config.hmm.lookahead != AUTO:
         return {}
@@ -305,7 +303,7 @@ def fitted_lookaheads(config: DictConfig) -> dict[str, float | str]:
 
 
 def said_of_hmms(config: DictConfig) -> dict[str, dict[str, Any]]:
-    """Read what the `config.json` of each HMM of the run says, by the HMM's name."""
+    """Read the `config.json` of each HMM of the run, by the HMM's name."""
     return {
         name: read_json(hmm_directory(config, name) / CONFIG, remedy="copy the HMM again")
         for name in hmms_of(config)
@@ -313,7 +311,7 @@ def said_of_hmms(config: DictConfig) -> dict[str, dict[str, Any]]:
 
 
 def hidden_states(config: DictConfig) -> dict[str, int]:
-    """Give the number of states of its HMM, for each method of the run that needs one."""
+    """Return the number of HMM states, for each method of the run that needs an HMM."""
     said = said_of_hmms(config)
     return {
         name: said[name.partition(":")[2]]["hidden_states"]
@@ -323,11 +321,11 @@ def hidden_states(config: DictConfig) -> dict[str, int]:
 
 
 def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
-    """Make the proposal of each method of the run, each HMM loaded once, on the model's device.
+    """Make the proposal of each method of the run; each HMM is loaded once, on the model's device.
 
     Raises:
-        ValueError: an HMM over another vocabulary (both are named), or a damaged one; or it is to
-            say itself how far to believe it, and has not been fitted for the prompts of this run.
+        ValueError: an HMM has another vocabulary (both are named), is damaged, or wasn't fitted for
+            the prompts of this run while `hmm.lookahead` is `auto`.
     """
     usual, fitted = hmm_settings(config), fitted_lookaheads(config)
     loaded: dict[str, tuple[HMMConfig, HMM | None]] = {"": (usual, None)}
@@ -342,7 +340,7 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
 
 
 def fitted_in_words(config: DictConfig) -> str:
-    """Say which lookahead `auto` stands for, for each HMM of the run; "" where it is not asked."""
+    """Describe the value of `hmm.lookahead=auto` for each HMM; empty if it isn't used."""
     values = fitted_lookaheads(config)
     if not values:
         return ""
@@ -363,15 +361,17 @@ def fitted_in_words(config: DictConfig) -> str:
 def refuse_little_memory(
     methods: Mapping[str, smc.Proposal], records: Sequence[str], needs: Mapping[str, Sequence[int]]
 ) -> None:
-    """Refuse a run that is allowed too little memory for the table of one of its records.
+    """Refuse a run whose memory limit is too small for a lookahead table.
 
-    It ends the run and leaves no record out, as results must not depend on memory.
+    Skipping the record instead would make results depend on memory.
 
     Args:
-        needs: for each method, memory of the table of each record, in bytes.
+        methods: proposals by name.
+        records: names of the records.
+        needs: for each method, the size of each record's table in bytes.
 
     Raises:
-        ValueError: with the limit that is enough for all.
+        ValueError: a table is larger than the limit; the message has a sufficient limit.
     """
     for name, proposal in methods.items():
         limit, sizes = proposal.max_bytes, needs[name]

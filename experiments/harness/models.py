@@ -1,11 +1,11 @@
-"""This module loads a language model by directory or hub name, with errors that say what to do.
+"""Language models, their adapters, and prompts for their tokenizers.
 
-An adapter is a small change of a model's weights (LoRA, Hu et al., arXiv 2106.09685).
+A model is a checkpoint directory, a hub name, or the repository's own model. An adapter is a
+low-rank update of its weights (LoRA, Hu et al., arXiv 2106.09685), stored in the format of `peft`.
+`base.json` beside it names the weights that it was trained on: an adapter of other weights would
+load without an error and give meaningless output.
 
-It lies in a directory in the form of `peft`, with a file beside it that says for which weights it
-was trained: on others it would load as well, and answer nonsense.
-
-A prompt is `compact`, or goes through the chat template of the tokenizer; `auto` is either.
+A prompt is either `compact` text or a dialogue in the tokenizer's chat template.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import transformers
 from safetensors import SafetensorError
-from torch.distributed.tensor import distribute_tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.distributed import DistributedConfig
 
 from experiments.harness import smollm2
 from experiments.harness.config import PROMPTS, ModelConfig
@@ -40,21 +36,21 @@ from smc.models.transformers_lm import TransformersLM
 SHAPE = "llama3_1_8b_shape"
 """The path of a model with random weights (`experiments.studies.latency.models`)."""
 ROOT = Path(__file__).resolve().parents[2]
-_HASHED_BYTES = 256 * 1024**2  # larger files are told apart by size and time
+_HASHED_BYTES = 256 * 1024**2  # larger files are identified by size and modification time
 _HASHED = (
     *(".safetensors", ".bin"),  # weights
-    *(".json", ".jinja", ".model", ".txt"),  # settings; tokenizers are in files of all these kinds
+    *(".json", ".jinja", ".model", ".txt"),  # settings and tokenizers
 )
 
 
 def settle(model: ModelConfig, task: str) -> None:
-    """Replace what is left open in `model.*` by what it means for a task of this name.
+    """Resolve the `auto` values of `model.*` for a task of this name, in place.
 
-    The adapter becomes that of `models/smollm2-TASK`, where there is one and the model is its own;
-    the prompt becomes the compact one where there is an adapter.
+    `model.adapter` becomes `models/smollm2-TASK` if it exists and the model is SmolLM2, otherwise
+    `none`. `model.prompt` becomes `compact` if there is an adapter.
 
     Raises:
-        ValueError: no such adapter.
+        ValueError: the adapter doesn't exist.
     """
     if model.adapter == "auto":
         own = ROOT / "models" / f"{smollm2.NAME}-{task}"
@@ -67,7 +63,7 @@ def settle(model: ModelConfig, task: str) -> None:
 
 
 def title_of(model: ModelConfig) -> str:
-    """Say in words which model it is, for tables."""
+    """Return a title of the model for tables."""
     name = smollm2.TITLE if model.path == smollm2.NAME else model.path
     return name if model.adapter == "none" else f"{name}, with {Path(model.adapter).name}"
 
@@ -76,10 +72,12 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     """Load a model, in evaluation mode on its device, and its tokenizer.
 
     Raises:
-        ValueError: no such directory or hub name, a damaged checkpoint, an adapter of another
-            model, or no such device.
-        ConstraintError: a tokenizer without any end-of-sequence token.
+        ValueError: the directory, hub name or device doesn't exist, the checkpoint is damaged, or
+            the adapter belongs to another model.
+        ConstraintError: the tokenizer has no end-of-sequence token.
     """
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # slow to import
+
     device = resolve_device(settings.device)
     shared, spread = settings.tensor_parallel > 1, settings.device_map != "none"
     if (shared or spread) and settings.adapter != "none":
@@ -109,7 +107,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         model = merged(model, adapter)
     if shared:  # each part is on its process's device
         group = group_of(settings.tensor_parallel)
-        model.register_forward_hook(partial(of_the_first_process, group))
+        model.register_forward_hook(partial(broadcast_logits, group))
     elif not spread:
         model.to(device=device)
     lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
@@ -123,14 +121,16 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
 
 
 def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
-    """Give the arguments that load a process's part of a model.
+    """Return the arguments that load one process's part of a model.
 
     Raises:
-        ValueError: the attention heads of the model cannot be shared out evenly, or the versions of
-            torch and transformers cannot do it.
+        ValueError: the number of attention heads isn't divisible by `model.tensor_parallel`, or the
+            installed torch or transformers is too old.
     """
+    import transformers
+
     wanted = settings.tensor_parallel
-    config = AutoConfig.from_pretrained(path).get_text_config()
+    config = transformers.AutoConfig.from_pretrained(path).get_text_config()
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(config, name, None)
         if heads is not None and heads % wanted:
@@ -138,40 +138,45 @@ def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
                 f"model.tensor_parallel={wanted} does not divide the model's {name}={heads}; give "
                 "a divisor"
             )
-    if not IN_PARTS:
+    if not can_load_parts():
         raise ValueError(
             f"model.tensor_parallel={wanted}: expected torch 2.7 and transformers 5.23 or newer, "
             f"got {torch.__version__} and {transformers.__version__}; install newer ones, or give 1"
         )
     groups = dist.get_world_size() // wanted
-    return {"distributed_config": Groups(tp_size=wanted, tp_plan="auto", dp_replicate_size=groups)}
+    return {"distributed_config": _replicas(wanted, groups)}
 
 
-# Whether transformers has groups of processes, and torch what transformers calls.
-IN_PARTS = (
-    hasattr(DistributedConfig, "dp_replicate_size")
-    and "src_data_rank" in signature(distribute_tensor).parameters
-)
+def can_load_parts() -> bool:
+    """Tell whether the installed transformers and torch support groups of processes."""
+    from torch.distributed.tensor import distribute_tensor  # slow to import
+    from transformers.distributed import DistributedConfig
+
+    replicated = hasattr(DistributedConfig, "dp_replicate_size")
+    return replicated and "src_data_rank" in signature(distribute_tensor).parameters
 
 
-class Groups(DistributedConfig):
-    """Groups of processes that each hold a model, and exchange nothing with other groups.
+def _replicas(tensor_parallel: int, groups: int) -> Any:
+    """Make the configuration of independent groups of processes, each holding one model.
 
-    `transformers` makes such groups (`dp_replicate_size`), but would also wrap the model of each,
-    for gradients that all share. It does so where `dp_size` is more than 1.
+    `transformers` creates such groups (`dp_replicate_size`), but also wraps each model for shared
+    gradients if `dp_size` is more than 1. Nothing is trained here, so `dp_size` is fixed to 1.
     """
+    from transformers.distributed import DistributedConfig
 
-    @property
-    def dp_size(self) -> int:
-        """The copies of the model that are trained together: none but a group's own."""
-        return 1
+    class Replicas(DistributedConfig):
+        @property
+        def dp_size(self) -> int:
+            return 1
+
+    return Replicas(tp_size=tensor_parallel, tp_plan="auto", dp_replicate_size=groups)
 
 
-def of_the_first_process(group: dist.ProcessGroup, model: Any, given: Any, output: Any) -> None:
-    """Replace the logits of a pass by those of the first process of the group.
+def broadcast_logits(group: dist.ProcessGroup, model: Any, given: Any, output: Any) -> None:
+    """Replace the logits of a forward pass by those of the group's first process.
 
-    All that is drawn, and how many prefixes the next pass reads, follows from these and the seed.
-    Processes that rounded differently would draw differently, and wait for each other forever.
+    Draws, and the batch of the next forward pass, follow from the logits and the seed. Processes
+    with different rounding would draw different tokens and then deadlock.
     """
     logits = output.logits.contiguous()
     dist.broadcast(logits.view(torch.uint8), group=group, group_src=0)
@@ -179,10 +184,10 @@ def of_the_first_process(group: dist.ProcessGroup, model: Any, given: Any, outpu
 
 
 def _found(path: str) -> str:
-    """The checkpoint's directory, or what must be a hub name.
+    """Return the directory of a checkpoint, or the path itself if it looks like a hub name.
 
     Raises:
-        ValueError: a directory without a checkpoint.
+        ValueError: the directory has no checkpoint.
     """
     if path == smollm2.NAME:
         return str(smollm2.checkpoint())
@@ -203,10 +208,10 @@ def _found(path: str) -> str:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Find a device by name; `auto` is CUDA where there is one, each process's own.
+    """Find a device by name; `auto` is this process's CUDA device if there is one, else the CPU.
 
     Raises:
-        ValueError: a device that is not there.
+        ValueError: the device doesn't exist.
     """
     if name == "auto":
         local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -221,10 +226,10 @@ def resolve_device(name: str) -> torch.device:
 
 
 def identity_of(path: str) -> str:
-    """Tell one model from another under the same path; a hub name stands for itself.
+    """Return a digest of a checkpoint's files, or the hub name.
 
     Raises:
-        ValueError: a directory without a checkpoint.
+        ValueError: the directory has no checkpoint.
     """
     if path == smollm2.NAME:
         return smollm2.identity()
@@ -233,10 +238,10 @@ def identity_of(path: str) -> str:
 
 
 def weights_of(settings: ModelConfig) -> dict[str, str]:
-    """Give what tells the weights from others, the adapter's too, once it is settled.
+    """Return digests that identify the weights of the model and of its (settled) adapter.
 
     Raises:
-        ValueError: a directory without a checkpoint or adapter.
+        ValueError: a directory has no checkpoint or no adapter.
     """
     files = {"model_files": identity_of(settings.path)}
     if settings.adapter != "none":
@@ -245,12 +250,13 @@ def weights_of(settings: ModelConfig) -> dict[str, str]:
 
 
 def digest_of(directory: Path, left_out: str | None = None) -> str:
-    """Compute a digest of all files that a checkpoint is loaded from; its card is none of them.
+    """Compute a digest of all files that a checkpoint is loaded from; the model card is ignored.
 
-    Very large ones count by name, size and time of change.
+    Very large files are identified by name, size and modification time.
 
     Args:
-        left_out: a key of its JSON files, objects, that does not count.
+        directory: directory of the checkpoint.
+        left_out: a top-level key of JSON files to ignore.
     """
     digest = hashlib.sha256()
     for file in sorted(directory.iterdir()):
@@ -268,16 +274,16 @@ def digest_of(directory: Path, left_out: str | None = None) -> str:
 
 
 BASE = "base.json"
-"""The file that says what the adapter belongs to."""
+"""The file that names the weights an adapter belongs to."""
 
 
 def write_base(directory: Path, base: str, title: str) -> None:
-    """Note beside an adapter which weights it belongs to.
+    """Write the file that names the weights an adapter belongs to.
 
     Args:
         directory: of the adapter.
-        base: identity of the weights (`experiments.harness.models.identity_of`).
-        title: what to call them in messages.
+        base: identity of the weights (`identity_of`).
+        title: name of the weights in messages.
     """
     write_json({"base": base, "title": title}, directory / BASE)
 
@@ -286,7 +292,7 @@ def existing_adapter(path: str) -> Path:
     """Find the directory of an adapter.
 
     Raises:
-        ValueError: there is none.
+        ValueError: it doesn't exist or has no adapter.
     """
     directory = Path(path).expanduser()
     weights = ("adapter_model.safetensors", "adapter_model.bin")
@@ -304,12 +310,12 @@ def check_base(directory: Path, base: str, path: str) -> None:
     """Refuse an adapter of other weights.
 
     Args:
-        directory: of the adapter; one that does not say what it belongs to is not checked.
+        directory: of the adapter; without a `base.json` it isn't checked.
         base: identity of the model's weights.
-        path: what `model.path` calls them.
+        path: the model's name in `model.path`.
 
     Raises:
-        ValueError: it belongs to others, or the file that says so is damaged.
+        ValueError: the adapter belongs to other weights, or its `base.json` is damaged.
     """
     if not (directory / BASE).is_file():
         return
@@ -325,19 +331,19 @@ def check_base(directory: Path, base: str, path: str) -> None:
 
 @contextmanager
 def without_renaming() -> Iterator[None]:
-    """Leave out one warning: `peft` reads a property that `transformers` has given another name."""
+    """Suppress the warning about a property that `transformers` renamed and `peft` still reads."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
         yield
 
 
 def merged(model: Any, directory: Path) -> Any:
-    """Give the model with the adapter added to its weights.
+    """Return the model with the adapter added to its weights.
 
     Raises:
-        ValueError: the adapter is damaged, or of a model of another shape.
+        ValueError: the adapter is damaged, or belongs to a model of another shape.
     """
-    from peft import PeftModel  # seconds, which runs without an adapter need not wait for
+    from peft import PeftModel  # takes seconds to import
 
     try:
         with without_renaming():
@@ -351,14 +357,14 @@ def merged(model: Any, directory: Path) -> Any:
 
 
 class PromptError(ValueError):
-    """A chat template refuses the messages of a record."""
+    """Raised when a chat template rejects the messages of a record."""
 
 
 def is_chat(kind: str, tokenizer: Any) -> bool:
-    """Tell whether a kind of prompt (`model.prompt`) means chat for this tokenizer.
+    """Tell whether a kind of prompt (`model.prompt`) uses this tokenizer's chat template.
 
     Raises:
-        ValueError: unknown kind, or `chat` without a chat template.
+        ValueError: the kind is unknown, or is `chat` and the tokenizer has no chat template.
     """
     if kind not in PROMPTS:
         allowed = ", ".join(PROMPTS)
@@ -370,13 +376,14 @@ def is_chat(kind: str, tokenizer: Any) -> bool:
 
 
 def chat(tokenizer: Any, instruction: str, request: str, joined: str | None = None) -> str:
-    """Write a dialogue in which the answer comes next, as the tokenizer's template has it.
+    """Format an instruction and a request in the tokenizer's chat template.
 
     Args:
-        tokenizer: with a chat template.
-        instruction: for the system.
-        request: of the user.
-        joined: of the user alone, for templates that know no system; both in a row by default.
+        tokenizer: a tokenizer with a chat template.
+        instruction: the system message.
+        request: the user message.
+        joined: the user message for templates without a system role; by default the instruction
+            followed by the request.
     """
     apart = [{"role": "system", "content": instruction}, {"role": "user", "content": request}]
     return dialogue(tokenizer, apart, joined)
@@ -385,18 +392,18 @@ def chat(tokenizer: Any, instruction: str, request: str, joined: str | None = No
 def dialogue(
     tokenizer: Any, messages: Sequence[Mapping[str, str]], joined: str | None = None
 ) -> str:
-    """Write messages as the tokenizer's template has them, an answer to come next.
+    """Format messages in the tokenizer's chat template, ready for the assistant's answer.
 
     Args:
-        tokenizer: with a chat template.
+        tokenizer: a tokenizer with a chat template.
         messages: each with `role` and `content`.
-        joined: one message of the user instead of the first two, for templates that know no system;
-            both in a row by default.
+        joined: one user message in place of the first two, for templates without a system role; by
+            default the two messages one after the other.
 
     Raises:
-        PromptError: the template refuses them, without a system too.
+        PromptError: the template rejects the messages, with and without a system role.
     """
-    from jinja2 import TemplateError  # which compact prompts need not wait for
+    from jinja2 import TemplateError  # compact prompts don't need it
 
     def write(these: Sequence[Mapping[str, str]]) -> str:
         return str(tokenizer.apply_chat_template(these, tokenize=False, add_generation_prompt=True))
@@ -404,7 +411,7 @@ def dialogue(
     try:
         try:
             return write(messages)
-        except TemplateError:  # some templates know no system role
+        except TemplateError:  # some templates have no system role
             if [message["role"] for message in messages[:2]] != ["system", "user"]:
                 raise
             both = joined or f"{messages[0]['content']}\n\n{messages[1]['content']}"
@@ -415,6 +422,6 @@ def dialogue(
 
 
 def encode(text: str, kind: str, tokenizer: Any) -> tuple[int, ...]:
-    """Encode a prompt of a kind; a chat template writes its special tokens itself."""
+    """Encode a prompt; chat templates already contain the special tokens."""
     encoded = tokenizer(text, add_special_tokens=not is_chat(kind, tokenizer), verbose=False)
     return tuple(encoded["input_ids"])

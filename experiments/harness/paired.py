@@ -1,13 +1,13 @@
-"""This module compares methods on the same examples: differences to one, with paired intervals.
+"""Paired comparison of methods on the same examples, with intervals of the differences.
 
-Examples differ far more from each other than methods do on one of them. So the interval is that of
-the difference, example by example: with d_i the accuracy (or another measure) of a method on
-example i minus that of the reference (each a mean over repetitions), the mean of d over resampled
-examples, the same resamples for both methods. Where it does not contain zero, the two differ on
-these examples by more than the choice of examples explains.
+Examples differ far more from each other than methods do on one example, so intervals are of paired
+differences. Let d_i be the accuracy (or another measure) of a method on example i minus that of the
+reference, each averaged over repetitions. The interval is of the mean of d over resampled examples,
+with the same resamples for both methods. If it excludes zero, the difference is larger than the
+choice of examples explains.
 
-Particles of different methods cost differently, so beside the difference stands what a method took
-for it: language model calls and seconds, as multiples of the reference's.
+Methods with the same number of particles differ in cost, so each record also has language model
+calls and seconds relative to the reference.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from experiments.harness.summary import (
 )
 
 REFERENCE = "gcd"
-"""The method that the others are compared with, unless `task.reference` says otherwise."""
+"""Default reference method (`task.reference`)."""
 
 
 class Compared(NamedTuple):
-    """A measure in which methods are compared, and how tables show it.
+    """A measure that methods are compared by, and its format in tables.
 
     Attributes:
-        title: of a column.
-        value: the measure of a row; None where it has none.
-        digits: after the point.
-        scale: 100 makes points of a percent out of shares.
-        whole: whether methods are compared only if all of their rows have a value. A mean over the
-            requests that were answered would favour who leaves the hard ones unanswered.
+        title: column title.
+        value: the measure of a row, or None.
+        digits: digits after the decimal point.
+        scale: factor; 100 for shares in percentage points.
+        whole: whether all rows of both methods must have a value. A mean over answered requests
+            alone would favor a method that leaves the hard requests unanswered.
     """
 
     title: str
@@ -66,9 +66,9 @@ ACCURACY = MappingProxyType(
         "log_evidence": Compared("log evidence", itemgetter("log_evidence"), 2, 1, whole=True),
     }
 )
-"""What tasks with right answers are compared by."""
+"""Measures of tasks with correct answers."""
 FINISHED = MappingProxyType({"valid": Compared("finished and valid, points", itemgetter("valid"))})
-"""What methods are compared by, too, where budgets are multiples of an answer's tokens."""
+"""Additional measures if budgets are multiples of an answer's tokens."""
 
 
 def differences(
@@ -77,20 +77,20 @@ def differences(
     compared: Mapping[str, Compared] = ACCURACY,
     reference: str = REFERENCE,
 ) -> list[dict[str, Any]]:
-    """Compare each method with the reference, at equal particles under the same algorithm.
+    """Compare each method with the reference, with equal particles and the same algorithm.
 
     Args:
-        rows: of a run.
-        seed: of the resamples, which depend on nothing else but the number of examples.
-        compared: what is compared, by the names that records give the differences.
-        reference: the method that the others are compared with.
+        rows: rows of a run.
+        seed: seed of the resamples, which otherwise depend only on the number of examples.
+        compared: measures by their key in the records.
+        reference: the reference method.
 
     Returns:
-        One record for each group of rows that has a counterpart; none for the reference itself.
-        Each name of `compared` has the mean difference, `name_low` and `name_high` its interval,
-        `name_examples` how many have values of both methods, and nothing where none has.
-        `lm_calls_ratio` and `seconds_ratio` are ratios of sums over examples, None where the
-        reference took nothing.
+        One record for each group of rows with a counterpart, except the reference itself. For each
+        key of `compared` it has the mean difference, its interval (`key_low`, `key_high`) and the
+        number of examples with both values (`key_examples`), or nothing without such examples.
+        `lm_calls_ratio` and `seconds_ratio` are ratios of sums over examples, None if the
+        reference's sum is zero.
     """
     groups = grouped(rows, Group.of)
     found = []
@@ -118,7 +118,7 @@ def differences(
 
 
 class Difference(NamedTuple):
-    """How much more of something one arm has than another, over the examples that both have."""
+    """Mean paired difference of two arms, over the examples that both have."""
 
     examples: int
     interval: Interval
@@ -130,8 +130,7 @@ def difference(
     """Compare two arms example by example.
 
     Returns:
-        None without an example that both have, and if it is to be the `whole` of both arms, but a
-        row has no value.
+        None if no example has both values, or if `whole` is set and a row has no value.
     """
     if whole and any(value(row) is None for row in (*own, *other)):
         return None
@@ -143,7 +142,7 @@ def difference(
 def as_paired_table(
     found: Sequence[dict[str, Any]], compared: Mapping[str, Compared] = ACCURACY
 ) -> Table:
-    """Turn differences into a table."""
+    """Format differences as a table."""
     titles = titles_in(found)
     return [
         {
@@ -166,6 +165,6 @@ def as_paired_table(
 
 
 def _ratio(own: Sequence[Row], other: Sequence[Row], key: str) -> float | None:
-    """A ratio of means over rows; None where there is nothing to divide by."""
+    """Return a ratio of means over rows; None if the denominator is zero."""
     below = float(np.mean([row[key] for row in other]))
     return float(np.mean([row[key] for row in own])) / below if below else None

@@ -1,7 +1,4 @@
-"""A run is one process, or several under `torchrun` that wait for each other.
-
-Every command reports errors in one line, leaves its processes in order, and can be repeated.
-"""
+"""Processes of a run, one or several under `torchrun`, and errors in one line."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-_PATIENCE = timedelta(days=7)  # a process may wait long for the slowest
+_PATIENCE = timedelta(days=7)  # a process may wait long for the slowest one
 
 
 def processes(device: torch.device | None = None) -> tuple[int, int]:
-    """Give the rank of this process and the number of processes, one unless under `torchrun`.
+    """Return the rank of this process and the number of processes, one unless under `torchrun`.
 
     Args:
-        device: where tensors lie that processes will exchange. NCCL carries what is on GPUs, gloo
-            the rest; without a device there are only barriers and small objects, for gloo.
+        device: device of the tensors that processes exchange, with NCCL on GPUs and gloo on CPUs.
+            Without a device only barriers and small objects are exchanged, with gloo.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and not dist.is_initialized():
@@ -37,29 +34,30 @@ def processes(device: torch.device | None = None) -> tuple[int, int]:
 
 
 def group_of(together: int) -> dist.ProcessGroup:
-    """Give the group of this process among all groups of so many, whose ranks follow each other.
+    """Return this process's group of `together` consecutive ranks.
 
-    Every process calls this.
+    Every process must call this.
     """
     mine, _ = dist.new_subgroups(together, timeout=_PATIENCE)
     return mine
 
 
 def wait_for_all(world: int) -> None:
-    """Return when every process is here."""
+    """Wait until every process has called this."""
     if world > 1:
         dist.barrier()
 
 
 def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None:
-    """Refuse to go on unless all processes have prepared the same; each calls this once.
+    """Check that all processes have prepared the same; every process must call this once.
 
     Args:
-        digest: of everything that must be the same.
-        records: one line for each record, from which the first difference is told.
+        world: the number of processes.
+        digest: digest of everything that must be equal.
+        records: one line per record, to report the first difference.
 
     Raises:
-        ValueError: in every process, with what two of them differ in.
+        ValueError: the digests differ; raised in every process, with the first difference.
     """
     if world == 1:
         return
@@ -77,14 +75,14 @@ def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None
 
 
 def refuse_different_answers(digest: str, together: int) -> None:
-    """Refuse what processes with parts of one model have drawn, unless it is the same in all.
+    """Check that processes with parts of one model have drawn the same answers.
 
     Args:
-        digest: of what this process has drawn.
-        together: how many processes hold a model; their ranks follow each other.
+        digest: digest of the answers of this process.
+        together: number of processes that share a model, with consecutive ranks.
 
     Raises:
-        ValueError: it is not, in any of the groups; in every process.
+        ValueError: the digests differ within a group; raised in every process.
     """
     digests: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(digests, digest)
@@ -97,7 +95,7 @@ def refuse_different_answers(digest: str, together: int) -> None:
 
 
 def first_difference(first: Sequence[str], other: Sequence[str], rank: int) -> str:
-    """Say in words where the records of process `rank` differ from those of process 0."""
+    """Describe the first difference between the records of process 0 and process `rank`."""
     for one, two in zip(first, other, strict=False):
         if one != two:
             return f"process 0 has {one} where process {rank} has {two}"
@@ -110,7 +108,7 @@ def first_difference(first: Sequence[str], other: Sequence[str], rank: int) -> s
 
 
 def bar(total: int, what: str, unit: str, rank: int, initial: int = 0) -> tqdm:
-    """Make a progress bar, shown by the first process alone."""
+    """Make a progress bar that only the first process shows."""
     return tqdm(
         total=total, initial=initial, desc=what, unit=unit, disable=rank > 0, dynamic_ncols=True
     )
@@ -118,7 +116,7 @@ def bar(total: int, what: str, unit: str, rank: int, initial: int = 0) -> tqdm:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """End the process with one line for errors of the user; `HYDRA_FULL_ERROR=1` shows all."""
+    """Exit with a one-line message for user errors; `HYDRA_FULL_ERROR=1` shows the traceback."""
     try:
         yield
     except KeyboardInterrupt:

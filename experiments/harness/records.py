@@ -1,9 +1,9 @@
-"""This module reads records from files and the hub, whatever a task's records are.
+"""Readers of records from files and the hub, for all tasks.
 
-A malformed record, one with a byte that is not UTF-8 among them, is passed over and reported with
-its position and the reason; it never ends a run half way. A command that lost more than a stated
-share of its records so fails when it is done (`at_most_skipped`). A source without a single good
-record is refused. Byte order marks are no part of what is read.
+A malformed record, including one with invalid UTF-8, is skipped and reported with its position and
+the reason. A command that skipped more than a given share of records fails at its end
+(`at_most_skipped`). A source without a single well-formed record is refused. Byte order marks are
+ignored.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any, Generic, TypeVar
 _LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 RecordOf = Callable[[Any, str], R]
-"""It makes a record of a parsed row and of an id for a row without one; else `ValueError`."""
+"""Function that makes a record from a parsed row and a default id, or raises `ValueError`."""
 
 
 class DataError(ValueError):
-    """Records that cannot be read: no such file, not JSON, or none of them well formed."""
+    """Raised if records can't be read: a missing file, invalid JSON, or no well-formed record."""
 
 
 @dataclass(frozen=True)
 class SkippedRecord:
-    """A malformed record: line number (from 1) or position in the list (from 1), and why."""
+    """A malformed record: line number or position in the list, from 1, and the reason."""
 
     position: int
     reason: str
@@ -38,20 +38,20 @@ class SkippedRecord:
 
 @dataclass(frozen=True)
 class ReadResult(Generic[R]):
-    """The records that a source held, and those that were skipped."""
+    """The records of a source, and the records that were skipped."""
 
     records: tuple[R, ...]
     skipped: tuple[SkippedRecord, ...] = ()
-    total: int = 0  # those that the source has, well formed or not; 0: these and the skipped ones
+    total: int = 0  # number of records in the source; 0 for the sum of both fields
 
     @property
     def share_skipped(self) -> float:
-        """Share of malformed records in the source, from 0 to 1."""
+        """Share of malformed records, from 0 to 1."""
         total = self.total or len(self.records) + len(self.skipped)
         return len(self.skipped) / total if total else 0.0
 
     def part(self, offset: int, count: int) -> ReadResult[R]:
-        """Keep `count` records after the first `offset`; `DataError` if none is left."""
+        """Return `count` records after the first `offset`; raise `DataError` if there are none."""
         records = self.records[offset : offset + count]
         if not records:
             raise DataError(f"data.offset={offset} leaves none of the {len(self.records)} records")
@@ -60,7 +60,7 @@ class ReadResult(Generic[R]):
 
 @dataclass(frozen=True)
 class _Loss:
-    """Malformed records of a data source: their share, and a message that describes them."""
+    """Share of malformed records of a source, and a message."""
 
     share: float
     words: str
@@ -71,14 +71,14 @@ _LOSSES: ContextVar[list[_Loss] | None] = ContextVar("losses", default=None)
 
 @contextmanager
 def at_most_skipped(key: str, share: float) -> Iterator[None]:
-    """Fail at the end if a source that was read meanwhile lost more than a share of its records.
+    """Fail on exit if a source read in this context skipped too many records.
 
     Args:
-        key: the setting that states the share, for the message.
-        share: from 0 to 1.
+        key: setting with the share, for the message.
+        share: largest share of skipped records, from 0 to 1.
 
     Raises:
-        DataError: with the source, how many records, and the first of them.
+        DataError: a source skipped more; the message has their number and the first one.
     """
     losses: list[_Loss] = []
     token = _LOSSES.set(losses)
@@ -95,16 +95,17 @@ def at_most_skipped(key: str, share: float) -> Iterator[None]:
 
 
 def read_lines(path: str | Path, record_of: RecordOf[R], needs: str) -> ReadResult[R]:
-    """Read the records of a file with a JSON object a line.
+    """Read the records of a JSON lines file.
 
     Args:
+        path: the file.
         record_of: makes a record.
-        needs: what a record needs, in words.
+        needs: description of the required fields.
 
     Raises:
-        DataError: no such file, or no well-formed record in it.
+        DataError: the file doesn't exist or has no well-formed record.
     """
-    # Not `splitlines`, which would also break at the line separators that JSON strings may hold.
+    # `splitlines` would also split at line separators within JSON strings.
     lines = enumerate(read_text(path, errors="surrogateescape").split("\n"), 1)
     rows = ((number, str(number), line) for number, line in lines if line.strip())
     return collect(rows, record_of, str(path), needs)
@@ -113,15 +114,17 @@ def read_lines(path: str | Path, record_of: RecordOf[R], needs: str) -> ReadResu
 def read_list(
     path: str | Path, record_of: RecordOf[R], needs: str, *, what: str = "records", prefix: str = ""
 ) -> ReadResult[R]:
-    """Read the records of a file that is one list in JSON.
+    """Read the records of a file with one JSON list.
 
     Args:
-        path, record_of, needs: as for `read_lines`.
-        what: the records, in words.
-        prefix: of ids, before the number in the list.
+        path: the file.
+        record_of: makes a record.
+        needs: description of the required fields.
+        what: name of the records in messages.
+        prefix: prefix of default ids, before the number in the list.
 
     Raises:
-        DataError: no such file, not a JSON list, or no well-formed record in it.
+        DataError: the file doesn't exist, isn't a JSON list, or has no well-formed record.
     """
     content = read_text(path)
     try:
@@ -137,16 +140,16 @@ def read_list(
 def read_hub(
     name: str, split: str, record_of: RecordOf[R], needs: str, limit: int | None = None
 ) -> ReadResult[R]:
-    """Read the first `limit` rows of a set on the hub (all without one), through `datasets`.
+    """Read the first `limit` rows (by default all) of a hub data set with `datasets`.
 
     Raises:
-        DataError: the set cannot be loaded, or holds no well-formed record.
+        DataError: the data set can't be loaded or has no well-formed record.
     """
     import datasets
 
     try:
         rows = datasets.load_dataset(name, split=split)
-    except (OSError, ValueError) as error:  # no network, no such set, no such split, no access
+    except (OSError, ValueError) as error:  # no network, no such data set or split, or no access
         raise DataError(
             f"{name!r} (split {split!r}) cannot be loaded: {error}; check the name and the "
             "network, log in with `hf auth login` where access must be granted, or give a file "
@@ -159,11 +162,14 @@ def read_hub(
 
 
 def refuse_unwritable(record: Any, answer: Any) -> None:
-    """Refuse what Python reads as JSON and no text in UTF-8 can hold: `ValueError`.
+    """Refuse values that Python's JSON reader accepts but that can't be written as JSON in UTF-8.
 
     Args:
-        record: a dataclass of plain values, in which a lone surrogate is refused.
-        answer: a value of JSON, in which NaN and infinities are refused.
+        record: a dataclass of plain values; lone surrogates are refused.
+        answer: a JSON value; NaN and infinities are refused.
+
+    Raises:
+        ValueError: there is such a value.
     """
     try:
         json.dumps(answer, allow_nan=False)
@@ -176,10 +182,10 @@ def refuse_unwritable(record: Any, answer: Any) -> None:
 
 
 def read_text(path: str | Path, errors: str = "strict") -> str:
-    """Read a file of text, without byte order marks; `DataError` if that cannot be done."""
+    """Read a text file without byte order marks; raise `DataError` if it can't be read."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig", errors=errors)
-        return text.replace("\n\ufeff", "\n")  # where files were put together
+        return text.replace("\n\ufeff", "\n")  # byte order marks within concatenated files
     except FileNotFoundError as error:
         raise DataError(f"no such file: {path}; give the path of an existing one") from error
     except OSError as error:
@@ -196,12 +202,10 @@ def read_text(path: str | Path, errors: str = "strict") -> str:
 def collect(
     rows: Iterable[tuple[int, str, Any]], record_of: RecordOf[R], source: str, needs: str
 ) -> ReadResult[R]:
-    """Make records of rows, each with its position and an id for one that has none.
-
-    A row that is a string is JSON.
+    """Make records of rows, given as position, default id, and a value or a JSON string.
 
     Raises:
-        DataError: none of them is well formed.
+        DataError: there is no well-formed record.
     """
     records, skipped = [], []
     for position, default_id, row in rows:
@@ -230,7 +234,7 @@ def collect(
 
 
 def _parsed(line: str) -> Any:
-    """The value of a line of JSON, in which bytes that are not UTF-8 are surrogates."""
+    """Parse a line of JSON whose invalid UTF-8 bytes were read as surrogates."""
     try:
         line.encode()
     except UnicodeEncodeError as error:

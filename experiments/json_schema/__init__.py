@@ -1,1 +1,1 @@
-"""Answers in JSON: every record has a request, a JSON schema and the right answer."""
+"""JSON answers (`+task=json_schema`): records with a request, a schema and a correct answer."""

@@ -1,8 +1,8 @@
-"""A record asks for JSON: it has a request, the schema of its answer, and the right answer.
+"""Records that ask for JSON: a request, the schema of its answer, and the correct answer.
 
-The form is that of JSON-Mode-Eval (NousResearch/json-mode-eval on the hub): `prompt`, a text or a
-list of messages; `schema` and `completion`, as JSON or as texts of JSON. Messages are taken as they
-are, as those of that set tell the schema themselves; a text is told beside its schema.
+The format is that of JSON-Mode-Eval (NousResearch/json-mode-eval on the hub): `prompt`, a text or a
+list of messages; `schema` and `completion`, as JSON or as text of JSON. Messages are used
+unchanged, as they contain the schema in that data set. A text prompt gets the schema added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from experiments.harness.records import (
 )
 
 OWN = ROOT / "data" / "json_schema" / "records.jsonl"
-"""A hundred records that come with the project, two to each of fifty schemas."""
+"""A hundred records in the repository, two for each of fifty schemas."""
 _FIELDS = ("prompt", "schema", "completion")
 _NEEDS = "the fields prompt, schema and completion"
 _INSTRUCTION = "Reply with nothing but JSON, on one line, that satisfies this JSON Schema:\n"
@@ -36,10 +36,10 @@ class SchemaRecord:
     """A request with the schema of its answer.
 
     Attributes:
-        id: unique within its source.
-        request: a text, or messages with `role` and `content`, the last one the user's.
-        schema: JSON Schema, as parsed JSON.
-        answer: the right answer, a JSON value.
+        id: unique within the source.
+        request: a text, or messages with `role` and `content` that end with the user's.
+        schema: parsed JSON Schema.
+        answer: the correct answer, a JSON value.
     """
 
     id: str
@@ -49,10 +49,10 @@ class SchemaRecord:
 
 
 def load_records(data: DataConfig, num_examples: int) -> ReadResult[SchemaRecord]:
-    """Load at most `num_examples` records after `data.offset`; malformed ones are only listed.
+    """Load at most `num_examples` records after `data.offset`; malformed ones are skipped.
 
     Raises:
-        DataError: the source cannot be read, or holds no well-formed record there.
+        DataError: the source can't be read or has no well-formed record.
     """
     path = Path(data.path or OWN)
     if data.hub is not None:
@@ -66,7 +66,7 @@ def load_records(data: DataConfig, num_examples: int) -> ReadResult[SchemaRecord
 
 
 def record_of(row: Any, default_id: str) -> SchemaRecord:
-    """Make one record of a parsed row; `ValueError` says what is wrong with it."""
+    """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
     if not isinstance(row, Mapping):
         raise ValueError(f"a record is an object, not {type(row).__name__}")
     missing = [field for field in _FIELDS if field not in row]
@@ -83,7 +83,7 @@ def record_of(row: Any, default_id: str) -> SchemaRecord:
 
 
 def _parsed(value: Any, field: str) -> Any:
-    """A field that is JSON, or a text of JSON."""
+    """Parse a field that is JSON or text of JSON."""
     if not isinstance(value, str):
         return value
     try:
@@ -108,20 +108,20 @@ def _request(prompt: Any) -> str | tuple[dict[str, str], ...]:
 
 
 def gold(record: SchemaRecord) -> str:
-    """Write the right answer as `json.dumps` does, its members in the order given."""
+    """Return the correct answer as formatted by `json.dumps`, with members in the given order."""
     return json.dumps(record.answer, ensure_ascii=False)
 
 
 def build_prompt(record: SchemaRecord, *, tokenizer: Any, kind: str) -> str:
-    """Build a prompt, ready to be tokenised without further special tokens.
+    """Build a prompt, to be tokenized without adding special tokens.
 
     Args:
-        record: what is asked.
-        tokenizer: whose chat template is used, if it has one.
+        record: the record.
+        tokenizer: tokenizer whose chat template is used, if it has one.
         kind: "compact", "chat", or "auto".
 
     Raises:
-        ValueError: unknown kind, or `chat` without a chat template.
+        ValueError: the kind is unknown, or is `chat` without a chat template.
     """
     schema = json.dumps(record.schema, ensure_ascii=False)
     if isinstance(record.request, str):

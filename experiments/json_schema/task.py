@@ -1,8 +1,8 @@
-"""Answers in JSON, `+task=json_schema`: every request has a schema of its own, and a right answer.
+"""JSON task, `+task=json_schema`: every request has its own schema and a correct answer.
 
-The schema of a record becomes the constraint. The budget is a multiple of the tokens of the right
-answer, so what is compared is who finishes when tokens are as short as people set them: after
-TruncProof (arXiv 2605.13076), whose set JSON-Mode-Eval has the same form.
+The schema of a record becomes the constraint. The budget is a multiple of the tokens of the correct
+answer, so the comparison shows which methods finish with the tight budgets that users set. The
+setup follows TruncProof (arXiv 2605.13076); its data set JSON-Mode-Eval has the same format.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class JsonSchemaConfig(RecordConfig):
     particles: list[int] = field(default_factory=lambda: [1])
     budget: Any = field(default_factory=lambda: ["gold:1.0", "gold:1.25", "gold:2.0"])
     literals: str = "canonical"
-    formats: str = "assert"  # as in `gcd.json_schema`; "ignore": they describe
-    max_bytes: int | None = None  # longest answer that is compiled; None: any
-    reference: str = "lcd"  # the method that the others are compared with, pair by pair
+    formats: str = "assert"  # see `gcd.json_schema`; "ignore": as annotations
+    max_bytes: int | None = None  # longest answer that is compiled; None: no limit
+    reference: str = "lcd"  # the method of paired comparisons
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     check_records(config)
     one_of("task.formats", config.task.formats, FORMATS)
     at_least("task.max_bytes", config.task.max_bytes, 1)
@@ -66,12 +66,12 @@ def _read(config: DictConfig) -> ReadResult[SchemaRecord]:
 
 
 def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> RecordHandler:
-    """Say what becomes of a record; keywords of schemas that constrain nothing are counted."""
+    """Return the functions that define the task, and count ignored schema keywords."""
 
     @cache
     def language_of(schema: str) -> gcd.Automaton:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")  # counted here, reported once for all records
+            warnings.simplefilter("always")  # counted here and reported once
             language = gcd.json_schema(
                 schema,
                 whitespace="spaced",
@@ -85,7 +85,7 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
         return language
 
     def language(record: SchemaRecord) -> gcd.Automaton:
-        """Refuse a record that no answer under its schema could be right for."""
+        """Return the language, or refuse a record whose correct answer violates its schema."""
         allowed, right = language_of(json.dumps(record.schema)), gold(record)
         if not allowed.accepts(right.encode()):
             raise gcd.ConstraintError(
@@ -117,7 +117,7 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
 
 
 def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
-    """Compile the schemas, sample what is not there yet, and report."""
+    """Compile the schemas, sample the missing rows, and report."""
     config = run.config
     lm, tokenizer = load_model(config.model)
     ignored = Counter[str]()

@@ -1,1 +1,1 @@
-"""Every run leaves a page that shows what happened in it: `report.html`, one file by itself."""
+"""Report page of a run: `report.html`, one self-contained file."""

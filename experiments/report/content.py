@@ -1,7 +1,7 @@
-"""What a page shows is plain values, cut to size: summaries, differences, rows, traces.
+"""Content of a report page as plain values: summaries, differences, rows and traces.
 
-A page is one file of less than `MOST_BYTES`. Figures, rows and traces have a share each; what does
-not fit is left out by whole examples (whole figures), and a note says what and how much.
+A page is one file of less than `MOST_BYTES`, and figures, rows and traces each have a share of it.
+Whole examples (or figures) that don't fit are left out, and a note says what was left out.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from experiments.report.traces import TOP, Trace
 
 MOST_BYTES = 10_000_000
 FIGURE_BYTES, ROW_BYTES, TRACE_BYTES, TABLE_BYTES = 1_500_000, 3_200_000, 2_400_000, 300_000
-"""Shares of figures (base64 adds a third), rows, traces, and Markdown tables (longer in HTML).
-A million is left for the rest."""
+"""Bytes for figures (base64 adds a third), rows, traces, and Markdown tables (longer in HTML).
+One million bytes are left for the rest."""
 _PAIRS = 150
-"""Most pairs of arms that are compared; each takes milliseconds for every measure."""
+"""Most pairs of arms to compare; each takes milliseconds per measure."""
 _COMPARED = (
     "weighted_accuracy", "majority_correct", "best_correct", "valid", "evidence_found",
     "log_evidence", "coverage", "exact_match", "prepares", "ess", "read", "forced", "seconds",
 )  # fmt: skip
-"""Columns of rows whose differences are shown, where rows have them."""
+"""Columns of rows whose differences are shown."""
 
 
 class Content(NamedTuple):
-    """What goes onto a page.
+    """Content of a page.
 
     Attributes:
-        data: for the scripts.
-        tables: of each run, in Markdown.
-        figures: name and `data:` address of each.
-        notes: what was left out.
+        data: plain values for the scripts.
+        tables: Markdown table of each run.
+        figures: name and `data:` URL of each figure.
+        notes: sentences on what was left out.
     """
 
     data: dict[str, Any]
@@ -53,10 +53,10 @@ class Content(NamedTuple):
 
 
 def content_of(runs: Sequence[RunData]) -> Content:
-    """Gather what a page shows of these runs, and leave out what does not fit.
+    """Collect the content of a page, leaving out what doesn't fit.
 
     Args:
-        runs: of one task, one or several.
+        runs: one or several runs of the same task.
     """
     names = names_of(runs) if len(runs) > 1 else [runs[0].directory.name]
     notes: list[str] = []
@@ -96,9 +96,9 @@ def content_of(runs: Sequence[RunData]) -> Content:
 
 
 def records_of(run: RunData) -> list[dict[str, Any]]:
-    """Give what the summary of a run says of each arm and number of particles.
+    """Return the summary records of a run, one per arm and number of particles.
 
-    A record's `style` is the part of the run that it is about: a style of answers, a problem.
+    A record's `style` is the part of the run that it describes: a style of answers, or a problem.
     """
     summary = run.summary
     if isinstance(summary.get("methods"), list):
@@ -118,13 +118,13 @@ def records_of(run: RunData) -> list[dict[str, Any]]:
 
 
 def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]], bool]:
-    """Compare the arms with each other, example by example, at equal particles.
+    """Compare all arms with each other, example by example, at equal particles.
 
-    A record says how much more `first` has than `second` of a measure, with the ends of the 95 %
-    interval over the same resamples of examples (`experiments.harness.paired`).
+    A record has the difference of a measure between `first` and `second`, with its 95 % interval
+    over the same resamples of examples (`experiments.harness.paired`).
 
     Returns:
-        The records, and whether no pair was left out.
+        The records, and whether all pairs are included.
     """
     of_run = grouped(rows, itemgetter("run"))
     rows = [
@@ -141,7 +141,7 @@ def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]
         for group, arms in groups.items()
         for first, second in combinations(arms, 2)
     ]
-    # What is cut off are pairs far from the reference.
+    # Pairs far from the reference are dropped first.
     pairs.sort(key=lambda p: REFERENCE not in (p[1][1], p[2][1]))
     found = []
     for (style, particles), first, second in pairs[:_PAIRS]:
@@ -165,7 +165,7 @@ def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]
 
 
 def embedded(values: Any) -> str:
-    """Write plain values as JSON that may stand inside of a script element."""
+    """Format plain values as JSON that is safe within a script element."""
     text = json.dumps(_finite(values), ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -173,18 +173,18 @@ def embedded(values: Any) -> str:
 
 
 def _number(row: Row, key: str) -> float | None:
-    """What a row says under a key, if that is a finite number."""
+    """Return a row's value if it is a finite number, otherwise None."""
     value = row.get(key)
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _is_row(row: Any) -> bool:
-    """Whether it is about one example under one method; problems of a task are not."""
+    """Tell whether a row is about one example and method, and not about a problem of a task."""
     return isinstance(row, dict) and {"example", "method", "algorithm", "particles"} <= row.keys()
 
 
 def _finite(values: Any) -> Any:
-    """The same with None for what JSON does not have: infinities, and what is no number."""
+    """Replace infinities and NaN, which JSON doesn't have, by None."""
     if isinstance(values, dict):
         return {key: _finite(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -193,10 +193,10 @@ def _finite(values: Any) -> Any:
 
 
 def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
-    """Keep the examples, each with all its rows, that fit into so many bytes, in order.
+    """Keep examples with all of their rows, in order, as long as they fit.
 
     Returns:
-        Their rows in the order given, and how many examples were left out.
+        Their rows in the given order, and the number of examples that were left out.
     """
     sizes = {
         example: sum(len(embedded(row).encode()) + 1 for row in own)
@@ -211,14 +211,14 @@ def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
 
 
 def _in_order(run: RunData) -> list[Trace]:
-    """The traces of a run by example, as its rows are; they were written as they were made."""
+    """Return the traces of a run by example, in the order of its rows."""
     examples = dict.fromkeys(map(example_of, filter(_is_row, run.rows)))
     place = {example: i for i, example in enumerate(examples)}
     return sorted(run.traces, key=lambda trace: place.get(trace["example"], len(place)))
 
 
 def _tokens_apart(traces: Sequence[Trace], runs: int) -> tuple[list[dict[str, str]], list[Trace]]:
-    """Gather the bytes of tokens by run, as traces of one run share them."""
+    """Collect the token bytes of each run, which its traces share."""
     tokens: list[dict[str, str]] = [{} for _ in range(runs)]
     for trace in traces:
         tokens[trace["run"]].update(trace["tokens"])
@@ -226,7 +226,7 @@ def _tokens_apart(traces: Sequence[Trace], runs: int) -> tuple[list[dict[str, st
 
 
 def _titles(records: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """Titles and colours of methods, titles of algorithms; names that no table has stay."""
+    """Return titles and colors of methods and titles of algorithms; unknown names are kept."""
     methods, algorithms = {}, {}
     for record in records:
         method, algorithm = str(record["method"]), str(record["algorithm"])

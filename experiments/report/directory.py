@@ -1,7 +1,7 @@
-"""A run directory is read as a whole, whatever its task: table, summary, rows, traces, figures.
+"""Reader of run directories of any task: table, summary, rows, traces and figures.
 
-`run.json` says which task it is of and which form its files have, so that what was written in
-another form is refused by name, and not misread.
+`run.json` has the task and the format version of the files. A directory with another version is
+refused with an error.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from experiments.report.traces import Trace, read_traces
 from gcd.support.files import read_json, write_json
 
 FORM = 1
-"""The form of the files of a run directory; one more when rows or summaries come to mean something
-else."""
+"""Format version of run directories; increase it when the meaning of rows or summaries changes."""
 _ABOUT = "run.json"
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What a finished run left.
+    """Files of a finished run.
 
     Attributes:
-        directory: where.
-        task: its name.
-        identity: what determined the results.
+        directory: the run directory.
+        task: name of the task.
+        identity: everything that determines the results.
         summary: plain values.
         table: Markdown.
-        rows: lines of `results.jsonl`; none in a task without.
-        traces: of some examples; see `experiments.report.traces`.
+        rows: lines of `results.jsonl`; empty for a task without rows.
+        traces: traces of some examples; see `experiments.report.traces`.
         figures: images.
     """
 
@@ -47,7 +46,7 @@ class RunData:
 
     @property
     def title(self) -> str:
-        """The first heading of its table."""
+        """The first heading of the table."""
         for line in self.table.splitlines():
             if line.startswith("#"):
                 return line.lstrip("# ")
@@ -55,7 +54,7 @@ class RunData:
 
 
 def write_about(directory: Path, task: str) -> None:
-    """Note which task a run directory is of, and the form of its files."""
+    """Write the task and the format version of a run directory."""
     write_json({"task": task, "form": FORM}, directory / _ABOUT)
 
 
@@ -63,7 +62,7 @@ def read_run(directory: Path) -> RunData:
     """Read a finished run.
 
     Raises:
-        ValueError: nothing finished is there, a file is damaged, or it has another form.
+        ValueError: the run isn't finished, a file is damaged, or the format version differs.
     """
     again = "give the directory of a finished run, or make it anew with the command that made it"
     if not (directory / "table.md").is_file():
@@ -93,7 +92,7 @@ def read_run(directory: Path) -> RunData:
 
 
 def _rows(directory: Path, summary: dict[str, Any], again: str) -> list[Row]:
-    """The rows of a run, which must have some if its summary is about any, and the other way."""
+    """Return the rows of a run, which must agree with its summary."""
     path, about = directory / "results.jsonl", directory / "summary.json"
     parts = [summary.get(key) for key in ("methods", "problems", "rows")]
     if not path.is_file():
@@ -108,13 +107,13 @@ def _rows(directory: Path, summary: dict[str, Any], again: str) -> list[Row]:
         if missing:
             raise ValueError(f"{about} has a record without {', '.join(missing)}: {arm!r}; {again}")
     refuse_cut_short(path, again)
-    # A line on a whole problem is about no one example and method.
+    # Lines about a whole problem don't belong to an example and a method.
     needs = ("name", "estimates") if isinstance(problems, list) else KEYED
     return read_rows(path, needs=needs)
 
 
 def _arms(summary: dict[str, Any]) -> list[Any]:
-    """What the summary says of each method and number of particles, where its task has these."""
+    """Return the summary records by method and number of particles, if the task has them."""
     if isinstance(summary.get("methods"), list):
         return list(summary["methods"])
     problems = summary.get("problems")
@@ -123,10 +122,10 @@ def _arms(summary: dict[str, Any]) -> list[Any]:
 
 
 def names_of(runs: Sequence[RunData]) -> list[str]:
-    """Name runs by what sets them apart: the settings in which they differ, else the directory."""
+    """Name runs by the settings in which they differ, otherwise by their directory."""
     settings = [flat(run.identity) for run in runs]
     keys = sorted({key for each in settings for key in each})
-    # Digests of files say the same as the paths beside them, less readably.
+    # Paths are more readable than the digests of the same files.
     digests = ("_files", "_sha256")
     varying = [
         key

@@ -1,8 +1,8 @@
-"""This module writes `report.html`: one file that needs nothing else, neither network nor server.
+"""Writer of `report.html`, a self-contained page that needs neither network nor server.
 
-The page is a template with style sheet and scripts written into it, figures as `data:` addresses,
-and the values of `experiments.report.content` as JSON, from which the scripts make tables, curves
-and the particle explorer. Its content security policy forbids it to load anything.
+The page is a template with embedded style sheet, scripts, figures (as `data:` URLs) and the values
+of `experiments.report.content` as JSON, from which the scripts make tables, curves and the particle
+explorer. Its content security policy forbids loading anything.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _SCRIPTS = ("base.js", "methods.js", "answers.js", "genealogy.js", "explorer.js"
 
 
 def write_report(directory: Path) -> Path:
-    """Write the page of a finished run into its directory; returns the file.
+    """Write the page of a finished run to its directory, and return the file.
 
     Raises:
-        ValueError: the directory is not that of a finished run.
+        ValueError: the directory isn't a finished run.
     """
     run = read_run(directory)
     return write_page([run], directory / NAME, run.title)
 
 
 def write_page(runs: Sequence[RunData], path: Path, title: str) -> Path:
-    """Write a page on one or several runs of a task; returns the file.
+    """Write a page on one or several runs of a task, and return the file.
 
     Raises:
-        ValueError: the page is too large, though rows, traces and figures were cut.
+        ValueError: the page is too large even after rows, traces and figures were left out.
     """
     page = render(content_of(runs), title)
     size = len(page.encode())
@@ -48,8 +48,8 @@ def write_page(runs: Sequence[RunData], path: Path, title: str) -> Path:
 
 
 def render(content: Content, title: str) -> str:
-    """Make the page."""
-    import jinja2  # both are needed when a run has ended
+    """Return the HTML of the page."""
+    import jinja2  # slow to import
     from markdown_it import MarkdownIt
 
     environment = jinja2.Environment(
@@ -59,7 +59,7 @@ def render(content: Content, title: str) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    # Answers may hold addresses and markup: nothing of it becomes an element of the page.
+    # Answers may contain URLs and markup, which must not become elements of the page.
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     markdown.disable(["link", "image", "autolink", "reference"])
     return environment.get_template("report.html").render(

@@ -1,12 +1,12 @@
-"""A trace says what every sequence of one example did in every step, for a few examples of a run.
+"""Traces of the sampler: every sequence at every step, for a few examples of a run.
 
-A `Recorder` watches batches (`smc.observation`) and turns the steps of the examples that are wanted
-into plain values; `TraceStore` writes them to `traces.jsonl`, one line for each example and trial.
-For each distinct prefix the line has some next tokens alone: those that the language model likes
-best, those that the proposal likes best, and all that were drawn. `docs/report.md` has the format.
+A `Recorder` observes batches (`smc.observation`) and converts the steps of the chosen examples to
+plain values. `TraceStore` writes them to `traces.jsonl`, one line per example and trial. For each
+distinct prefix the line has only some next tokens: the most probable under the language model, the
+most probable under the proposal, and all drawn ones. `docs/report.md` documents the format.
 
-Cost: for batches with a traced example, one pass over their R x V numbers and two searches for the
-greatest few in the rows of that example. It is not counted in the seconds of rows.
+Cost: for batches with a traced example, one pass over R x V numbers and two top-k searches in that
+example's rows. It isn't included in the seconds of rows.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from smc.observation import Observation, Observe, Population
 _LOG = logging.getLogger(__name__)
 
 TOP = 6
-"""Next tokens of a prefix that are noted before the constraint, and as many after it."""
+"""Recorded next tokens per prefix under the language model, and as many under the proposal."""
 MOST_ENDED = 16
-"""Answers of one step that are noted; a pool may take in thousands. The heaviest are kept."""
+"""Recorded answers per step, the heaviest first, as the discrete filter can have thousands."""
 MOST_BYTES = 64 << 20
-"""Of all traces that one process of a run writes."""
+"""Bytes of all traces that one process of a run writes."""
 
 _AGAIN = "make the run anew with resume=false"
 
@@ -50,20 +50,20 @@ RUNNING, FINISHED, DEAD = range(3)
 
 
 class Recorder:
-    """Watches one batch, and notes the steps of some of its examples.
+    """Observer that records the steps of some examples of a batch.
 
     Args:
-        places: where in the batch the examples are.
-        vocabulary: of the language model.
+        places: indices of the examples in the batch.
+        vocabulary: vocabulary of the language model.
     """
 
     def __init__(self, places: Sequence[int], vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._steps: dict[int, list[dict[str, Any]]] = {place: [] for place in places}
-        self._start: dict[int, list[int]] = {}  # tokens that were forced before the first step
+        self._start: dict[int, list[int]] = {}  # tokens forced before the first step
 
     def __call__(self, seen: Observation) -> None:
-        """Note a step."""
+        """Record a step."""
         populations = [p for p in (seen.after, seen.ended) if p is not None]
         appended = [_appended(population, seen.length) for population in populations]
         log_p, tilted = seen.prefixes.log_p, seen.tilted()
@@ -71,7 +71,7 @@ class Recorder:
         for place, steps in self._steps.items():
             rows = [row for row, of in enumerate(example) if of == place]
             if not rows:
-                continue  # this example is over, others of the batch are not
+                continue  # this example has finished before others of the batch
             members = (seen.example == place).nonzero().flatten().tolist()
             first = members[0]
             self._start.setdefault(place, seen.tokens[first, : seen.length[first]].tolist())
@@ -100,7 +100,7 @@ class Recorder:
             steps.append(step)
 
     def traces(self) -> dict[int, Trace]:
-        """Give the steps of each example, and the bytes of the tokens in them as Latin-1 text."""
+        """Return the steps of each example, and the bytes of their tokens as Latin-1 text."""
         return {
             place: {
                 "tokens": self._bytes_of(steps, self._start.get(place, [])),
@@ -118,7 +118,7 @@ class Recorder:
         rows: Sequence[int],
         drawn: Sequence[set[int]],
     ) -> list[dict[str, Any]]:
-        """What was known at each of these prefixes, and what might come next."""
+        """Return the state and the candidate next tokens of each of these prefixes."""
         log_p, tilted = log_p.double().cpu(), tilted.cpu()
         log_z = torch.logsumexp(tilted, dim=1)
         allowed = log_p.masked_fill(tilted.isneginf(), -torch.inf).logsumexp(dim=1)
@@ -170,10 +170,10 @@ class Recorder:
 
 
 class TraceStore:
-    """The traces of one run directory, or of one process of the run.
+    """Traces of a run directory, or of one process of the run.
 
     Args:
-        path: of the file; lines are added to what is there.
+        path: the file; new lines are appended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -183,7 +183,7 @@ class TraceStore:
             drop_partial_line(path)
 
     def append(self, traces: Iterable[tuple[Key, Mapping[str, Any], Trace]]) -> None:
-        """Write traces to disk, with what else is to be said of each, until there is no room."""
+        """Append traces with further values of each, until the size limit."""
         for key, about, trace in traces:
             line = json.dumps({**key._asdict(), **about, **trace}, separators=(",", ":")) + "\n"
             written = self.path.stat().st_size if self.path.exists() else 0
@@ -197,12 +197,13 @@ class TraceStore:
 
 
 class Tracing:
-    """The traces of some examples of a run, which are written beside its rows.
+    """Traces of some examples of a run, written with its rows.
 
     Args:
-        named: of each example that is wanted, by its number, the name and what else to say of it.
-        vocabulary: of the language model.
-        particles: trials with more are left out, and so are repetitions.
+        store: the rows.
+        named: name and further values of each traced example, by its number.
+        vocabulary: vocabulary of the language model.
+        particles: trials with more particles, and repetitions, aren't traced.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class Tracing:
         self._waiting: list[tuple[set[int], Recorder, dict[int, Key]]] = []
 
     def of(self, method: str, algorithm: str, particles: int, repeat: int = 0) -> Observe | None:
-        """Give what `smc.sample` is to ask about the batches of a trial; None for nothing."""
+        """Return the observer factory of a trial for `smc.sample`, or None."""
         if not self._named or particles > self._particles or repeat:
             return None
 
@@ -239,7 +240,7 @@ class Tracing:
         return observe
 
     def write(self, ended: Collection[int] | None = None) -> None:
-        """Write what was recorded of these examples, which enter and end together; None for all."""
+        """Write the traces of these examples, or of all for None."""
         about = dict(self._named.values())
         waiting, self._waiting = self._waiting, []
         for numbers, recorder, keys in waiting:
@@ -253,10 +254,10 @@ class Tracing:
 
 
 def read_traces(directory: Path) -> list[Trace]:
-    """Read the traces of a run directory; of two of the same trial the later counts.
+    """Read the traces of a run directory; a later trace of a trial replaces an earlier one.
 
     Raises:
-        ValueError: a file is empty or cut short, or a line of it is no trace.
+        ValueError: a file is empty or truncated, or a line isn't a trace.
     """
     found: dict[Key, Trace] = {}
     for path in sorted(directory.glob("traces*.jsonl")):
@@ -268,14 +269,14 @@ def read_traces(directory: Path) -> list[Trace]:
 
 
 def chosen_for_tracing(numbers: Sequence[int], most: int) -> frozenset[int]:
-    """Choose at most so many of these examples, evenly spread."""
+    """Choose at most `most` of these examples, evenly spread."""
     if most <= 0:
         return frozenset()
     return frozenset(numbers[:: math.ceil(len(numbers) / most)])
 
 
 def _appended(population: Population, before: Tensor) -> list[list[int]]:
-    """The tokens that each sequence has beyond its ancestor's, one or several."""
+    """Return the tokens that each sequence has in addition to its ancestor."""
     start = before[population.ancestor].tolist()
     whole, end = population.tokens.tolist(), population.length.tolist()
     return [ids[a:b] for ids, a, b in zip(whole, start, end, strict=True)]
@@ -288,7 +289,7 @@ def _plain(
     local: Mapping[int, int],
     most: int | None = None,
 ) -> dict[str, list[Any]]:
-    """The sequences of one example, or so many of them; `local` numbers their ancestors."""
+    """Return the sequences of one example, or the first ones; `local` renumbers their ancestors."""
     mine = (population.example == place).nonzero().flatten()
     if most is not None:
         heaviest = population.log_weight[mine].argsort(descending=True, stable=True)[:most]
@@ -305,7 +306,7 @@ def _plain(
 
 
 def _walked(walk: Any, rows: Sequence[int]) -> tuple[list[int | None], list[int | None]]:
-    """The fewest tokens to the end, and those left of the budget, where the proposal knows them."""
+    """Return the fewest tokens to the end and the remaining budget, if the proposal has them."""
     unknown: list[int | None] = [None] * len(rows)
     if not hasattr(walk, "remaining"):
         return unknown, unknown
@@ -318,5 +319,5 @@ def _rounded(values: Tensor) -> list[float | None]:
 
 
 def _round(value: float) -> float | None:
-    """Six digits; None for minus infinity, which JSON does not have."""
+    """Round to six digits; None for minus infinity, which JSON doesn't have."""
     return None if value == -math.inf else float(f"{value:.6g}")

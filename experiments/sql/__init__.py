@@ -1,1 +1,1 @@
-"""The query task, `+task=sql`: questions to databases, answered by SQL that SQLite judges."""
+"""Text to SQL (`+task=sql`): questions to databases, with answers checked by SQLite."""

@@ -1,9 +1,9 @@
-"""Databases are read from a folder: their schemas, and rows that queries can be tried on.
+"""Databases of questions: schemas and rows, read from a folder.
 
-A folder has either text files `NAME.sql` of CREATE TABLE and INSERT or SQLite files, or a file
-`tables.json` in Spider's form, which is believed about schemas, beside SQLite files in `databases/`
-(or `database/NAME/`, as Spider ships them). Where a database has rows, they are its only filling;
-where it has none, as in files that publish schemas alone, fillings are generated.
+A folder has text files `NAME.sql` with CREATE TABLE and INSERT, SQLite files, or `tables.json` in
+Spider's format with SQLite files in `databases/` (or `database/NAME/`, as in Spider's release).
+`tables.json` defines the schemas. The rows of a database are its only filling. Fillings are
+generated for a database without rows, as in data sets that publish only schemas.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from experiments.harness.records import DataError, read_text
-from experiments.sql.fillings import constants_of, fill
 from experiments.sql.questions import Question
 from experiments.sql.sandbox import Sandbox
 from gcd.errors import ConstraintError
 from gcd.languages.sql.reading import schema_of_entry, sql_schema
 from gcd.languages.sql.schema import SqlSchema, quoted
 
-_SEED = 0  # rows are data: they do not change with the seed of a run
+_SEED = 0  # fixed, as rows are data and must not depend on the seed of a run
 
 
 @dataclass(frozen=True)
 class Source:
-    """A database as it lies in a folder.
+    """A database as found in a folder.
 
     Attributes:
         schema: its tables.
-        content: the database itself, in memory; None where there are no rows.
+        content: the database in memory; None without rows.
     """
 
     schema: SqlSchema
@@ -44,14 +43,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Database:
-    """A database whose queries can be tried.
+    """A database with rows to run queries on.
 
     Attributes:
-        name: what questions call it.
+        name: name of the database in questions.
         schema: its tables.
-        fillings: with its own rows, or several with generated ones.
-        generated: whether they are.
-        digest: of all rows.
+        fillings: the database with its own rows, or several fillings with generated rows.
+        generated: whether the rows are generated.
+        digest: digest of all rows.
     """
 
     name: str
@@ -65,7 +64,7 @@ def read_sources(folder: Path) -> dict[str, Source]:
     """Read all databases of a folder, by name.
 
     Raises:
-        DataError: no folder, no database in it, or one that is damaged or no database at all.
+        DataError: the folder is missing or has no database, or a database is damaged.
     """
     if not folder.is_dir():
         raise DataError(f"data.path={folder}: no such folder; give one of databases")
@@ -88,12 +87,15 @@ def read_sources(folder: Path) -> dict[str, Source]:
 def make_databases(
     sources: Mapping[str, Source], questions: Sequence[Question], fillings: int
 ) -> dict[str, Database]:
-    """Make the databases that questions ask, with rows.
+    """Make the databases of the questions, with rows.
 
     Args:
-        questions: all that the folder has, as generated rows suit their gold queries.
-        fillings: how many to generate for a database without rows.
+        sources: databases of the folder, by name.
+        questions: all questions of the folder, as generated rows are adapted to their gold queries.
+        fillings: number of fillings to generate for a database without rows.
     """
+    from experiments.sql.fillings import constants_of, fill  # sqlglot is slow to import
+
     queries: dict[str, list[str]] = defaultdict(list)
     for question in questions:
         queries[question.database].append(question.query)
@@ -139,7 +141,7 @@ def _read_spider(folder: Path, tables: Path) -> dict[str, Source]:
 
 
 def _read_file(path: Path) -> Source:
-    """Read a SQLite file, or a text from which SQLite makes one; both are read the same way."""
+    """Read a SQLite file or a SQL script, which is converted to a SQLite file first."""
     with TemporaryDirectory() as scratch:
         file = path
         if path.suffix == ".sql":
@@ -148,17 +150,17 @@ def _read_file(path: Path) -> Source:
         try:
             schema = sql_schema(file)
         except ConstraintError as error:
-            # What is wrong with a file names it; what is wrong with a schema does not.
+            # Errors about a file name it; errors about a schema don't.
             named = str(error) if str(path) in str(error) else f"{path}: {error}"
             raise DataError(f"data.path: {named}") from error
         return Source(schema, _rows_of(file, schema))
 
 
 def _rows_of(path: Path, schema: SqlSchema) -> sqlite3.Connection | None:
-    """Copy a SQLite file into memory; None if there is no row in it.
+    """Copy a SQLite file into memory; None if it has no rows.
 
     Raises:
-        DataError: it is damaged, or does not have the tables of the schema.
+        DataError: the file is damaged, or doesn't have the tables of the schema.
     """
     content = sqlite3.connect(":memory:")
     try:
@@ -175,7 +177,7 @@ def _rows_of(path: Path, schema: SqlSchema) -> sqlite3.Connection | None:
 
 
 def _run_script(script: Path, file: Path) -> None:
-    """Make the database that a text of SQL describes; the text may not touch other files."""
+    """Run a SQL script that creates a database; the script can't access other files."""
 
     def authorize(operation: int, *_: object) -> int:
         refused = operation == sqlite3.SQLITE_ATTACH

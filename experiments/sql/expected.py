@@ -1,12 +1,11 @@
-"""What a gold query gives on one database is compared with what an answer gives there.
+"""Results of gold queries, and their comparison with the results of answers.
 
-Without ORDER BY a result is a multiset of rows. Under a top-level ORDER BY it is a sequence, but
-only as far as the query says so: rows that agree in everything they are ordered by may come in any
-order. So a result is a sequence of multisets, one for each run of such rows; without ORDER BY it is
-one multiset.
+Without ORDER BY, a result is a multiset of rows. With a top-level ORDER BY it is a sequence, but
+rows that agree in all ordering terms can be in any order. A result is therefore a sequence of
+multisets, one per run of such rows; without ORDER BY it is one multiset.
 
-Some gold queries leave their result to chance: those that cut rows off by LIMIT between two that
-agree in what they are ordered by. No answer can be judged by them on that database.
+The result of some gold queries is undetermined: LIMIT cuts between two rows that agree in the
+ordering terms. Answers can't be judged by such a query on that database.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ Row = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Expected:
-    """The result of a gold query.
+    """Result of a gold query.
 
     Attributes:
-        parts: multisets of rows, in this order.
+        parts: multisets of rows, in order.
     """
 
     parts: tuple[Counter[Row], ...]
 
     @property
     def size(self) -> int:
-        """The number of its rows."""
+        """Number of rows."""
         return sum(part.total() for part in self.parts)
 
     @property
     def says_nothing(self) -> bool:
-        """Whether there is no row with a value in it, as of nothing there is no maximum either."""
+        """Whether no row has a value; the maximum of no rows is a row with NULL."""
         return all(value is None for part in self.parts for row in part for value in row)
 
     def equals(self, rows: Rows) -> bool:
-        """Tell whether the rows of an answer are these."""
+        """Tell whether these rows are an equal result."""
         if len(rows) != self.size:
             return False
         start = 0
@@ -59,10 +58,10 @@ class Expected:
 
 
 def expected_of(query: str, database: Sandbox) -> Expected | None:
-    """Run a gold query; None if LIMIT leaves its result to chance on this database.
+    """Run a gold query; None if LIMIT leaves its result undetermined on this database.
 
     Raises:
-        QueryError: SQLite does not compile it, or it takes too long.
+        QueryError: SQLite doesn't compile the query, or it takes too long.
     """
     rows = [comparable(row) for row in database.rows(query)]
     try:
@@ -81,7 +80,7 @@ def expected_of(query: str, database: Sandbox) -> Expected | None:
 
 
 def _cuts_a_tie(query: exp.Query, database: Sandbox) -> bool:
-    """Whether LIMIT or OFFSET separates different rows that agree in what they are ordered by."""
+    """Tell whether LIMIT or OFFSET separates different rows that agree in the ordering terms."""
     ends = _ends(query)
     if ends is None:
         return False
@@ -90,7 +89,7 @@ def _cuts_a_tie(query: exp.Query, database: Sandbox) -> bool:
     whole.set("offset", None)
     try:
         rows = [comparable(row) for row in database.rows(whole.sql("sqlite"))]
-    except QueryError:  # a sub-query that needs the query around it: nothing is known of it
+    except QueryError:  # a correlated sub-query can't be run alone
         return False
     keys = _keys(whole, database) if query.args.get("order") else [()] * len(rows)
     if keys is None or len(keys) != len(rows):
@@ -104,7 +103,7 @@ def _cuts_a_tie(query: exp.Query, database: Sandbox) -> bool:
 
 
 def _ends(query: exp.Query) -> tuple[int, int] | None:
-    """Where OFFSET and LIMIT cut; None without LIMIT, or with one that is no number."""
+    """Return the positions of OFFSET and LIMIT; None without LIMIT, or if it isn't a number."""
     limit, offset = query.args.get("limit"), query.args.get("offset")
     try:
         first = int(offset.expression.this) if offset else 0
@@ -114,7 +113,7 @@ def _ends(query: exp.Query) -> tuple[int, int] | None:
 
 
 def _keys(query: exp.Query, database: Sandbox) -> list[Row] | None:
-    """What each row is ordered by, in the order of the rows; None where that cannot be asked."""
+    """Return the ordering terms of each row, in order; None if they can't be queried."""
     if not isinstance(query, exp.Select) or query.args.get("distinct"):
         return None
     asked: Any = query.copy()
@@ -122,12 +121,12 @@ def _keys(query: exp.Query, database: Sandbox) -> list[Row] | None:
         terms = [_term(ordered.this, query) for ordered in query.args["order"].expressions]
         asked.set("expressions", terms)
         return [comparable(row) for row in database.rows(asked.sql("sqlite"))]
-    except (QueryError, IndexError):  # say, ordered by the name of a column of the result
+    except (QueryError, IndexError):  # for example, ordered by an alias of a result column
         return None
 
 
 def _term(term: Any, query: exp.Select) -> Any:
-    """What a term of ORDER BY stands for: a whole number is the number of a column, from one."""
+    """Return the expression of an ORDER BY term; a whole number is the number of a column."""
     if isinstance(term, exp.Literal) and not term.is_string:
         return query.expressions[int(term.this) - 1].unalias().copy()
     return term.copy()

@@ -1,16 +1,16 @@
-"""A filling is a database of a given schema with random rows, on which its gold queries say much.
+"""Fillings: databases with random rows on which gold queries have informative results.
 
-Public files of questions often come with schemas alone. Two queries can then be compared on random
-rows, and if they agree on several such fillings they most likely mean the same (Zhong, Yu, Klein,
-"Semantic Evaluation for Text-to-SQL with Distilled Test Suites", arXiv 2010.02840). Rows that are
-random without more would leave most results empty, so they are made to fit:
+Public data sets often publish only schemas. Queries can then be compared on random rows, and
+queries that agree on several fillings are very likely equivalent (Zhong, Yu, Klein, "Semantic
+Evaluation for Text-to-SQL with Distilled Test Suites", arXiv 2010.02840). With uniformly random
+rows most results would be empty, so the rows are adapted:
 
-* types: numbers where a column is declared as one, words or dates where not;
-* foreign keys: values of the column that is referred to, some often and some never;
-* the gold queries: half of the rows hold what one gold query asks for in all of its conditions at
-  once, and values elsewhere are often constants of the queries, or numbers near to them.
+* types: numbers in numeric columns, otherwise words or dates;
+* foreign keys: values of the referenced column, some frequent and some never;
+* gold queries: half of the rows satisfy all conditions of one gold query, and other values are
+  often constants of the queries or numbers close to them.
 
-Later fillings are larger. All is a function of the schema, the queries and the seed.
+Later fillings are larger. Everything is a function of the schema, the queries and the seed.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from gcd.languages.sql.schema import Column, SqlSchema, Table, folded, quoted
 _NUMERIC = ("num", "int", "real", "float", "double", "dec", "bool")
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven")
 _WISHED = 0.5  # share of rows that are made for a query
-_CONSTANT = 0.5  # share of the other values that are constants of queries
-_CHILDLESS = 0.25  # share of rows that no foreign key refers to
+_CONSTANT = 0.5  # share of constants of queries among the other values
+_CHILDLESS = 0.25  # share of rows that no foreign key references
 Wishes = dict[str, Value]
 ColumnName = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What gold queries compare columns with.
+    """Constants that gold queries compare columns with.
 
-    Columns are known by their names alone, in lower case: a constant in a column of the same name
-    in another table does no harm.
+    Columns are identified by their lowercase names only, as constants of a column with the same
+    name in another table do no harm.
 
     Attributes:
         wishes: for each query, values of columns that satisfy its conditions.
         of_column: all constants of a column.
-        summed: columns whose sums or averages are asked for, so that they must hold numbers.
+        summed: columns with sums or averages, which must hold numbers.
     """
 
     wishes: tuple[Wishes, ...] = ()
@@ -57,7 +57,7 @@ class Constants:
 
 
 def constants_of(queries: Sequence[str]) -> Constants:
-    """Find what queries compare columns with; one that cannot be read has nothing to say."""
+    """Collect the constants of queries; queries that can't be parsed are ignored."""
     wishes: list[Wishes] = []
     of_column: dict[str, list[Value]] = defaultdict(list)
     summed: set[str] = set()
@@ -79,7 +79,7 @@ def constants_of(queries: Sequence[str]) -> Constants:
 
 
 def _compared(condition: Any) -> list[tuple[str, Value, Value]]:
-    """The column, the constants, and for each a value for which the condition holds."""
+    """Return the column, its constants, and for each a value that satisfies the condition."""
     column = condition.this
     if not isinstance(column, exp.Column):
         return []
@@ -105,7 +105,7 @@ def _compared(condition: Any) -> list[tuple[str, Value, Value]]:
 
 
 def _literal(node: Any) -> Value:
-    """The value of a constant; None where there is none. Double quotes are read as SQLite does."""
+    """Return the value of a constant, or None; double quotes are read as in SQLite."""
     if isinstance(node, exp.Neg):
         inner = _literal(node.this)
         return -inner if isinstance(inner, int | float) else None
@@ -119,13 +119,13 @@ def _literal(node: Any) -> Value:
 
 
 def fill(schema: SqlSchema, constants: Constants, number: int, seed: int) -> sqlite3.Connection:
-    """Make a filling, in memory.
+    """Make a filling in memory.
 
     Args:
-        schema: of the database.
-        constants: of its gold queries.
-        number: of the filling, from zero; the larger, the more rows.
-        seed: of the random numbers.
+        schema: schema of the database.
+        constants: constants of its gold queries.
+        number: number of the filling, from zero; later ones have more rows.
+        seed: seed of the random numbers.
     """
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.execute("BEGIN")
@@ -140,7 +140,7 @@ def fill(schema: SqlSchema, constants: Constants, number: int, seed: int) -> sql
 
 
 class _Filler:
-    """What rows of one filling have in common: the keys, and which are referred to how often."""
+    """Shared state of the rows of one filling: keys, and how often they are referenced."""
 
     def __init__(
         self, schema: SqlSchema, constants: Constants, number: int, rng: random.Random
@@ -152,7 +152,7 @@ class _Filler:
         self._referred = {
             (folded(key.referred_table), folded(key.referred_column)) for key in schema.foreign_keys
         }
-        # Columns that foreign keys link hold values of one pool, each once where it is referred to.
+        # Columns linked by foreign keys share a pool; referenced columns have each value once.
         self._pools: dict[ColumnName, list[Value]] = {}
         self._weights = self._popularity()
         places = {(folded(t.name), folded(c.name)): c for t in schema.tables for c in t.columns}
@@ -180,8 +180,8 @@ class _Filler:
             if root is not None and place in self._referred:
                 columns.append(self._rng.sample(self._pools[root], count))
             elif root is not None:
-                # Also where it is the primary key: of a key of several columns, public files often
-                # name the first alone.
+                # Also for primary keys, as public files often name only the first column of a
+                # composite key.
                 columns.append([self._reference(root, place[1], wish) for wish in chosen])
             elif table.primary_key == (column.name,):
                 columns.append(self._distinct(column, self._known(column), count))
@@ -190,20 +190,20 @@ class _Filler:
         return list(zip(*columns, strict=True))
 
     def _popularity(self) -> list[float]:
-        """Weights of a pool's values: a few are frequent, some are never taken."""
+        """Return the weights of a pool's values: few are frequent, some are never used."""
         weights = [1 / (rank + 1) for rank in range(self._few)]
         for rank in range(1, max(2, int(self._few * _CHILDLESS) + 1)):
             weights[-rank] = 0.0
         return weights
 
     def _reference(self, root: ColumnName, name: str, wish: Wishes) -> Value:
-        """A value of the pool: the one that a query asks for, or a popular one."""
+        """Return a value of the pool: the value that a query asks for, or a weighted draw."""
         if wish.get(name) in self._pools[root]:
             return wish[name]
         return self._rng.choices(self._pools[root], self._weights)[0]
 
     def _distinct(self, column: Column, known: Sequence[Value], count: int) -> list[Value]:
-        """Values of a key, each once, the constants of queries among them."""
+        """Return distinct values of a key, including constants of queries."""
         first = list(dict.fromkeys(known))[: count // 2]
         if _is_number(column):
             rest: list[Value] = [n for n in range(1, 2 * count + 1) if n not in first]
@@ -214,7 +214,7 @@ class _Filler:
         return values
 
     def _known(self, column: Column, name: str | None = None) -> list[Value]:
-        """The constants of a column (or of those of another name) that its type can hold."""
+        """Return the constants of a column (or of another name) that fit its type."""
         values = self._constants.of_column.get(name or folded(column.name), [])
         if _is_number(column):
             return [value for value in values if isinstance(value, int | float)]
@@ -247,7 +247,7 @@ class _Filler:
 
 
 def _families(schema: SqlSchema) -> dict[ColumnName, ColumnName]:
-    """For each column that foreign keys link with others, one that stands for all of them."""
+    """Map each column linked by foreign keys to one representative of its links."""
     root: dict[ColumnName, ColumnName] = {}
 
     def find(place: ColumnName) -> ColumnName:

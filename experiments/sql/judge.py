@@ -1,9 +1,8 @@
-"""The judge decides on answers by SQLite: do they compile, and do they give what gold queries give?
+"""Judge of answers by SQLite: whether they compile, and whether they give the gold result.
 
-An answer is right if its result equals that of the gold query on every filling of the database
-(execution accuracy). A gold query that gives nothing on any filling, or that fails, is no measure
-for answers: such questions are counted, and left out of execution accuracy alone. The judge knows
-nothing of automata.
+An answer is correct if its result equals the gold query's on every filling of the database
+(execution accuracy). If a gold query fails or has an empty result on every filling, the question is
+counted and excluded from execution accuracy only. The judge doesn't use automata.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from gcd.languages.sql.schema import SqlSchema
 
 
 class Judge:
-    """Decides on answers to these questions.
+    """Judge of answers to these questions.
 
     Args:
-        questions: whose gold queries are run now.
+        databases: by name.
+        questions: the questions, whose gold queries are run at once.
 
     Attributes:
-        unjudged: the questions without a measure, by id, each with the reason.
+        unjudged: reasons why questions can't be judged, by id.
     """
 
     def __init__(self, databases: Mapping[str, Database], questions: Sequence[Question]) -> None:
@@ -38,7 +38,7 @@ class Judge:
                 self._expected[question.id] = self._measure(question)
             except QueryError as error:
                 self.unjudged[question.id] = str(error)
-        # Particles and methods give the same answers again and again.
+        # Particles and methods repeat the same answers.
         self.prepares = lru_cache(maxsize=4096)(self._prepares)
         self.is_correct = lru_cache(maxsize=4096)(self._is_correct)
         self.is_exact = lru_cache(maxsize=4096)(self._is_exact)
@@ -61,16 +61,16 @@ class Judge:
         return query is not None and filling.prepares(query)
 
     def _is_correct(self, question: Question, answer: bytes) -> bool:
-        """Tell whether an answer gives what the gold query gives, on every filling.
+        """Tell whether an answer gives the gold result on every filling.
 
-        It is False for a question without a measure.
+        It is False for a question that can't be judged.
         """
         query = _text(answer)
         measure = self._expected.get(question.id)
         if query is None or measure is None:
             return False
         try:
-            # One row more than there should be is enough to see that there are too many.
+            # One extra row suffices to detect too many rows.
             return all(
                 expected.equals(filling.rows(query, most=expected.size + 1))
                 for filling, expected in measure
@@ -79,14 +79,14 @@ class Judge:
             return False
 
     def _is_exact(self, question: Question, answer: bytes) -> bool:
-        """Tell whether an answer is the gold query, but for the spelling."""
+        """Tell whether an answer equals the gold query after normalization."""
         query = _text(answer)
         schema = self._databases[question.database].schema
         return query is not None and _spelled(query, schema) == _spelled(question.query, schema)
 
 
 def _spelled(query: str, schema: SqlSchema) -> str:
-    """Spell a query in the one way there is, if it has one."""
+    """Normalize a query if possible."""
     try:
         return normalise(query, schema)
     except UnwritableQueryError:

@@ -1,14 +1,14 @@
-"""This module writes queries in the one spelling that `gcd.sql` has for them.
+"""Normalization of SQL queries to the form of `gcd.sql`.
 
-People write `SELECT T2.name, count(*) FROM concert AS T1 JOIN stadium AS T2 ON ...`; the language
-has full table names, the schema's spelling and capital keywords. `sqlglot` parses the query; what
-it found is then written down anew, name by name and clause by clause. What the language has no
-words for is refused, with the reason.
+People write `SELECT T2.name, count(*) FROM concert AS T1 JOIN stadium AS T2 ON ...`. The language
+has full table names, the schema's capitalization and uppercase keywords. `sqlglot` parses the
+query, which is then written again, name by name and clause by clause. Constructs outside of the
+language are refused with the reason.
 
-Nothing is changed but the spelling, except for four things that leave the result as it is: a
-condition with a sub-query goes to the end of its WHERE clause if all of them are joined by AND, a
-join condition has the column of the older table first, a double-quoted name that is no column is a
-string (as it is to SQLite), and `a < b` with the column on the right becomes `b > a`.
+Besides spelling there are four changes, none of which affects the result: a condition with a
+sub-query moves to the end of a WHERE clause whose conditions are all joined by AND; a join
+condition has the column of the earlier table first; a double-quoted name that isn't a column is a
+string, as in SQLite; and `a < b` with the column on the right becomes `b > a`.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _READ = {"expressions", "distinct", "from_", "joins", "where", "group", "having"
 
 
 class UnwritableQueryError(ValueError):
-    """A query that `gcd.sql` has no words for; the message says what it has that is not in it."""
+    """Raised for queries outside of the language; the message names the construct."""
 
 
 def normalise(query: str, schema: SqlSchema) -> str:
-    """Return a query as `gcd.sql` writes it: columns qualified, no aliases, one spelling.
+    """Return a query in the form of `gcd.sql`: qualified columns, no aliases, one spelling.
 
-    Whether the language of some dialect really has it (it may join more tables, say) is for the
-    automaton to say.
+    The automaton decides whether a particular dialect contains the query.
 
     Raises:
-        UnwritableQueryError: the query is not SQL, names what is not in the schema, or has
-            something that no dialect has.
+        UnwritableQueryError: the query isn't SQL, uses names outside of the schema, or has a
+            construct
+            that no dialect has.
     """
     try:
         tree: Any = sqlglot.parse_one(query, read="sqlite")
@@ -82,7 +82,7 @@ def _statement(tree: exp.Expression, schema: SqlSchema) -> str:
 
 
 class _Select:
-    """One SELECT and the tables that its names refer to."""
+    """One SELECT with the tables that its names refer to."""
 
     def __init__(self, tree: exp.Select, schema: SqlSchema) -> None:
         self._tree = tree
@@ -152,7 +152,7 @@ class _Select:
     # -- expressions -----------------------------------------------------------------------------
 
     def _item(self, item: exp.Expression) -> str:
-        if isinstance(item, exp.Alias):  # a name for a column of the result changes no row of it
+        if isinstance(item, exp.Alias):  # aliases of result columns don't change rows
             item = item.this
         if isinstance(item, exp.Star):
             return "*"
@@ -167,7 +167,7 @@ class _Select:
         return self._value(item.this) + direction
 
     def _value(self, value: exp.Expression) -> str:
-        """Write a column or an aggregate of one."""
+        """Return a column or an aggregate of a column."""
         if isinstance(value, exp.Column):
             return self._column(value)
         name = _AGGREGATES.get(type(value))
@@ -204,7 +204,7 @@ class _Select:
     # -- conditions ------------------------------------------------------------------------------
 
     def _conditions(self, tree: exp.Expression) -> str:
-        """Write conditions in a row, one with a sub-query at the end."""
+        """Return a sequence of conditions, with a sub-query at the end."""
         parts = list(_flat(tree))
         if all(connective != "OR" for connective, _ in parts):
             parts.sort(key=lambda part: part[1].find(exp.Subquery, exp.Select) is not None)
@@ -227,7 +227,7 @@ class _Select:
         if isinstance(tree, exp.Is) and isinstance(tree.expression, exp.Null):
             return f"{self._value(tree.this)} IS NULL"
         if isinstance(tree, exp.Like):
-            if tree.args.get("negate"):  # how sqlglot holds NOT LIKE since version 30
+            if tree.args.get("negate"):  # NOT LIKE in sqlglot 30 and later
                 negation = "" if negation else "NOT "
             return f"{self._value(tree.this)} {negation}LIKE {self._operand(tree.expression)}"
         if isinstance(tree, exp.Between):
@@ -250,7 +250,7 @@ class _Select:
         return f"{self._value(left)} {operator} {self._operand(right)}"
 
     def _operand(self, tree: exp.Expression) -> str:
-        """Write a literal or a sub-query."""
+        """Return a literal or a sub-query."""
         if isinstance(tree, exp.Subquery):
             return f"({_statement(tree.this, self._schema)})"
         if isinstance(tree, exp.Select):
@@ -264,14 +264,14 @@ class _Select:
         raise UnwritableQueryError(f"{tree.sql('sqlite')} in place of a number or a string")
 
     def _is_literal(self, tree: exp.Expression) -> bool:
-        """Whether it is a literal; to SQLite a double-quoted name that is no column is one too."""
+        """Tell whether a tree is a literal, including double-quoted names that aren't columns."""
         if isinstance(tree, exp.Column) and not tree.table and tree.this.quoted:
             return all(table.column(tree.name) is None for table in self._tables.values())
         return isinstance(tree, (exp.Literal, exp.Neg))
 
 
 def _flat(tree: exp.Expression, connective: str = "") -> Iterator[tuple[str, exp.Expression]]:
-    """Yield conditions in their order, each behind the AND or OR that stands before it."""
+    """Yield conditions in order, each with the AND or OR before it."""
     for kind, word, looser in ((exp.And, "AND", exp.Or), (exp.Or, "OR", None)):
         if isinstance(tree, kind):
             for side in (tree.this, tree.expression):

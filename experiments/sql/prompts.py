@@ -1,12 +1,10 @@
-"""The prompt of a question is a schema, examples, the question, and the wish for SQL alone.
+"""Prompts of questions: schema, solved examples, the question, and the request for SQL only.
 
-The form follows Loula et al. (arXiv 2504.13139): the CREATE TABLE statements of the database, three
-solved examples, and the request for nothing but the statement. The examples ask a small database of
-their own, which no question is about, so that their schema stands in the prompt once. They also
-show how columns are written, `table.column`.
+The format follows Loula et al. (arXiv 2504.13139): CREATE TABLE statements of the database, three
+solved examples, and an instruction to reply with the statement only. The examples use a separate
+small database, so their schema appears once. They also show the form `table.column`.
 
-`compact` is plain text that ends with a line `SQL:`, so that the answer begins its own line; `chat`
-goes through the tokenizer's template.
+`compact` is plain text that ends with a line `SQL:`; `chat` uses the tokenizer's chat template.
 """
 
 from __future__ import annotations
@@ -64,16 +62,16 @@ _INSTRUCTION = (
 
 
 def build_prompt(schema: SqlSchema, question: str, *, tokenizer: Any, kind: str) -> str:
-    """Build a prompt, ready to be tokenised without further special tokens.
+    """Build a prompt, to be tokenized without adding special tokens.
 
     Args:
-        schema: of the database that is asked.
-        question: in English.
-        tokenizer: whose chat template is used, if it has one.
+        schema: schema of the database.
+        question: question in English.
+        tokenizer: tokenizer whose chat template is used, if it has one.
         kind: "compact", "chat", or "auto".
 
     Raises:
-        ValueError: unknown kind, or `chat` without a chat template.
+        ValueError: the kind is unknown, or is `chat` without a chat template.
     """
     solved = "\n".join(f"Question: {asked}\nSQL:\n{query}" for asked, query in EXAMPLES)
     known = f"{create_statements(EXAMPLE_SCHEMA)}\n{solved}"
@@ -85,7 +83,7 @@ def build_prompt(schema: SqlSchema, question: str, *, tokenizer: Any, kind: str)
 
 
 def create_statements(schema: SqlSchema) -> str:
-    """Write a schema as CREATE TABLE statements, one a line, with keys and references."""
+    """Return CREATE TABLE statements, one per line, with keys and references."""
     return "\n".join(
         f"CREATE TABLE {quoted(table.name)} "
         f"({', '.join(_column(schema, table, column) for column in table.columns)});"

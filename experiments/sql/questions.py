@@ -1,6 +1,6 @@
-"""Questions are read from a file: each with the name of its database and the gold query.
+"""Questions with the name of their database and the gold query, read from a file.
 
-The form is Spider's: an object with `db_id`, `question` and `query`, one a line or in one list.
+The format is Spider's: objects with `db_id`, `question` and `query`, as JSON lines or in one list.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Question:
     """A question to a database.
 
     Attributes:
-        id: its number in the file, with the name of the database.
-        database: the name.
+        id: name of the database and number in the file.
+        database: name of the database.
         text: the question.
-        query: a query that answers it.
+        query: the gold query.
     """
 
     id: str
@@ -50,10 +50,10 @@ def find_questions(folder: Path) -> Path:
 
 
 def read_questions(path: Path, databases: Container[str]) -> ReadResult[Question]:
-    """Read the questions of a file; one about a database that is not there is malformed.
+    """Read the questions of a file; a question to an unknown database is malformed.
 
     Raises:
-        DataError: the file cannot be read, or has no well-formed question.
+        DataError: the file can't be read or has no well-formed question.
     """
 
     def question_of(row: Any, default_id: str) -> Question:

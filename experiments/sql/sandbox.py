@@ -1,10 +1,9 @@
-"""A sandbox is a database in memory on which any query may be tried, and none can do harm.
+"""In-memory databases on which untrusted queries can run safely.
 
-Queries come from a language model, so nothing is assumed of them. SQLite itself refuses what is
-not a SELECT of the tables (an authorizer sees every operation of a statement when it is compiled),
-the database is marked as read-only beside that, and a statement that runs for long is stopped.
-How long is counted in instructions of SQLite's virtual machine, not in seconds: a verdict must not
-depend on the machine, or on how busy it is.
+Queries come from a language model and aren't trusted. SQLite refuses everything other than a SELECT
+of the tables (an authorizer checks every operation of a compiled statement), the database is
+read-only, and long statements are interrupted. The limit counts instructions of SQLite's virtual
+machine instead of seconds, so verdicts don't depend on the machine or its load.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from collections.abc import Sequence
 Value = int | float | str | bytes | None
 Rows = list[tuple[Value, ...]]
 
-INSTRUCTIONS = 20_000_000  # of one query: a second or so
-_EXPLAINED = 8  # columns of EXPLAIN
-_STEP = 1000  # instructions between two looks at the count
-_LENGTH = 1_000_000  # bytes of a text, of a row, of a query
+INSTRUCTIONS = 20_000_000  # limit per query: about a second
+_EXPLAINED = 8  # number of columns of EXPLAIN
+_STEP = 1000  # instructions between two checks of the limit
+_LENGTH = 1_000_000  # limit in bytes of a text, a row, and a query
 _ALLOWED = {
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
@@ -29,15 +28,15 @@ _ALLOWED = {
 
 
 class QueryError(ValueError):
-    """A query that SQLite does not compile, that it may not run, or that runs for too long."""
+    """Raised for queries that SQLite refuses to compile or to run, or that take too long."""
 
 
 class Sandbox:
-    """A database that queries can read and nothing else.
+    """A read-only database for queries.
 
     Args:
-        connection: of the database, which is copied into memory.
-        instructions: of SQLite's virtual machine, that one query may take.
+        connection: the database, which is copied into memory.
+        instructions: limit of virtual machine instructions per query.
     """
 
     def __init__(self, connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:
@@ -52,14 +51,14 @@ class Sandbox:
         self._connection.set_progress_handler(self._is_spent, _STEP)
 
     def check(self, query: str) -> None:
-        """Have SQLite compile a query, without running it.
+        """Compile a query without running it.
 
         Raises:
-            QueryError: it does not compile, or is no query.
+            QueryError: it doesn't compile or isn't a query.
         """
         program = self._run(f"EXPLAIN {query}", None)
-        # VACUUM alone is compiled without a word to the authorizer (and would fail when it is run);
-        # "QUERY PLAN SELECT 1" is explained too, but otherwise, and is no query by itself.
+        # SQLite compiles VACUUM without calling the authorizer (running it would fail). EXPLAIN
+        # also accepts "QUERY PLAN SELECT 1", which isn't a query, with other columns.
         if any(len(line) != _EXPLAINED or line[1] == "Vacuum" for line in program):
             raise QueryError("it is no query")
 
@@ -75,11 +74,11 @@ class Sandbox:
         """Run a query.
 
         Args:
-            query: of one statement.
-            most: rows that are read; None for all.
+            query: one statement.
+            most: maximum number of rows to read; None for all.
 
         Raises:
-            QueryError: it does not compile, is no query, or takes too long.
+            QueryError: it doesn't compile, isn't a query, or takes too long.
         """
         self.check(query)
         return self._run(query, most)
@@ -105,10 +104,10 @@ def _authorize(operation: int, *_: str | None) -> int:
 
 
 def comparable(row: Sequence[Value]) -> tuple[Value, ...]:
-    """Give a row in the form in which equal rows are equal: 1 = 1.0, and rounding is forgiven.
+    """Return a row in a form with 1 = 1.0 and tolerance for rounding.
 
-    A sum depends on the order of its terms in the last digits, so numbers with a fraction count to
-    ten digits.
+    The last digits of a sum depend on the order of its terms, so fractions are rounded to ten
+    digits.
     """
     return tuple(_comparable(value) for value in row)
 

@@ -1,8 +1,8 @@
-"""The query task, `+task=sql`: methods, algorithms and particles on the same questions.
+"""SQL task, `+task=sql`: methods, algorithms and particles on the same questions.
 
-For each question the schema of its database becomes the language of queries that one may ask, each
-method writes queries under it, and SQLite judges them: whether they compile, and whether they give
-what the gold query gives. Under `torchrun` the questions are dealt out over the processes.
+The schema of each question's database becomes the language of its queries. Each method samples
+queries from it, and SQLite checks whether they compile and give the result of the gold query. Under
+`torchrun` the questions are divided among the processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -30,14 +30,16 @@ from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records
 from experiments.harness.summary import Group, Table, as_table, summarize, with_interval
 from experiments.sql.databases import Database, make_databases, read_sources
-from experiments.sql.judge import Judge
 from experiments.sql.prompts import build_prompt
 from experiments.sql.questions import Question, find_questions, read_questions
+
+if TYPE_CHECKING:
+    from experiments.sql.judge import Judge
 
 _LOG = logging.getLogger(__name__)
 OWN = ROOT / "data" / "sql"
 _EXECUTION = ("weighted_accuracy", "majority_accuracy")
-_SHARES = ("prepares", "exact_match")  # posterior-weighted, and in the rows under these names
+_SHARES = ("prepares", "exact_match")  # posterior-weighted columns of rows
 Summary = list[dict[str, Any]]
 
 
@@ -47,14 +49,14 @@ class SqlConfig(RecordConfig):
 
     name: str = "sql"
     budget: Any = 96  # a number of tokens, or "tight", "default", "loose"
-    tables: int = 3  # most tables that one SELECT joins
+    tables: int = 3  # maximum number of tables that one SELECT joins
     subquery_depth: int = 1
-    max_states: int = 60_000  # of a language; a schema with many tables gets a narrower dialect
-    fillings: int = 4  # generated ones, for each database that comes without rows
+    max_states: int = 60_000  # states of a language; large schemas get a narrower dialect
+    fillings: int = 4  # generated fillings for each database without rows
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     task = config.task
     check_records(config)
     for name in ("tables", "max_states", "fillings"):
@@ -69,12 +71,12 @@ def check(config: DictConfig) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run works on.
+    """Inputs of a run.
 
     Attributes:
-        questions: those of the run.
+        questions: questions of the run.
         databases: by name.
-        judge: of answers to the questions.
+        judge: judge of the answers.
     """
 
     questions: ReadResult[Question]
@@ -86,9 +88,10 @@ def read(config: DictConfig) -> Asked:
     """Read questions and databases, and run all gold queries.
 
     Raises:
-        DataError: a folder or file is missing or damaged, or there is no question that can be
-            judged.
+        DataError: a folder or file is missing or damaged, or no question can be judged.
     """
+    from experiments.sql.judge import Judge  # sqlglot is slow to import
+
     folder = OWN if config.data.path is None else Path(config.data.path).expanduser()
     sources = read_sources(folder)
     everything = read_questions(find_questions(folder), sources)
@@ -111,7 +114,7 @@ def _identity(config: DictConfig, asked: Asked) -> Identity:
 
 
 def record_handler(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordHandler:
-    """Say what becomes of a question."""
+    """Return the functions that define the task on questions."""
     task, judge = config.task, asked.judge
 
     @cache
@@ -147,9 +150,9 @@ def record_handler(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordHa
 
 
 def summarize_queries(rows: Sequence[Row], seed: int = 0) -> Summary:
-    """Sum up the rows of each arm and number of particles, in order of first appearance.
+    """Summarize the rows of each arm and number of particles, in order of first appearance.
 
-    Execution accuracy counts the questions with a measure alone (`experiments.sql.judge`).
+    Execution accuracy is over judged questions only (`experiments.sql.judge`).
     """
     summary = summarize(rows, seed, {name: itemgetter(name) for name in _SHARES})
     judged = summarize([row for row in rows if row["judged"]], seed)
@@ -162,7 +165,7 @@ def summarize_queries(rows: Sequence[Row], seed: int = 0) -> Summary:
 
 
 def as_query_table(summary: Summary) -> Table:
-    """Turn the summary into a table of percentages, intervals and totals."""
+    """Format the summary as a table of percentages, intervals and totals."""
     table = []
     for row, record in zip(as_table(summary), summary, strict=True):
         cells = [(k.replace("accuracy (", "execution accuracy ("), v) for k, v in row.items()]
@@ -173,7 +176,7 @@ def as_query_table(summary: Summary) -> Table:
 
 
 def _run(run: Run, asked: Asked) -> None:
-    """Compile the languages, sample what is not there yet, and report."""
+    """Compile the languages, sample the missing rows, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
     own = record_handler(config, asked, tokenizer)
@@ -214,7 +217,7 @@ def _run(run: Run, asked: Asked) -> None:
 
 
 def _report_unjudged(run: Run, asked: Asked) -> int:
-    """Keep the list of questions without a measure; returns their number."""
+    """Write the questions that can't be judged to a file, and return their number."""
     unjudged = asked.judge.unjudged
     lines = as_lines({"record": name, "reason": why} for name, why in unjudged.items())
     (run.directory / "unjudged.jsonl").write_text(lines, encoding="utf-8")

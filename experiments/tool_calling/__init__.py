@@ -1,1 +1,1 @@
-"""Tool calling on the records of xLAM, or of others in its form: `+task=xlam`."""
+"""Tool calling (`+task=xlam`) on the records of xLAM or in its format."""

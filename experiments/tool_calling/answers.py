@@ -1,21 +1,20 @@
-"""Tool calls are written as text, read back, and compared.
+"""Tool calls as text: writing, reading and comparing.
 
-Two styles over the same calls:
+There are two styles for the same calls:
 
-- `json`: what `json.dumps(..., ensure_ascii=False)` writes,
+- `json`: the output of `json.dumps(..., ensure_ascii=False)`,
   `[{"name": "f", "arguments": {"a": 1, "b": "x"}}, {"name": "g", "arguments": {}}]`
-- `python`: `[f(a=1, b="x"), g()]`, values as Python literals, strings in double quotes. Arguments
-  whose names Python has no identifier for stand in a dictionary: `[f(a=1, **{"page-size": 2})]`.
+- `python`: `[f(a=1, b="x"), g()]`, with values as Python literals and strings in double quotes.
+  Arguments whose names aren't Python identifiers go into a dictionary:
+  `[f(a=1, **{"page-size": 2})]`.
 
-Arguments come in the order in which the tool declares them (names that it does not declare go last,
-in the order given). Writing is a function: calls that are equal, keys in the same order, have one
-text.
+Arguments are in the order of the tool's declaration, followed by undeclared arguments in the given
+order. Equal calls with keys in the same order have exactly one text.
 
-Reading is more generous than writing: any JSON whitespace, any Python literal. Nothing is ever
-evaluated. Models that write freely give tools and arguments their names even where these are not
-Python identifiers (`createIn-AppMessage`, `from=1`, `max-results=3`). So a list of calls need not
-be an expression of Python: the reader finds the names itself, and `ast` reads the values and says
-where each ends.
+Reading accepts more than writing produces: any JSON whitespace and any Python literal. Nothing is
+evaluated. Language models also write tool and argument names that aren't Python identifiers
+(`createIn-AppMessage`, `from=1`, `max-results=3`), so a list of calls may not be a Python
+expression. The reader therefore finds the names itself and uses `ast` only for the values.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ STYLES = ("json", "python")
 T = TypeVar("T")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_FIRST = r"""[^\s(),='"\[\]{}]"""  # a name begins with neither quote nor bracket, but may hold them
-_NAME = {  # by the sign behind it
+_FIRST = r"""[^\s(),='"\[\]{}]"""  # a name may contain quotes and brackets but not start with one
+_NAME = {  # by the character behind it
     "(": re.compile(rf"\s*({_FIRST}[^(),]*?)\s*\("),
     "=": re.compile(rf"\s*({_FIRST}[^(),=]*?)\s*="),
 }
@@ -49,20 +48,20 @@ _END = re.compile("[,)]")
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the tool's name and its arguments by parameter name."""
+    """One call: the name of the tool and its arguments by parameter name."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def declaration_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give what declares a tool, also where it stands one level down under `function` (OpenAI)."""
+    """Return the declaration of a tool, also from OpenAI's nested `function`."""
     function = tool.get("function")
     return function if isinstance(function, Mapping) else tool
 
 
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the declared parameters of an xLAM or a JSON-Schema tool, name to declaration."""
+    """Return the declared parameters of an xLAM or JSON Schema tool, by name."""
     parameters = declared_parameters(declaration_of(tool))
     if not isinstance(parameters, Mapping):
         return {}
@@ -70,10 +69,10 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_schema(parameters: Mapping[str, Any]) -> bool:
-    """Tell whether a tool's `parameters` are a JSON schema, not parameters by name.
+    """Tell whether a tool's `parameters` are a JSON schema or parameters by name.
 
-    A flat tool may well have a parameter called `properties`; its declaration then holds a type
-    and a description, not declarations.
+    A tool in the flat format may have a parameter called `properties`, which then holds a type and
+    a description instead of declarations.
     """
     properties = parameters.get("properties")
     return isinstance(properties, Mapping) and all(
@@ -82,12 +81,12 @@ def is_schema(parameters: Mapping[str, Any]) -> bool:
 
 
 def name_of(tool: Mapping[str, Any]) -> str:
-    """Give the tool's name."""
+    """Return the tool's name."""
     return str(declaration_of(tool)["name"])
 
 
 def in_declared_order(call: Call, tools: Sequence[Mapping[str, Any]]) -> Call:
-    """Put the arguments of a call into the order of the first tool of that name."""
+    """Sort the arguments of a call by the declaration of the first tool of that name."""
     for tool in tools:
         if name_of(tool) == call.name:
             declared = [name for name in parameters_of(tool) if name in call.arguments]
@@ -97,10 +96,10 @@ def in_declared_order(call: Call, tools: Sequence[Mapping[str, Any]]) -> Call:
 
 
 def write_answer(calls: Sequence[Call], tools: Sequence[Mapping[str, Any]], style: str) -> str:
-    """Write calls as a text in one style.
+    """Write calls as text in one style.
 
     Raises:
-        ValueError: unknown style, or a value that is no JSON value (NaN, infinity, an object).
+        ValueError: the style is unknown, or a value isn't JSON (NaN, infinity, an object).
     """
     one_of("style", style, STYLES)
     ordered = [in_declared_order(call, tools) for call in calls]
@@ -110,19 +109,19 @@ def write_answer(calls: Sequence[Call], tools: Sequence[Mapping[str, Any]], styl
 
 
 def parse_answer(text: str, style: str) -> tuple[Call, ...]:
-    """Read the calls that a text holds.
+    """Read the calls in a text.
 
     Raises:
-        ValueError: unknown style, or a text that is no list of calls in it.
+        ValueError: the style is unknown, or the text isn't a list of calls in it.
     """
     one_of("style", style, STYLES)
     return _parse_json(text) if style == "json" else _parse_python(text)
 
 
 def parses(text: str, style: str) -> bool:
-    """Tell whether a text is a JSON value, or a list of calls in Python; of which tools, who knows.
+    """Tell whether a text is JSON or a list of Python calls, of any tools.
 
-    That is all that an engine without the schema can promise.
+    This is the most that an engine without the schema can guarantee.
     """
     try:
         json.loads(text) if style == "json" else parse_answer(text, style)
@@ -140,11 +139,14 @@ def makes_calls(
     """Tell whether an answer makes exactly these calls, in any order.
 
     Args:
-        aside: an argument that does not count, by the name of its tool.
+        answer: the answer, in bytes.
+        calls: the expected calls.
+        style: style of the answer.
+        aside: an argument to ignore, by the name of its tool.
     """
     try:
         said = parse_answer(answer if isinstance(answer, str) else answer.decode(), style)
-    except ValueError:  # a UnicodeDecodeError is one
+    except ValueError:  # includes UnicodeDecodeError
         return False
     counted = [
         Call(each.name, {k: v for k, v in each.arguments.items() if k != aside.get(each.name)})
@@ -156,9 +158,9 @@ def makes_calls(
 def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
     """Tell whether two answers make the same multiset of calls, arguments compared as values.
 
-    1 equals 1.0; True does not equal 1; a tuple equals the list of its items; a set equals any
-    list, tuple or set with the same items in whatever order (JSON has no sets). Keys of a dict
-    have no order.
+    1 equals 1.0, and True doesn't equal 1. A tuple equals the list of its items. A set equals a
+    list, tuple or set with the same items in any order, as JSON has no sets. The order of keys is
+    ignored.
     """
     return _paired(
         left, right, lambda a, b: a.name == b.name and same_values(a.arguments, b.arguments)
@@ -166,7 +168,7 @@ def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
 
 
 def _paired(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool]) -> bool:
-    """Whether each item on the left has one of its own on the right that is the same."""
+    """Tell whether the items can be matched one to one with equal items."""
     rest = list(right)
     for item in left:
         match = next((i for i, other in enumerate(rest) if same(item, other)), None)
@@ -177,7 +179,7 @@ def _paired(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool])
 
 
 def same_values(left: Any, right: Any) -> bool:
-    """Tell whether two values are the same, as `same_calls` compares arguments."""
+    """Tell whether two arguments are equal by the rules of `same_calls`."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):
@@ -197,7 +199,7 @@ def _dumps(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except TypeError as error:
         raise ValueError(f"not a JSON value, so it cannot be written: {error}") from error
-    # A lone surrogate has no UTF-8 form; its escape is legal in both styles.
+    # Lone surrogates can't be encoded in UTF-8; their escapes are valid in both styles.
     return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
@@ -215,7 +217,7 @@ def _literal(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, str):
-        return _dumps(value)  # every escape of JSON is one of Python
+        return _dumps(value)  # every JSON escape is valid in Python
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
@@ -262,7 +264,7 @@ def _parse_python(text: str) -> tuple[Call, ...]:
 
 
 def _read_call(text: str) -> tuple[Call, str]:
-    """The call that a text begins with, and what is left of the text."""
+    """Split off the call at the start of a text."""
     name, rest = _read_name(text, "(")
     arguments: dict[str, Any] = {}
     more = not rest.lstrip().startswith(")")
@@ -282,12 +284,12 @@ def _read_call(text: str) -> tuple[Call, str]:
         arguments.update(found)
         more = rest.startswith(",")
         rest = rest.removeprefix(",")
-    # Here the text goes on with a bracket: a literal ends before one or a comma.
+    # The text ends with a bracket, so every literal is followed by a bracket or a comma.
     return Call(name, arguments), rest.lstrip()[1:].lstrip()
 
 
 def _read_name(text: str, end: str) -> tuple[str, str]:
-    """The name that a text begins with, up to a sign, and what follows the sign."""
+    """Split off the name at the start of a text, up to and including a delimiter."""
     found = _NAME[end].match(text)
     if found is None:
         raise ValueError(f"a name and then {end} are expected, not {text!r}")
@@ -295,10 +297,10 @@ def _read_name(text: str, end: str) -> tuple[str, str]:
 
 
 def _read_literal(text: str) -> tuple[Any, str]:
-    """The Python literal that a text begins with, and what is left of the text.
+    """Split off the Python literal at the start of a text.
 
-    It ends at the first comma or bracket before which it is whole: those inside of a string or of
-    another bracket leave it unfinished.
+    The literal ends at the first comma or bracket before which it is complete; commas and brackets
+    within strings or other brackets leave it incomplete.
     """
     for end in _END.finditer(text):
         try:

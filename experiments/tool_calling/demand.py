@@ -1,8 +1,8 @@
-"""A constraint can demand what a request does not ask for: one more argument of each tool called.
+"""Constraints that demand one more argument of each called tool than the request mentions.
 
-With `task.demand=argument` the first optional parameter that no gold call gives is required, for
-each tool of the gold calls. Prompt and gold calls stay as they are. An answer is right if it makes
-the gold calls, whatever it gives for what was demanded.
+With `task.demand=argument`, the first optional parameter that no gold call gives becomes required,
+for each tool of the gold calls. Prompt and gold calls are unchanged. An answer is correct if it
+makes the gold calls with any value of the demanded arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEMANDS = ("nothing", "argument")
 
 
 def demanded_arguments(record: ToolRecord) -> dict[str, str]:
-    """Choose what is demanded: a parameter by the name of its tool; empty where all are given."""
+    """Return the demanded parameter by tool; empty if the gold calls give every parameter."""
     given: dict[str, set[str]] = {}
     for call in record.calls:
         given.setdefault(call.name, set()).update(call.arguments)
@@ -29,10 +29,10 @@ def demanded_arguments(record: ToolRecord) -> dict[str, str]:
 
 
 def demanding_tools(record: ToolRecord) -> list[dict[str, Any]]:
-    """Declare the record's tools with what is demanded.
+    """Return the record's tools with the demanded parameters required.
 
     Raises:
-        ConstraintError: the gold calls give every argument that there is.
+        ConstraintError: the gold calls already give every parameter.
     """
     demanded = demanded_arguments(record)
     if not demanded:

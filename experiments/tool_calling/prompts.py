@@ -1,16 +1,16 @@
-"""The prompt of a request is what the model reads before its answer.
+"""Prompts of tool-calling requests.
 
-`compact` is the form that adapters are trained on: a signature a line (types, defaults, a
-short description), the request, and the style wanted. A short prompt is a cheap one, and most of
-what a parameter's description says stands in its name and type, so those descriptions stay out.
+`compact` is the format that adapters are trained on: one signature per line (types, defaults, a
+short description), the request, and the style. Descriptions of parameters are left out to keep the
+prompt short, as names and types mostly suffice.
 
     get_weather(city: str, days: int = 3) - Weather forecast for a city
     book_table(restaurant: str, guests: int, time: str) - Book a table
     Request: How will the weather be in Oslo over the next 5 days?
     Calls in JSON:
 
-`chat` is for instruction-tuned models: the tools in full, as JSON, with an instruction, through the
-tokenizer's own chat template. `auto` is `chat` where the tokenizer has one, else `compact`.
+`chat` is for instruction-tuned models: the complete tools as JSON with an instruction, in the
+tokenizer's chat template. `auto` is `chat` if the tokenizer has a template, otherwise `compact`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _FORMATS = {
 def build_prompt(
     record: ToolRecord, style: str, *, tokenizer: Any = None, kind: str = "auto"
 ) -> str:
-    """Build a prompt, ready to be tokenised without further special tokens.
+    """Build a prompt, to be tokenized without adding special tokens.
 
     Raises:
-        ValueError: unknown style or kind, or `chat` without a chat template.
+        ValueError: the style or kind is unknown, or the kind is `chat` without a chat template.
     """
     one_of("style", style, STYLES)
     if not is_chat(kind, tokenizer):
@@ -56,7 +56,7 @@ def build_prompt(
 
 
 def compact_prompt(record: ToolRecord, style: str) -> str:
-    """Build a prompt of signatures, the request, and a cue."""
+    """Build a prompt of signatures, the request, and the final cue."""
     lines = [signature(tool) for tool in record.tools]
     return "\n".join([*lines, f"Request: {record.query}", CUES[style]])
 
@@ -74,7 +74,7 @@ def signature(tool: Mapping[str, Any]) -> str:
 
 
 def _required_names(tool: Mapping[str, Any]) -> frozenset[str] | None:
-    """Names that must be given; None where the tool has no such list."""
+    """Return the names of required parameters; None if the tool doesn't list them."""
     inner = declaration_of(tool)
     parameters = declared_parameters(inner)
     for place in (parameters, inner):

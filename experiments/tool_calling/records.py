@@ -1,12 +1,9 @@
-"""Tool-calling records are read from files and the hub.
+"""Tool-calling records from files and the hub.
 
-A record is a request, the tools on offer (as given: their declarations are the constraint's
-business), and the gold calls. Public sets differ in spelling: xLAM stores tools and answers as JSON
-strings, Hammer's conversions use `name`/`arguments` or `tool`/`parameters`, a request may be a
-dialogue. All become one `ToolRecord`.
-
-A malformed record is passed over and reported with its position and the reason; it never ends a
-run half way. A file without a single good record is refused.
+A record has a request, the available tools (as given; the constraint interprets the declarations),
+and the gold calls. Public data sets differ in format: xLAM stores tools and answers as JSON
+strings, Hammer's conversions use `name`/`arguments` or `tool`/`parameters`, and a request may be a
+dialogue. All formats become a `ToolRecord`.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from experiments.tool_calling.answers import Call, declaration_of, name_of
 from gcd.languages.tools.tool_keys import declared_parameters
 
 OWN = ROOT / "data" / "xlam" / "records_500_599.jsonl"
-"""Records that come with the project, on which nothing of it is trained."""
+"""Records in the repository that no adapter or HMM is trained on."""
 _NEEDS = "the fields query, tools and answers"
 
 
@@ -34,9 +31,9 @@ class ToolRecord:
     """A request with its tools and the calls that answer it.
 
     Attributes:
-        id: unique within its source.
-        query: the request; a dialogue is one line per turn, `role: content`.
-        tools: the declarations as the source gives them.
+        id: unique within the source.
+        query: the request; a dialogue has one line `role: content` per turn.
+        tools: the declarations as in the source.
         calls: the gold answer.
     """
 
@@ -47,34 +44,34 @@ class ToolRecord:
 
 
 def read_xlam(path: str | Path) -> ReadResult[ToolRecord]:
-    """Read the records of a JSON-lines file in xLAM's form.
+    """Read the records of a JSON lines file in xLAM's format.
 
     Raises:
-        DataError: no such file, not UTF-8, or no well-formed record in it.
+        DataError: the file doesn't exist, isn't UTF-8, or has no well-formed record.
     """
     return read_lines(path, record_of, _NEEDS)
 
 
 def read_toolcalls(path: str | Path) -> ReadResult[ToolRecord]:
-    """Read the records of a JSON file that is one list of them, in any of Hammer's spellings.
+    """Read the records of a file with one JSON list, in any of Hammer's formats.
 
     Raises:
-        DataError: no such file, not a JSON list, or no well-formed record in it.
+        DataError: the file doesn't exist, isn't a JSON list, or has no well-formed record.
     """
     return read_list(path, record_of, _NEEDS, prefix=f"{Path(path).stem}-")
 
 
 def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadResult[ToolRecord]:
-    """Read the first `limit` records of a set on the hub (all without one).
+    """Read the first `limit` records (by default all) of a hub data set.
 
     Raises:
-        DataError: the set cannot be loaded, or holds no well-formed record.
+        DataError: the data set can't be loaded or has no well-formed record.
     """
     return hub.read_hub(name, split, record_of, _NEEDS, limit)
 
 
 def record_of(row: Any, default_id: str) -> ToolRecord:
-    """Make one record of a parsed row; `ValueError` says what is wrong with it."""
+    """Make a record from a parsed row; raise a `ValueError` if it is malformed."""
     if not isinstance(row, Mapping):
         raise ValueError(f"a record is an object, not {type(row).__name__}")
     missing = [key for key in ("query", "tools", "answers") if key not in row]
@@ -140,7 +137,7 @@ def _query_of(query: Any) -> str:
 
 
 def load_records(data: DataConfig, num_examples: int) -> ReadResult[ToolRecord]:
-    """Load at most `num_examples` records after `data.offset`; malformed ones are only listed."""
+    """Load at most `num_examples` records after `data.offset`; malformed ones are skipped."""
     wanted = data.offset + num_examples
     if data.hub is not None:
         result = read_hub(data.hub, data.split, limit=wanted)

@@ -1,8 +1,8 @@
-"""The tool-calling task, `+task=xlam`: methods, algorithms and particles on the same requests.
+"""Tool-calling task, `+task=xlam`: methods, algorithms and particles on the same requests.
 
-For each record its tools become an automaton over the model's tokens, each method writes answers
-under it, and accuracy compares the calls with the gold ones. Under `torchrun` the records are dealt
-out over the processes; everything else is the same.
+The tools of each record become an automaton over the model's tokens, each method samples answers
+under it, and accuracy compares the calls with the gold calls. Under `torchrun` the records are
+divided among the processes.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ class XlamConfig(RecordConfig):
     """Tool calling: methods x algorithms x particle counts on the same requests."""
 
     name: str = "xlam"
-    styles: list[str] = field(default_factory=lambda: ["json"])  # each request in every style
+    styles: list[str] = field(default_factory=lambda: ["json"])  # every request in each style
     num_examples: int = 24
     algorithms: list[str] = field(default_factory=lambda: ["smc"])
-    literals: str = "canonical"  # how text without choice is spelled; "all": in all ways
-    max_calls: int | None = None  # None: as many as the budget allows
-    formats: str = "assert"  # as in `gcd.tool_calls`; "ignore": they describe
-    max_bytes: int | None = None  # longest answer that is compiled; None: any
-    demand: str = "nothing"  # "argument": calls must give one that the request does not ask for
-    thinking: Any = NONE  # "free", or the most characters of thoughts before the calls
+    literals: str = "canonical"  # tokenization of literal text; "all": every tokenization
+    max_calls: int | None = None  # None: limited by the budget only
+    formats: str = "assert"  # see `gcd.tool_calls`; "ignore": as annotations
+    max_bytes: int | None = None  # longest answer that is compiled; None: no limit
+    demand: str = "nothing"  # "argument": calls must give one more argument than requested
+    thinking: Any = NONE  # "free", or the maximum characters of thoughts before the calls
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     task = config.task
     distinct("task.styles", task.styles)
     for style in task.styles:
@@ -84,28 +84,28 @@ def _read(config: DictConfig) -> ReadResult[ToolRecord]:
 
 
 class Request(NamedTuple):
-    """A record, and the style in which its calls are to be written; what rows are about."""
+    """A record with the style of its calls; rows are per request."""
 
     record: ToolRecord
     style: str
 
     @property
     def id(self) -> str:
-        """The record's id; the style has a column of its own."""
+        """Id of the record; the style is a separate column."""
         return self.record.id
 
 
 def record_handler(
     config: DictConfig, tokenizer: Any, unknown_types: Counter[str]
 ) -> RecordHandler:
-    """Say what becomes of a request; parameter types that are read as any value are counted."""
+    """Return the functions that define the task, and count unknown parameter types."""
     demanding, thinking = config.task.demand != "nothing", config.task.thinking
 
     def language(request: Request) -> gcd.Automaton:
         record, style = request
         unknown_types.update(gcd.parse_tools(record.tools).unknown_types)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # counted above, reported once for all records
+            warnings.simplefilter("ignore")  # counted above and reported once
             tools = demanding_tools(record) if demanding else record.tools
             calls = gcd.tool_calls(
                 tools,
@@ -154,7 +154,7 @@ def record_handler(
 
 
 def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
-    """Compile the constraints, sample what is not there yet, and report."""
+    """Compile the constraints, sample the missing rows, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
     unknown = Counter[str]()

@@ -1,6 +1,6 @@
-"""Thoughts before tool calls, `task.thinking`: answers that think first have to come to an end.
+"""Thoughts before tool calls (`task.thinking`): answers that share one budget with their thoughts.
 
-The prompt ends where thoughts begin, and the cue that prompts otherwise end with is a part of the
+The prompt ends where the thoughts begin, and the cue at the end of other prompts is part of the
 answer:
 
     Request: How will the weather be in Oslo over the next 5 days?
@@ -8,8 +8,8 @@ answer:
     Calls in JSON:
     [{"name": "get_weather", "arguments": {"city": "Oslo", "days": 5}}]
 
-Nobody trained the models at hand to think like this, so what is measured is not whether thoughts
-help, but whether an answer comes when they and the calls share one budget.
+The models here aren't trained to think in this format. The task measures whether answers finish
+when thoughts and calls share one budget, and not whether thoughts help.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BEGIN = "Thoughts:"
 
 
 def check_thinking(thinking: Any) -> None:
-    """Refuse what is neither `none`, `free` nor a number of characters."""
+    """Refuse a value other than `none`, `free` or a number of characters."""
     if thinking in (NONE, FREE):
         return
     if isinstance(thinking, bool) or not isinstance(thinking, int) or thinking < 1:
@@ -35,22 +35,22 @@ def check_thinking(thinking: Any) -> None:
 
 
 def cue(style: str) -> str:
-    """What ends the thoughts; the calls follow."""
+    """Return the text between the thoughts and the calls."""
     return f"\n{CUES[style]}"
 
 
 @cache
 def thoughts(style: str, thinking: str | int) -> gcd.Automaton:
-    """Return all thoughts, with the cue at their end and nowhere before."""
+    """Return the language of thoughts, which have the cue only at their end."""
     text = gcd.anything() if thinking == FREE else gcd.regex(rf"[\s\S]{{0,{thinking}}}")
     return gcd.Segment(text, until=cue(style)).text
 
 
 def thinking_prompt(prompt: str, style: str) -> str:
-    """Have a compact prompt end where thoughts begin.
+    """Replace the end of a compact prompt by the start of the thoughts.
 
     Raises:
-        ValueError: it is of another form.
+        ValueError: the prompt has another format.
     """
     if not prompt.endswith(CUES[style]):
         raise ValueError(
@@ -60,5 +60,5 @@ def thinking_prompt(prompt: str, style: str) -> str:
 
 
 def calls_of(answer: bytes, style: str) -> bytes:
-    """Return what an answer has behind its thoughts; nothing if it never came there."""
+    """Return the calls after the thoughts of an answer; empty if the answer never reached them."""
     return answer.partition(cue(style).encode())[2]

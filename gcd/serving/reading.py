@@ -23,18 +23,21 @@ class TokenReader:
 
     Args:
         automaton: the constraint.
+        prefix: tokens of the text before those that `state` is given.
     """
 
-    def __init__(self, automaton: TokenAutomaton) -> None:
+    def __init__(self, automaton: TokenAutomaton, prefix: Sequence[int] = ()) -> None:
         self._automaton = automaton
         self._read: list[int] = []
-        self._state = automaton.initial
+        self._state = self._initial = automaton.initial
+        self._state = self._initial = self.state(prefix)
+        self._read = []
 
     def state(self, tokens: Sequence[int]) -> int:
         """Return the state after all tokens; `DEAD` if one is not allowed, or is no id."""
         automaton, count = self._automaton, len(self._read)
         if list(tokens[:count]) != self._read:
-            self._read, self._state, count = [], automaton.initial, 0
+            self._read, self._state, count = [], self._initial, 0
         for token in tokens[count:]:
             if not 0 <= token < automaton.vocabulary.size:
                 return DEAD  # it may be a placeholder, so what follows it is not read

@@ -1,1 +1,1 @@
-"""This package has sampling and masks within `generate` of `transformers`."""
+"""Sampling and masking inside `generate` of `transformers`."""

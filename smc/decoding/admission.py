@@ -1,8 +1,8 @@
-"""Admission of requests to a continuous batch: each is checked when it enters, alone.
+"""Validation of requests before they enter a continuous batch.
 
-The requests of a batch share forward passes. What one of them does wrong there (a token id beyond
-the embedding, a prompt that no cache holds, a temperature of 0) stops the manager, and with it all
-the others. So ids, lengths and sampling options are checked beforehand.
+The requests of a batch share forward passes. A single bad request (a token id outside the
+embedding, a prompt that doesn't fit any cache, a temperature of 0) would stop the manager and all
+other requests. So ids, lengths and sampling options are checked beforehand.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from smc.transformers_internals import outside_of_batches
 
 
 class Admission:
-    """The limits that a model sets to requests.
+    """A model's limits for requests.
 
     Args:
         model: a causal language model of transformers.
 
     Attributes:
-        width: number of its logits.
-        context: most tokens that prompt and answer may have together; None for no limit.
+        width: number of logits.
+        context: maximum number of tokens of prompt and answer together; None for no limit.
     """
 
     def __init__(self, model: Any) -> None:
@@ -37,26 +37,26 @@ class Admission:
         """Return the token ids of a prompt.
 
         Raises:
-            ValueError: it is not a sequence of ids that the model knows.
+            ValueError: the prompt is not a sequence of the model's token ids.
         """
         ids = token_ids(prompt)
         check_ids(ids, self._ids)
         return ids
 
     def room(self, prompt: Sequence[int], budget: int) -> None:
-        """Refuse a prompt that is empty, or leaves too little of the context for its answer.
+        """Raise an error if a prompt is empty or doesn't leave enough context for its answer.
 
         Raises:
-            PromptTooLongError: prompt and budget together exceed the context.
+            PromptTooLongError: prompt and budget together exceed the model's context.
             ValueError: the prompt is empty.
         """
         check_length(prompt, budget, self.context)
 
     def options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return a request's options, numbers in the types that the manager asks for.
+        """Return a request's options, converted to the number types that the manager requires.
 
         Raises:
-            ValueError: one of them makes no sense.
+            ValueError: an option is invalid.
         """
         found = dict(options)
         if found.get("temperature") is not None:
@@ -65,6 +65,6 @@ class Admission:
             found["top_p"] = check_top_p(real("top_p", found["top_p"]))
         if found.get("top_k") is not None:
             if whole("top_k", found["top_k"]) < 1:
-                raise ValueError(f"top_k is {found['top_k']}; expected 1 or more")
+                raise ValueError(f"expected top_k to be 1 or more, got {found['top_k']}")
             found["top_k"] = min(int(found["top_k"]), self.width)
         return found

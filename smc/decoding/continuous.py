@@ -1,4 +1,4 @@
-"""Requests of the continuous batching of `transformers` obey constraints, each within its budget.
+"""Constrained requests with budgets in the continuous batching of `transformers`.
 
     manager = model.init_continuous_batching(
         config, ContinuousBatchingConfig(use_async_batching=False, use_cuda_graph=False)
@@ -7,17 +7,17 @@
     manager.start()
     processor.add_request(prompt_ids, constraint, budget=40)
 
-The manager asks each processor at every step what it has to know of the requests whose next token
-is due, on the host, and hands it their scores, on the device. A request's constraint travels with
-the request, as the manager's own keyword for processors; its state is a function of the tokens that
-the manager says it has. So requests may be offloaded, start again, and be cancelled.
+In every step the manager first calls each processor on the host with the requests whose next token
+is due, and then passes their scores on the device. A request carries its constraint in the
+manager's keyword argument for processors. The constraint's state is a function of the tokens that
+the manager reports for the request. So requests may be offloaded, restarted and canceled.
 
-A request that is wrong is refused when it enters (`smc.decoding.admission`), with a constraint or
-without; what goes wrong later (NaN in its scores) ends that request, with EOS and the reason as its
-`error`. The others go on.
+An invalid request is rejected on entry (`smc.decoding.admission`), with or without a constraint. A
+later failure (NaN in the scores) ends the request with EOS and sets its `error`. The other requests
+continue.
 
-As with `smc.BudgetLogitsProcessor`, this corrects no bias: each step's mask renormalises the
-model's belief (`smc.generate` weighs).
+Like `smc.BudgetLogitsProcessor`, this processor doesn't correct the bias of renormalizing at each
+step; `smc.generate` does, by weights.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from smc.transformers_internals import (
 
 _NAME = "budget_constraint"
 _KEEP_ONE = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
-"""Processors that never mask the last finite token."""
+"""Processors that always leave at least one finite score."""
 
 
 class _Request:
-    """A request, handed from the caller's thread to the manager's; never copied.
+    """A request on its way from the caller's thread to the manager's; never copied.
 
     Attributes:
         name: the name that the caller chose, if any.
-        tokens: how many the cache has to hold for it.
-        error: the reason why it isn't admitted.
+        tokens: number of tokens of the request that the cache must hold.
+        error: the reason for rejecting the request.
     """
 
     def __init__(self, name: str | None, tokens: int, error: Exception | None = None) -> None:
@@ -69,7 +69,7 @@ class _Request:
 
 
 class _Constrained(_Request):
-    """A request that has to obey a constraint."""
+    """A request with a constraint."""
 
     def __init__(
         self, name: str | None, tokens: int, automaton: TokenAutomaton, budget: int, place: Place
@@ -79,28 +79,31 @@ class _Constrained(_Request):
 
 
 class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
-    """Lets the continuous batching of `transformers` finish constrained answers within a budget.
+    """Processor for constrained requests with budgets in continuous batching of `transformers`.
 
-    Requests without a constraint may run beside those with one; add them by the manager itself.
-    One that would stop the manager fails alone: its token ids, name, length and sampling options
-    are checked as well.
+    Requests with and without a constraint may run together; add the latter by the manager's own
+    `add_request`. Both kinds are checked on entry (token ids, name, length and sampling options),
+    so that an invalid request fails alone and doesn't stop the manager.
 
     Args:
-        manager: what `model.init_continuous_batching` returned, not started yet. It must run
-            steps one after the other (`use_async_batching=False`), as a mask follows from the
-            last token, and without graphs.
-        max_bytes: most bytes of the tables of all constraints in use, on the model's device.
+        manager: the manager from `model.init_continuous_batching`, not started yet. It must run
+            without asynchronous batching (`use_async_batching=False`), because a mask depends on
+            the last token, and without CUDA graphs.
+        max_bytes: memory limit for the tables of all active constraints, in bytes, on the model's
+            device.
 
     Raises:
-        ValueError: the manager has been started or warmed up, runs ahead of the host, or has a
-            processor that may forbid all that a constraint allows.
+        ValueError: the manager has been started or warmed up, batches asynchronously, or has a
+            processor that may forbid every token that a constraint allows.
     """
 
     def __init__(self, manager: Any, max_bytes: int = MAX_BYTES) -> None:
         self.supported_kwargs, self.ignored_kwargs = {_NAME: _Request}, ()
         config, processors = manager.continuous_batching_config, manager.logit_processor
         if manager.is_running() or manager.batch_processor is not None:
-            raise ValueError("the manager has been started; make the processor before start()")
+            raise ValueError(
+                "expected a manager that has not been started; create the processor before start()"
+            )
         ahead = {
             "use_async_batching": config.use_async_batching,
             "use_cuda_graph": any(config.cuda_graph_booleans),
@@ -108,32 +111,32 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         for name, value in ahead.items():
             if value:
                 raise ValueError(
-                    f"the manager runs with {name}={value}, and a mask has to wait for the last "
-                    f"token; give ContinuousBatchingConfig({name}=False)"
+                    f"expected a manager with {name}=False, because a mask needs the last token, "
+                    f"got {name}={value}; pass ContinuousBatchingConfig({name}=False)"
                 )
         safe = (*_KEEP_ONE, *map(per_request_processor, _KEEP_ONE))
         for other in processors.logits_processor:
             if not isinstance(other, safe):
                 raise ValueError(
-                    f"{type(other).__name__} may forbid all tokens that a constraint allows; leave "
-                    "out of the GenerationConfig what asks for it"
+                    f"{type(other).__name__} may forbid every token that a constraint allows; "
+                    "unset its option in GenerationConfig"
                 )
         self._manager, self._max_bytes = manager, max_bytes
         self._device = manager.model.device
         self._admission = Admission(manager.model)
         self._pool: AutomatonPool | None = None
-        self._lock = Lock()  # requests enter on other threads than the manager's
-        # A constraint is given up on whatever thread, at whatever time, the lock held or not.
+        self._lock = Lock()  # requests enter on threads other than the manager's
+        # Finalizers add constraints here on any thread at any time, even while the lock is held.
         self._left: deque[TokenAutomaton] = deque()
         self._readers: dict[tuple[str, _Constrained], TokenReader] = {}
         self._rows = torch.empty((0, 7), dtype=torch.int64, device=self._device)
-        self._states: list[Any] = []  # of the manager, one for each of these rows
-        # Masks come first: what is left of a nucleus, say, is then a part of what is allowed.
+        self._states: list[Any] = []  # the manager's states, one for each of these rows
+        # Masks come first, so that top-k and top-p choose among allowed tokens.
         processors.logits_processor.insert(0, self)
         processors.tensors_required += 1
         processors.do_processing = True
         processors.supported_keys.update(self.supported_kwargs)
-        # The manager calls this for each request that enters, and fails it if this raises.
+        # The manager calls this for each request on entry, and fails the request if this raises.
         self._check_options, processors.check_kwargs = processors.check_kwargs, self._admit
         self._queue, manager.add_request = manager.add_request, self._add_unconstrained
 
@@ -145,41 +148,42 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         request_id: str | None = None,
         **options: Any,
     ) -> str:
-        """Queue a request; `manager.get_result()` has its answer, once there is one.
+        """Queue a request; get its answer from `manager.get_result()`.
 
         Args:
             prompt: token ids.
-            constraint: lifted to the model's vocabulary.
-            budget: most tokens of the answer, EOS included; the manager's `max_new_tokens`.
-            request_id: a name, if it is not to be the manager's choice. The request fails if
-                another one that hasn't finished has it.
-            options: of the manager's `add_request`: `streaming`, `temperature`, …
+            constraint: the constraint, lifted to the model's vocabulary.
+            budget: maximum number of tokens of the answer, including EOS; the manager's
+                `max_new_tokens`.
+            request_id: the request's name; chosen by the manager if None. The request fails if an
+                unfinished request has the same name.
+            options: options of the manager's `add_request`: `streaming`, `temperature`, …
 
         Returns:
             The request's name.
 
         Raises:
             InfeasibleBudgetError: the budget is shorter than the shortest answer.
-            OverlongBudgetError: the budget allows longer texts than the constraint is known for.
-            ConstraintError: the constraint is not over the model's tokens, has no token that ends a
-                text, or there is no room for it beside those of other requests.
+            OverlongBudgetError: the budget exceeds the lengths that the constraint covers.
+            ConstraintError: the constraint is not over the model's tokens, has no EOS token, or
+                doesn't fit into memory beside those of other requests.
             PromptTooLongError: prompt and budget together exceed the model's context.
-            ValueError: the prompt is empty or has an id that the model doesn't know, an option
-                makes no sense or is the processor's to say, or the manager takes no requests.
+            ValueError: the prompt is empty or has an unknown id, an option is invalid or set by the
+                processor, or the manager no longer accepts requests.
         """
         if not isinstance(constraint, TokenAutomaton):
             raise ConstraintError(
-                f"the constraint is {type(constraint).__name__}, not over tokens; lift it with "
+                f"expected constraint to be a TokenAutomaton, got {type(constraint).__name__}; use "
                 "gcd.lift(automaton, vocabulary)"
             )
         for name in ("max_new_tokens", "eos_token_id"):
             if name in options:
-                raise ValueError(f"{name} follows from budget and constraint; leave it out")
+                raise ValueError(f"{name} is set from the budget and the constraint; omit it")
         eos_ids = constraint.vocabulary.eos_ids
         if not eos_ids:
             raise ConstraintError(
-                "the constraint's vocabulary has no token that ends a text, at which the manager "
-                "would stop; give it eos_ids"
+                "expected a constraint with an EOS token, at which the manager stops; set eos_ids "
+                "of its vocabulary"
             )
         check_budget(constraint, whole("budget", budget))
         ids, options = self._admission.prompt(prompt), self._admission.options(options)
@@ -196,7 +200,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
             **options,
         )
         if name is None:
-            raise ValueError("the manager takes no requests any more; make another one")
+            raise ValueError("the manager no longer accepts requests; create a new manager")
         return name
 
     def _add_unconstrained(
@@ -207,7 +211,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         *others: Any,
         **options: Any,
     ) -> str | None:
-        """Queue a request of the manager's own `add_request`; it fails if it isn't admitted."""
+        """Queue a request without a constraint; it fails on entry if it is invalid."""
         error, tokens = None, 0
         try:
             options = self._admission.options(options)
@@ -221,30 +225,30 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         return queued
 
     def _admit(self, options: dict[str, Any]) -> None:
-        """Refuse a request that would stop the manager; called on its thread.
+        """Reject a request that would stop the manager; called on the manager's thread.
 
         Raises:
-            ValueError: the reason.
+            ValueError: the request is invalid.
         """
-        given: _Request | None = options.get(_NAME)  # None if queued before this processor was made
+        given: _Request | None = options.get(_NAME)  # None if queued before the processor existed
         if given is not None:
             if given.error is not None:
                 raise given.error
             if given.name in unfinished_requests(self._manager):
                 raise ValueError(
-                    f"a request with the name {given.name!r} hasn't finished yet; give another "
-                    "request_id"
+                    f"expected a new request_id, got {given.name!r} of an unfinished request; use "
+                    "another request_id"
                 )
             if not holds_alone(self._manager, given.tokens):
                 raise ValueError(
-                    f"the request may need memory for {given.tokens} tokens, more than the cache "
-                    "of the manager holds for one request; shorten it, or raise num_blocks of "
-                    "ContinuousBatchingConfig"
+                    f"the request may need cache memory for {given.tokens} tokens, which exceeds "
+                    "the manager's limit for one request; shorten the request, or raise "
+                    "num_blocks of ContinuousBatchingConfig"
                 )
         self._check_options(options)
 
     def _enter(self, automaton: TokenAutomaton) -> Place:
-        """Put a constraint into the pool, until nobody has the request any more."""
+        """Add a constraint to the pool until its last request is freed."""
         with self._lock:
             if self._pool is None:
                 self._pool = AutomatonPool(
@@ -258,29 +262,29 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
             return self._pool.enter(automaton)
 
     def fill_defaults(self, int32_tensor: Int32[Tensor, "M"]) -> None:
-        """Nothing is masked by default."""
+        """Fill in the default: no masking."""
         int32_tensor.fill_(0)
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Int32[Tensor, "R"]:
-        """Find the states of the requests whose next token is due.
+        """Compute the states of the requests whose next token is due.
 
-        The manager's tensor has one number a request, and a mask takes seven; they are kept here,
-        as the scores of these requests come before the next ones are asked for.
+        The manager's tensor has one number per request, but a mask needs seven, so they are stored
+        here. The scores of these requests arrive before the next call.
         """
         rows, readers, self._states = [], {}, []
         for at, request in enumerate(requests_with_new_token):
             given = request.state.logit_processor_kwargs.get(_NAME)
             if not isinstance(given, _Constrained):
                 continue
-            output = request.state.to_generation_output()  # with the tokens before a restart
-            key = output.request_id, given  # a name may be used again
+            output = request.state.to_generation_output()  # includes tokens before a restart
+            key = output.request_id, given  # names may be reused
             readers[key] = self._readers.get(key) or TokenReader(given.automaton)
             tokens = output.generated_tokens
             state = readers[key].state(tokens)
-            if state == DEAD:  # where the mask allows nothing but EOS
+            if state == DEAD:  # the mask of a dead state allows EOS only
                 request.state.error = (
-                    f"the constraint doesn't allow token {tokens[-1]} after the first "
-                    f"{len(tokens) - 1}, but a processor after the constraint's allowed it"
+                    f"token {tokens[-1]} after the first {len(tokens) - 1} tokens breaks the "
+                    "constraint; a processor after BudgetBatchProcessor allowed it"
                 )
             rows.append((at, state, given.budget - len(tokens), *given.place))
             self._states.append(request.state)
@@ -292,7 +296,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
     def __call__(
         self, scores: Float[Tensor, "R V"], tensor_arg: Int32[Tensor, "M"]
     ) -> Float[Tensor, "R V"]:
-        """Set the scores of tokens after which no answer can be finished in time to -inf."""
+        """Set the scores of tokens after which the answer can't be finished in time to -inf."""
         rows: Int64[Tensor, "C 7"] = self._rows
         if len(rows) and self._pool is not None:
             at, states, left = rows[:, :3].unbind(1)
@@ -305,14 +309,14 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
     def _end(
         self, scores: Float[Tensor, "R V"], at: Int64[Tensor, "C"], best: Tensor, bad: list[int]
     ) -> None:
-        """End requests for which no allowed token has a finite score."""
+        """End requests that have no allowed token with a finite score."""
         for number in bad:
             state, row = self._states[number], at[number]
             given: _Constrained = state.logit_processor_kwargs[_NAME]
             state.error = (
                 "the model gives probability zero to every token that the constraint allows next"
                 if bool(best[number].isneginf())
-                else "the model's scores of the next token have NaN or +inf"
+                else "the scores of the next token contain NaN or +inf"
             )
             scores[row] = -torch.inf
             scores[row, list(given.automaton.vocabulary.eos_ids)] = 0.0

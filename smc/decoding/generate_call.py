@@ -1,17 +1,17 @@
-"""This module finds out, from within a call of `generate` of `transformers`, what it was asked for.
+"""Inspection of the enclosing `generate` call of `transformers`.
 
-`generate` hands a logits processor the token ids so far and their scores, and nothing else: not how
-many of the ids are prompt, nor how many rows belong to one prompt, nor when it will stop. Guessed
-from the ids alone, a second prompt that goes on where the first answer stopped cannot be told from
-the first answer, and drafts of assisted decoding look like neither. But the call is under way while
-its processors work, so its variables are on the stack. Of all calls of `generate` there, the
-outermost that was given this very processor is the user's; assistants are called further in.
+`generate` passes a logits processor the token ids so far and their scores, but not the prompt
+length, the number of batch rows per prompt, or the length limit. These can't be inferred from the
+ids: a second prompt that continues the first answer looks like the first answer, and drafts of
+assisted decoding look different again. But `generate` is still running while it calls its
+processors, so its variables are on the stack. Of all `generate` calls on the stack, the outermost
+one that was given this processor is the user's; calls of assistants are nested inside it.
 
-A `custom_generate` is told more, but not of a streamer or an assistant, which `generate` leaves to
-its own decoding methods; they are found in the same way.
+A `custom_generate` function gets more arguments, but not the streamer and the assistant, which
+`generate` passes to its own decoding methods only. They are found in the same way.
 
-What is read are arguments of `generate` and two numbers it computes of them. Should another version
-of `transformers` name these differently, nothing is found, and a processor asks for what it needs.
+Only arguments of `generate` and two numbers computed from them are read. If another version of
+`transformers` renames them, the call isn't found, and a processor asks for the missing argument.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _ONE_TOKEN_A_STEP = {"greedy_search", "sample"}
 
 
 class GenerateCall(NamedTuple):
-    """A call of `generate` that is under way.
+    """A running `generate` call.
 
     Attributes:
-        prompt_length: tokens of its prompts, padding included.
-        num_prompts: how many there are, each with the same number of rows.
-        max_length: tokens of prompt and answer together.
-        temperature: by which scores are divided after the processors.
-        eos_ids: the tokens at which it stops.
-        plain: whether every row is extended by a token that its scores allow, as in greedy search
-            and sampling; beams and drafts may be extended by others.
+        prompt_length: number of tokens of its prompts, including padding.
+        num_prompts: number of prompts, each with the same number of batch rows.
+        max_length: maximum number of tokens of prompt and answer together.
+        temperature: the divisor of the scores after the processors.
+        eos_ids: the tokens at which generation stops.
+        plain: whether each row is always extended by a token that its scores allow, as in greedy
+            search and sampling. Beams and drafts may extend a row by other tokens.
     """
 
     prompt_length: int
@@ -47,7 +47,7 @@ class GenerateCall(NamedTuple):
 
 
 def generate_call(processor: object) -> GenerateCall | None:
-    """Return the call of `generate` that this processor was given to, or None outside of one."""
+    """Return the `generate` call that was given this processor, or None outside of one."""
     found = None
     for names in generate_calls():
         given = any(each is processor for each in names.get("logits_processor") or ())
@@ -56,14 +56,14 @@ def generate_call(processor: object) -> GenerateCall | None:
 
 
 def not_handed_on() -> dict[str, Any]:
-    """Return streamer and assistant model, as far as given, of the call that is under way."""
+    """Return the streamer and the assistant model of the running call, if given."""
     names = next(generate_calls(), {})
     given = {name: names.get(name) for name in ("streamer", "assistant_model")}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def passed_by_name() -> set[str]:
-    """Return the names of settings that the call of `generate` under way was given one by one."""
+    """Return the names of settings that were passed to the running call as keyword arguments."""
     return set(next(generate_calls(), {}).get("kwargs") or ())
 
 

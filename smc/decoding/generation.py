@@ -1,16 +1,16 @@
-"""`model.generate` of `transformers` samples answers by sequential Monte Carlo.
+"""Sequential Monte Carlo sampling through `model.generate` of `transformers`.
 
     model.generate(**inputs, custom_generate=smc.generate(constraint), max_new_tokens=60)
 
-`generate` prepares prompts and configuration as always, and then leaves the decoding to a function,
-which here is `smc.sample`: each row of `inputs` is a prompt, `max_new_tokens` the budget,
-`temperature` a part of the language model and `top_p` of the proposal. What is returned are
-sequences, drawn from each prompt's posterior; with `return_dict_in_generate=True` the posteriors
-come along. What the sampler cannot honour (beams, penalties, stop strings, an assistant, …) is
-refused by name, before the model does any work.
+`generate` prepares prompts and configuration as usual, and delegates the decoding to a function,
+which here is `smc.sample`. Each row of `inputs` is a prompt, `max_new_tokens` is the budget,
+`temperature` is part of the language model, and `top_p` is part of the proposal. The call returns
+sequences that are drawn from each prompt's posterior; with `return_dict_in_generate=True` it also
+returns the posteriors. Unsupported settings (beams, penalties, stop strings, an assistant, …) raise
+an error that names them, before any forward pass.
 
-A streamer gets the prompt at once, from `generate`, and the answer when it is drawn: which of the
-particles it is, or that it begins as most of them do, is not known before. It is ended in any case.
+A streamer gets the prompt at once, from `generate`. It gets the answer at the end, because the
+particle that becomes the answer is drawn last. The stream is ended even if an error is raised.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from smc.models.suitability import check_state, check_suitable, num_logits
 from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
-from smc.settings import settings_of, whole
+from smc.settings import MAX_PARTICLES, MAX_TOKENS_READ, settings_of, whole
 from smc.transformers_internals import CACHE_ARGUMENTS
 
 _PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
@@ -47,11 +47,11 @@ _PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *C
 
 @dataclass
 class GenerateSMCOutput(ModelOutput):
-    """What `generate` returns with `return_dict_in_generate=True`.
+    """The result of `generate` with `return_dict_in_generate=True`.
 
     Attributes:
-        sequences: prompts and answers, padded; `num_return_sequences` rows for each prompt.
-        posteriors: the whole distribution over answers, one for each prompt.
+        sequences: prompts and answers, padded; `num_return_sequences` rows per prompt.
+        posteriors: the distribution over answers, one per prompt.
     """
 
     sequences: Tensor | None = None
@@ -64,49 +64,54 @@ def generate(
     particles: int = 16,
     proposal: Proposal[Any] | None = None,
     seed: int | None = None,
-    algorithm: str = "smc",
+    algorithm: str = "auto",
     max_rows: int = 256,
     forced_runs: bool = True,
     read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
+    target_error: float | int | None = None,
+    max_particles: int = MAX_PARTICLES,
+    certify: float | int | None = None,
+    max_tokens_read: int = MAX_TOKENS_READ,
     deadline: float | int | None = None,
     cancel: CancelToken | None = None,
     **options: Unpack[Options],
 ) -> Callable[..., Tensor | GenerateSMCOutput]:
     """Make `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
 
-    Pass what is returned as `custom_generate`. Particles, not `do_sample`, decide how it samples;
-    `temperature` and `top_p` count even without it. The sequences of a prompt are independent draws
-    from its posterior, with replacement: of the N weighted token sequences, by their weights. So
-    one may come twice, and the most probable answer need not come at all: it is
-    `posteriors[i].majority`. A prompt whose particles have all died, which does not happen under
-    GCD and P-GCD, gets padding alone.
+    Pass the returned function as `custom_generate`. It always samples, regardless of `do_sample`;
+    `temperature` and `top_p` apply even with `do_sample=False`. The sequences of a prompt are
+    independent draws with replacement from its posterior, that is from the N weighted token
+    sequences. A sequence may therefore occur twice, and the most probable answer may be missing:
+    read it from `posteriors[i].majority`. A prompt whose particles have all died gets padding
+    only; this doesn't happen with GCD and P-GCD.
 
     Args:
-        constraint: the constraint C of all prompts, or one for each, lifted to the model's
+        constraint: the constraint C for all prompts, or one per prompt, lifted to the model's
             vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
         particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
-            `smc.sample`; the proposal is `smc.GCD()` if none is given.
-        deadline, cancel: as for `smc.sample`; seconds count from each call of `generate` on. A
-            function with `cancel` can't be pickled.
-        seed: of all random numbers; if not given, it is drawn from torch's generator, so that
-            `torch.manual_seed` decides.
-        options: of the algorithm, see `smc.sample`.
+            `smc.sample`; the default proposal is `smc.GCD()`.
+        target_error, max_particles, certify, max_tokens_read: as for `smc.sample`.
+        deadline, cancel: as for `smc.sample`; the deadline in seconds restarts with each call of
+            `generate`. A function with `cancel` can't be pickled.
+        seed: seed of all random numbers; by default it is drawn from torch's generator, which
+            `torch.manual_seed` controls.
+        options: options of the algorithm, see `smc.sample`.
 
     Returns:
-        A function for `custom_generate`. It raises what `smc.sample` raises, and `ValueError` for
-        arguments of `generate` that it cannot honour. It may be used many times, and pickled for
-        another process.
+        A function for `custom_generate`. It raises the errors of `smc.sample`, and `ValueError` for
+        unsupported arguments of `generate`. It is reusable and can be pickled.
 
     Raises:
-        ConstraintError: a constraint is not over tokens.
-        ValueError: another argument makes no sense, or an option that the algorithm does not read.
+        ConstraintError: a constraint is not lifted to tokens.
+        ValueError: another argument is invalid, or the algorithm doesn't have an option.
     """
     one_or_more(constraint)
     chosen = GCD() if proposal is None else proposal
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
-        read_ahead=read_ahead, drafter=drafter,
+        read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
+        target_error=target_error, max_particles=max_particles,
     )  # fmt: skip
     time_limit(deadline, cancel)
     if seed is not None:
@@ -114,13 +119,15 @@ def generate(
     settings = {
         "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
         "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter,
+        "target_error": target_error, "max_particles": max_particles,
+        "certify": certify, "max_tokens_read": max_tokens_read,
         "deadline": deadline, "cancel": cancel, **options,
     }  # fmt: skip
     return _Decoding(constraint, seed, settings)
 
 
 class _Decoding:
-    """What `generate` of `transformers` calls to decode; it can be pickled and copied.
+    """The decoding function for `generate` of `transformers`; it can be pickled and copied.
 
     Args:
         constraint, seed: as for `generate` of this module.
@@ -136,7 +143,7 @@ class _Decoding:
         self._constraint = constraint
         self._seed = seed
         self._settings = settings
-        self._last: TransformersLM | None = None  # of the model that was used last
+        self._last: TransformersLM | None = None  # wrapper of the most recently used model
 
     def __call__(
         self,
@@ -166,13 +173,13 @@ class _Decoding:
                     streamer.put(tokens)
         finally:
             if streamer is not None:
-                streamer.end()  # which its reader waits for
+                streamer.end()  # unblocks the consumer
         if not config.return_dict_in_generate:
             return sequences
         return GenerateSMCOutput(sequences=sequences, posteriors=tuple(posteriors))
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_last": None}  # another process has a model of its own
+        return vars(self) | {"_last": None}  # the model isn't shared between processes
 
     def _draws(
         self, model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]
@@ -214,7 +221,7 @@ class _Decoding:
 
 
 def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:
-    """Draw token sequences by their weights; empty ones where the posterior is dead."""
+    """Draw token sequences by their weights; empty ones if the posterior is dead."""
     if posterior.dead:
         return [Sample((), b"", -torch.inf, False, 0.0)] * count
     numbers = torch.arange(count, device="cpu")
@@ -229,11 +236,11 @@ def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sam
 
 
 def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...]) -> None:
-    """Refuse models that the sampler would misuse, and ends of text that it does not know."""
+    """Reject unsuitable models, and EOS tokens that differ from the constraint's."""
     if model.config.is_encoder_decoder:
         raise ValueError(
-            f"{type(model).__name__} is an encoder and a decoder, and smc.generate samples from "
-            "decoders alone; use smc.BudgetLogitsProcessor"
+            f"expected a decoder-only model, got the encoder-decoder {type(model).__name__}; "
+            "use smc.BudgetLogitsProcessor"
         )
     check_suitable(model)
     check_state(model)
@@ -241,50 +248,54 @@ def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...
     width = num_logits(model)
     if width != vocabulary.size:
         raise ConstraintError(
-            f"the model predicts {width} tokens, the constraint knows {vocabulary.size}; lift it "
-            "with gcd.lift(constraint, smc.TransformersLM(model, tokenizer).vocabulary)"
+            f"expected a constraint over the model's {width} tokens, got one over "
+            f"{vocabulary.size}; use "
+            "gcd.lift(constraint, smc.TransformersLM(model, tokenizer).vocabulary)"
         )
     unknown = [token for token in eos_ids if token not in vocabulary.eos_ids]
     if unknown:
         raise ConstraintError(
-            f"generate is to stop at tokens {unknown}, which do not end a text of the constraint, "
-            f"as {list(vocabulary.eos_ids)} do; lift it to "
+            f"expected generate to stop at EOS ids of the constraint, {list(vocabulary.eos_ids)}, "
+            f"got {unknown} as well; lift the constraint to "
             "smc.TransformersLM(model, tokenizer).vocabulary, or pass "
             f"eos_token_id={list(vocabulary.eos_ids)}"
         )
 
 
 def _prompt_mask(input_ids: Int64[Tensor, "R L"], given: dict[str, Any]) -> Bool[Tensor, "R L"]:
-    """Which ids are prompt and not padding; other inputs of the model are refused."""
+    """Return which ids are prompt and not padding; raise an error for other model inputs."""
     others = [name for name, value in given.items() if name not in _PLUMBING and value is not None]
     if others:
         raise ValueError(
-            f"smc.generate reads token ids and attention_mask alone, not {', '.join(others)}"
+            f"smc.generate supports input_ids and attention_mask only, got {', '.join(others)}; "
+            "omit the other inputs"
         )
     for name in CACHE_ARGUMENTS:
         cache = given.get(name)
         if cache is not None and cache.get_seq_length():
             raise ValueError(
-                f"{name} holds {cache.get_seq_length()} tokens, but smc.generate computes its "
-                "prompts itself; leave it out, and pass whole prompts as input_ids"
+                f"expected an empty {name}, got one with {cache.get_seq_length()} tokens; omit it "
+                "and pass whole prompts as input_ids"
             )
     mask = given.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
     if mask.shape != input_ids.shape or bool((mask.diff(dim=1) < 0).any()):
         raise ValueError(
-            "attention_mask must be zero before each prompt and one from there on; pad on the "
+            "expected attention_mask to be 0 before each prompt and 1 from there on; pad on the "
             "left: tokenizer.padding_side = 'left'"
         )
     positions = given.get("position_ids")
     if positions is not None:
         expected = mask.cumsum(dim=1) - 1
         if positions.shape != mask.shape or not torch.equal(positions * mask, expected * mask):
-            raise ValueError("smc.generate counts positions from 0 in each prompt; leave out yours")
+            raise ValueError(
+                "expected position_ids to start at 0 in each prompt; omit position_ids"
+            )
     return mask.bool()
 
 
 def _padding(config: Any) -> int:
-    """The token behind answers that are shorter than others, as `generate` chooses it."""
+    """Return the padding token after short answers, chosen as in `generate`."""
     ends = config.eos_token_id
     first = ends[0] if isinstance(ends, list) and ends else ends
     pad = first if config.pad_token_id is None else config.pad_token_id

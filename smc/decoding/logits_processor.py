@@ -1,26 +1,27 @@
-"""A logits processor makes `generate` of `transformers` obey a constraint within a budget.
+"""Logits processor that makes `generate` of `transformers` obey a constraint within a budget.
 
     model.generate(**inputs, max_new_tokens=60,
                    logits_processor=[smc.BudgetLogitsProcessor(constraint, budget=60)])
 
-In each step the scores of tokens after which the answer could not be finished in time become -inf
-(GCD's mask), so that greedy search, sampling and beams alike end with complete, valid answers. With
-a lookahead, the scores become those of its proposal,
+In each step, tokens after which the answer can't be finished in time get the score -inf (GCD's
+mask). Greedy search, sampling and beam search therefore end with complete, valid answers. With a
+lookahead, the scores are those of its proposal,
 
     score(v)  ->  score(v) + log g(v) - log g(last token),
 
-as the sampler draws from it: q(v) is proportional to p_lm(v) g(v). The last term, which is the same
-for all v, is there for beams: summed up along an answer the potentials cancel, so that a beam is
-ranked by p_lm of what it has times the probability that it will be completed, and a complete answer
-by p_lm alone (up to defence and tying, see `smc.proposals.twisted`).
+as in the sampler: q(v) is proportional to p_lm(v) g(v). The last term is the same for all v and
+matters for beams only. Summed along an answer, the potentials cancel. A beam is therefore ranked by
+p_lm of its tokens times the probability that it will be completed, and a complete answer by p_lm
+alone (up to the defensive mixture and tying, see `smc.proposals.twisted`).
 
-Unlike `smc.generate`, this corrects no bias: each step's mask renormalises the model's belief.
+Unlike `smc.generate`, the processor doesn't correct the bias of renormalizing at each step.
 
-**States are functions of the tokens.** A row's state follows from its constraint and from what was
-generated, which is read off `input_ids` each time. States of recent calls are kept, by the tokens
-that lead to them, so that usually a row goes one token on from a state that is known, whichever row
-had it. Nothing else is remembered: beams may reorder and drop rows, an assistant may draft and be
-refused, and one processor may serve any number of calls, with other prompts or in other threads.
+**States are functions of the tokens.** The state of a batch row follows from its constraint and its
+generated tokens, which are read from `input_ids` in each call. States of recent calls are cached by
+the tokens that lead to them, so a row usually extends a cached state by one token, whichever row
+computed that state. No other data is kept. So beams may reorder and drop rows, an assistant's
+drafts may be rejected, and one processor may serve any number of calls with other prompts or in
+other threads.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ from smc.proposals.twisted import Twisted, looking_ahead
 from smc.settings import whole
 
 MOST_KNOWN = 32
-"""Calls whose states are kept: as long as a draft of assisted decoding usually is, and longer."""
+"""Number of calls whose states are cached; it exceeds the usual length of an assistant's draft."""
 
 
 class _Known(NamedTuple):
-    """States of the rows of a call.
+    """Cached states of the batch rows of one call.
 
     Attributes:
-        row_of: their rows, by constraint and tokens generated.
-        state: the proposal's.
-        log_potential: log g of the last token of each.
+        row_of: the row in `state`, by constraint and generated tokens.
+        state: the proposal's state.
+        log_potential: log g of the last token of each row.
     """
 
     row_of: dict[tuple[int, bytes], int]
@@ -64,27 +65,29 @@ class _Known(NamedTuple):
 
 
 class BudgetLogitsProcessor(LogitsProcessor):
-    """A logits processor that lets `generate` finish a constraint within a budget.
+    """Logits processor that finishes constrained answers within a budget.
 
-    It serves greedy search, sampling, beams, assisted decoding, left padding and several returned
-    sequences, in any number of calls. Within `generate` it finds out itself where prompts end; in
-    a loop of your own, say so by `prompt_length`.
+    It supports greedy search, sampling, beams, assisted decoding, left padding and several returned
+    sequences, in any number of calls. Inside `generate` it finds the prompt length itself; in your
+    own loop, pass `prompt_length`.
 
     Args:
-        constraint: a constraint for all prompts, or one for each, lifted to the model's vocabulary.
-        budget: most tokens of an answer, EOS included, which `max_new_tokens` must equal; one for
-            all constraints or one for each, of which `max_new_tokens` must be the largest.
-        lookahead: a proposal that looks ahead, such as `smc.PGCD(hmm)`, or a `smc.Lookahead`; None
-            for GCD's mask alone.
-        prompt_length: columns of `input_ids` before the answer, if they are not those that
-            `generate` was given: an answer of which a part is given counts that part.
+        constraint: a constraint for all prompts, or one per prompt, lifted to the model's
+            vocabulary.
+        budget: maximum number of tokens of an answer, including EOS; one for all constraints or one
+            per constraint. `max_new_tokens` must equal the largest budget.
+        lookahead: a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a `smc.Lookahead`; None
+            for GCD's mask only.
+        prompt_length: number of columns of `input_ids` before the answer. It defaults to the prompt
+            length of `generate`; pass a smaller number to continue a partial answer, whose tokens
+            then count toward the budget.
 
     Raises:
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
-        OverlongBudgetError: a budget allows longer texts than its constraint is known for.
-        ConstraintError: a constraint is not over tokens, has no token that ends a text, or is
-            refused by the lookahead.
-        ValueError: another argument makes no sense.
+        OverlongBudgetError: a budget exceeds the lengths that its constraint covers.
+        ConstraintError: a constraint is not lifted to tokens, has no EOS token, or isn't supported
+            by the lookahead.
+        ValueError: another argument is invalid.
     """
 
     def __init__(
@@ -100,17 +103,19 @@ class BudgetLogitsProcessor(LogitsProcessor):
         count = len(self.constraints)
         budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
         if len(budgets) != count:
-            raise ValueError(f"{count} constraints but {len(budgets)} budgets; give one for each")
+            raise ValueError(
+                f"expected one budget, or one per constraint ({count}), got {len(budgets)}"
+            )
         self.vocabulary = self.constraints[0].vocabulary
         if not self.vocabulary.eos_ids:
             raise ConstraintError(
-                "the constraint's vocabulary has no token that ends a text, at which generate "
-                "would stop; give it eos_ids, or use smc.generate"
+                "expected a constraint with an EOS token, at which generate stops; set eos_ids of "
+                "its vocabulary, or use smc.generate"
             )
         for index, (automaton, tokens) in enumerate(zip(self.constraints, budgets, strict=True)):
             check_budget(automaton, tokens, f"constraint {index}" if self._one_each else "")
         if prompt_length is not None and whole("prompt_length", prompt_length) < 0:
-            raise ValueError(f"prompt_length is {prompt_length}; it must be 0 or more")
+            raise ValueError(f"expected prompt_length to be 0 or more, got {prompt_length}")
         self.proposal = looking_ahead(lookahead)
         self.proposal.check(self.constraints, budgets)
         self.budgets = [int(tokens) for tokens in budgets]
@@ -122,17 +127,17 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def __call__(
         self, input_ids: Int64[Tensor, "R L"], scores: Float[Tensor, "R V"]
     ) -> Float[Tensor, "R V"]:
-        """Return the scores of the next token under constraint and budget.
+        """Return the scores of the next token under the constraint and the budget.
 
         Args:
-            input_ids: prompts, and what was generated so far.
-            scores: the model's, unnormalised or not.
+            input_ids: prompts and generated tokens.
+            scores: the model's scores, normalized or not.
 
         Raises:
-            ConstraintError: the model predicts other tokens than the constraint knows.
-            FloatingPointError: the scores have NaN or +inf.
-            ValueError: the call does not fit the constraints and budgets, or no token is left that
-                both the constraint and other processors allow.
+            ConstraintError: the model and the constraint differ in the number of tokens.
+            FloatingPointError: the scores contain NaN or +inf.
+            ValueError: the call doesn't match the constraints and budgets, or no token is allowed
+                by both the constraint and the other processors.
         """
         call = generate_call(self)
         start = self._prompt_length(input_ids, call)
@@ -153,7 +158,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
             self._refuse_strays(generated, alive | walk.finished)
         if bool(alive.all()):
             return self._scores(known, scores, call)
-        # What is over ends again, whatever else is said of it: in beams such rows stay.
+        # Ended rows get EOS again, whatever else is allowed; beam search keeps such rows.
         found = torch.full_like(scores, -torch.inf)
         found[:, list(self.vocabulary.eos_ids)] = 0.0
         some = alive.nonzero().squeeze(1)
@@ -167,7 +172,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def _scores(
         self, known: _Known, scores: Float[Tensor, "R V"], call: GenerateCall | None
     ) -> Float[Tensor, "R V"]:
-        """The scores after prefixes that go on."""
+        """Return the scores after unfinished prefixes."""
         walk: AutomatonPosition = known.state.walk
         masked = scores.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
         forbidden = masked.amax(dim=1).isneginf()
@@ -175,7 +180,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
             self._refuse_forbidden(walk.take(forbidden.nonzero().squeeze(1)[:1]))
         if isinstance(self.proposal, GCD):
             return masked
-        # The temperature belongs to p_lm and not to g, but divides what is returned here.
+        # The temperature applies to p_lm, not to g, but `generate` divides the returned scores.
         temperature = 1.0 if call is None else call.temperature
         precision = torch.promote_types(scores.dtype, torch.float32)
         log_p = (scores / temperature).log_softmax(dim=1, dtype=precision)
@@ -184,30 +189,30 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return twisted.to(scores.dtype)
 
     def _prompt_length(self, input_ids: Int64[Tensor, "R L"], call: GenerateCall | None) -> int:
-        """Where answers begin."""
+        """Return the column where answers begin."""
         start = self.prompt_length
         if start is None:
             if call is None:
                 raise ValueError(
-                    "this processor is not called by generate of transformers, so it cannot know "
-                    "where the prompt ends; make it with prompt_length=input_ids.shape[1]"
+                    "called outside of generate of transformers, where the prompt length is "
+                    "unknown; pass prompt_length=input_ids.shape[1] to BudgetLogitsProcessor"
                 )
             start = call.prompt_length
         if not 0 <= start <= input_ids.shape[1]:
             raise ValueError(
-                f"prompt_length is {start}, but there are {input_ids.shape[1]} tokens in all; "
-                "give the number of columns before the answer"
+                f"expected prompt_length to be at most {input_ids.shape[1]}, the number of columns "
+                f"of input_ids, got {start}"
             )
         return start
 
     def _check_tensors(self, input_ids: Int64[Tensor, "R L"], scores: Float[Tensor, "R V"]) -> None:
-        """Refuse scores and ids that don't fit to the vocabulary, in every call."""
+        """Raise an error if scores and ids don't match the vocabulary; runs in every call."""
         size = self.vocabulary.size
         if scores.dim() == 2 and scores.shape[1] != size:
             raise ConstraintError(
-                f"the model predicts {scores.shape[1]} tokens, the constraint knows {size}; lift "
-                "it to the model's vocabulary, such as smc.TransformersLM(model, tokenizer)"
-                ".vocabulary"
+                f"expected scores of the constraint's {size} tokens, got {scores.shape[1]}; lift "
+                "the constraint to the model's vocabulary, "
+                "smc.TransformersLM(model, tokenizer).vocabulary"
             )
         if input_ids.dim() != 2 or scores.dim() != 2 or len(scores) != len(input_ids):
             raise ValueError(
@@ -223,39 +228,39 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def _check(
         self, input_ids: Int64[Tensor, "R L"], call: GenerateCall | None, start: int
     ) -> None:
-        """Refuse a call that these constraints and budgets do not fit."""
+        """Raise an error if the call doesn't match the constraints and budgets."""
         count = len(self.constraints)
         prompts = len(input_ids) if call is None else call.num_prompts
         fits = prompts % count == 0 if call is None else prompts == count
         if self._one_each and not fits:
             raise ValueError(
-                f"{count} constraints but {prompts} {'rows' if call is None else 'prompts'}; "
-                "give one constraint for all prompts, or one for each"
+                f"expected {count} {'rows' if call is None else 'prompts'}, one per constraint, "
+                f"got {prompts}; pass one constraint for all prompts, or one per prompt"
             )
         if call is None:
             return
         most = call.max_length - start
         if most != max(self.budgets):
             raise ValueError(
-                f"max_new_tokens is {most}, the budget of BudgetLogitsProcessor is "
-                f"{max(self.budgets)}; give both the same number"
+                f"expected max_new_tokens to equal the budget {max(self.budgets)}, got {most}; "
+                "pass the same number to generate and BudgetLogitsProcessor"
             )
         if set(call.eos_ids) != set(self.vocabulary.eos_ids):
             raise ConstraintError(
-                f"generate stops at tokens {list(call.eos_ids)}, the constraint at "
-                f"{list(self.vocabulary.eos_ids)}; pass "
+                f"expected generate to stop at the constraint's EOS ids "
+                f"{list(self.vocabulary.eos_ids)}, got {list(call.eos_ids)}; pass "
                 f"eos_token_id={list(self.vocabulary.eos_ids)} to generate"
             )
 
     def _reach(self, which: Int64[Tensor, "R"], generated: Int64[Tensor, "R T"]) -> _Known:
-        """The states after these tokens, under the constraint of each row."""
+        """Return the states after these tokens, under the constraint of each row."""
         device, length = which.device, generated.shape[1]
         lines = generated.cpu().numpy()
         if lines.size and not 0 <= lines.min() <= lines.max() < self.vocabulary.size:
             wrong = int(lines.min()) if lines.min() < 0 else int(lines.max())
             raise ValueError(
-                f"the answer so far has token {wrong}, which is not one of the "
-                f"{self.vocabulary.size} ids; does the prompt end at column prompt_length?"
+                f"expected answer tokens from 0 to {self.vocabulary.size - 1}, got {wrong}; check "
+                "that prompt_length is the column where the answer begins"
             )
         owners = which.tolist()
         names = [(owner, line.tobytes()) for owner, line in zip(owners, lines, strict=True)]
@@ -281,7 +286,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def _look_up(
         self, device: torch.device, length: int, names: list[tuple[int, bytes]]
     ) -> _Known | None:
-        """The states of these rows, where all of them are known."""
+        """Return the states of these rows if all of them are cached, else None."""
         known = self._known.get((device, length))
         if known is None or not known.row_of.keys() >= set(names):
             return None
@@ -289,7 +294,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return _Known({}, self.proposal.take(known.state, rows), known.log_potential[rows])
 
     def _extended(self, known: _Known, token: Int64[Tensor, "R"]) -> _Known:
-        """The states one token on; what is over stays, and pays no heed to padding."""
+        """Return the states one token later; ended rows stay unchanged and ignore padding."""
         running = known.state.walk.running
         some = running.nonzero().squeeze(1)
         log_potential = torch.zeros_like(known.log_potential)
@@ -300,7 +305,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return _Known({}, self.proposal.advance(known.state, run), log_potential)
 
     def _started(self, device: torch.device) -> Any:
-        """The state before the first token, a row for each constraint."""
+        """Return the state before the first token, one row per constraint."""
         if device not in self._start:
             batch = AutomatonBatch(self.constraints, device=device)
             budgets = torch.tensor(self.budgets, device=device)
@@ -308,29 +313,28 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return self._start[device]
 
     def _refuse_forbidden(self, walk: AutomatonPosition) -> None:
-        """Another processor, or the model, forbids all that may come after this prefix."""
+        """Raise an error: the model or another processor forbids every allowed token."""
         tokens = walk.mask.mask(walk.states, walk.remaining)[0].nonzero().squeeze(1).tolist()
         others = f" and {len(tokens) - 1} others" if len(tokens) > 1 else ""
         taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
         raise ValueError(
-            f"after {taken} tokens constraint and budget allow {self._shown(tokens[0])}{others} "
-            "alone, but the scores of all of that are -inf already: another logits processor "
-            "(suppress_tokens, bad_words_ids, min_new_tokens, …) or the model forbids it; take "
-            "that processor away or relax the constraint"
+            f"after {taken} tokens, constraint and budget allow only {self._shown(tokens[0])}"
+            f"{others}, but all of these have the score -inf: the model or another logits "
+            "processor (suppress_tokens, bad_words_ids, min_new_tokens, …) forbids them; remove "
+            "that processor or relax the constraint"
         )
 
     def _refuse_strays(self, generated: Int64[Tensor, "R T"], good: Tensor) -> None:
-        """A row has a token that was not allowed."""
+        """Raise an error: a row has a token that was not allowed."""
         row = int((~good).nonzero()[0])
         raise ValueError(
             f"the answer in row {row} ends with {self._shown(int(generated[row, -1]))}, which was "
-            "not allowed there: a processor after this one allowed it again; put "
-            "BudgetLogitsProcessor last"
+            "not allowed: a later processor allowed it again; pass BudgetLogitsProcessor last"
         )
 
     def _shown(self, token: int) -> str:
         if token in self.vocabulary.eos_ids:
-            return f"token {token} (the end of the text)"
+            return f"token {token} (EOS)"
         return f"token {token} ({self.vocabulary.token_bytes[token]!r})"
 
     def __repr__(self) -> str:
@@ -338,20 +342,20 @@ class BudgetLogitsProcessor(LogitsProcessor):
 
 
 def one_or_more(constraint: object) -> list[TokenAutomaton]:
-    """Return one constraint, or several, as a list.
+    """Return one constraint or a sequence of constraints as a list.
 
     Raises:
-        ConstraintError: there is none, or one is not over tokens.
+        ConstraintError: the sequence is empty, or a constraint is not lifted to tokens.
     """
     several = isinstance(constraint, Sequence)
     constraints = list(constraint) if isinstance(constraint, Sequence) else [constraint]
     for index, each in enumerate(constraints):
         if not isinstance(each, TokenAutomaton):
             raise ConstraintError(
-                f"constraint{f' {index}' if several else ''} is {type(each).__name__}, not over "
-                "tokens; lift it with gcd.lift(constraint, "
+                f"expected constraint{f' {index}' if several else ''} to be a TokenAutomaton, got "
+                f"{type(each).__name__}; use gcd.lift(constraint, "
                 "smc.TransformersLM(model, tokenizer).vocabulary)"
             )
     if not constraints:
-        raise ConstraintError("there is no constraint in the list; give at least one")
+        raise ConstraintError("expected at least one constraint, got an empty list")
     return constraints  # type: ignore[return-value]

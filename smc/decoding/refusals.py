@@ -1,7 +1,7 @@
-"""Settings of `generate` of transformers that the sampler can't honour, refused by name.
+"""Rejection of `generate` settings that the sampler doesn't support.
 
-A setting comes from the call or from the model's own `generation_config`, which many models bring
-along. The message says which, and how to do without it.
+A setting comes from the call or from the model's own `generation_config`, which many models ship
+with. The error names the source, and the way to unset the setting.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 from smc.decoding.generate_call import passed_by_name
 from smc.settings import check_temperature, check_top_p, real
 
-# Config fields that cannot be honoured, with their neutral values, the one to pass last. Other
-# fields are honoured, need nothing done, or become a processor or criterion, see below.
+# Unsupported config fields with their neutral values; the last value is the one to pass. All other
+# fields are supported, need no action, or become a processor or criterion, see below.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1),
     "num_beam_groups": (None, 1),
@@ -60,14 +60,14 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "output_attentions": (None, False),
     "output_hidden_states": (None, False),
 }
-_DEFAULT_TOP_K = 50  # which `generate` fills in, and itself reads with do_sample=True alone
+_DEFAULT_TOP_K = 50  # filled in by `generate`, which uses it with do_sample=True only
 _HONOURED = (TemperatureLogitsWarper, TopPLogitsWarper, LogitNormalization)
 _CRITERIA = (MaxLengthCriteria, EosTokenCriteria)
 
 
 def set_by_model(model: Any, config: Any) -> set[str]:
-    """Return the names of settings that are those of the model's own `generation_config`."""
-    own = model.generation_config.to_dict()  # from which `generate` takes what it isn't given
+    """Return the names of settings that come from the model's own `generation_config`."""
+    own = model.generation_config.to_dict()  # the defaults of `generate`
     passed = passed_by_name()
     return {
         name
@@ -84,17 +84,18 @@ def refuse_settings(
     others: dict[str, Any],
     prompt_length: int,
 ) -> None:
-    """Refuse what decides about answers in `generate` and would be ignored here.
+    """Reject settings that change answers in `generate` and would be ignored here.
 
     Args:
         config: the `GenerationConfig` of the call.
-        of_model: which of its settings are the model's, see `set_by_model`.
-        processors, criteria: those of the call, with those that `generate` makes of the settings.
-        others: arguments that have no place in a configuration.
-        prompt_length: tokens of the prompts, padding included.
+        of_model: names of settings that come from the model, see `set_by_model`.
+        processors, criteria: those of the call, including those that `generate` creates from the
+            settings.
+        others: arguments that don't belong to a configuration.
+        prompt_length: tokens of the prompts, including padding.
 
     Raises:
-        ValueError: which settings, whose they are, and how to do without them.
+        ValueError: a setting is unsupported; the message names its source and how to unset it.
     """
     by_default = config.top_k == _DEFAULT_TOP_K and "top_k" not in of_model | passed_by_name()
     settings = {
@@ -102,11 +103,11 @@ def refuse_settings(
         for name, neutral in _REFUSED.items()
         if (value := getattr(config, name, None)) not in neutral
         and not (name == "top_k" and by_default and not config.do_sample)
-        and not (name == "min_length" and config.min_new_tokens is not None)  # which sets it
+        and not (name == "min_length" and config.min_new_tokens is not None)  # derived from it
     }
     found = [f"{name}={value!r}" for name, value in settings.items()]
     found += [f"{name}={type(value).__name__}" for name, value in others.items()]
-    if not found:  # which may have made processors
+    if not found:  # otherwise the settings may have created processors
         found += [
             type(each).__name__
             for each in processors
@@ -120,29 +121,29 @@ def refuse_settings(
             else ""
         )
         whose = [name for name in settings if name in of_model]
-        advice = [] if len(whose) == len(found) else ["leave this out"]
+        advice = [] if len(whose) == len(found) else ["omit it"]
         if whose:
             sets = ", ".join(f"{name}={settings[name]!r}" for name in whose)
-            advice.append(f"generation_config of the model sets {sets}: {_how_to_unset(whose)}")
+            advice.append(f"the model's generation_config sets {sets}: {_how_to_unset(whose)}")
         raise ValueError(
-            f"smc.generate cannot honour {', '.join(found)}{hint}; {'; '.join(advice)}, or decode "
-            "with smc.BudgetLogitsProcessor, which works beside it"
+            f"smc.generate doesn't support {', '.join(found)}{hint}; {'; '.join(advice)}, or use "
+            "smc.BudgetLogitsProcessor, which supports it"
         )
     for name, check in (("temperature", check_temperature), ("top_p", check_top_p)):
         try:
             check(1.0 if getattr(config, name) is None else real(name, getattr(config, name)))
         except ValueError as error:
             whose_is_it = (
-                f"; generation_config of the model sets {name}={getattr(config, name)!r}: pass "
+                f"; the model's generation_config sets {name}={getattr(config, name)!r}: pass "
                 f"{name}=1.0 to generate"
             )
             raise ValueError(f"{error}{whose_is_it if name in of_model else ''}") from None
 
 
 def _how_to_unset(names: list[str]) -> str:
-    """Say how to call `generate` without these settings of the model.
+    """Describe how to call `generate` without these settings of the model.
 
-    A setting that is passed as None is taken from the model.
+    Passing None doesn't unset a setting, because `generate` then takes the model's value.
     """
     neutral = {name: _REFUSED[name][-1] for name in names}
     passed = ", ".join(f"{name}={value!r}" for name, value in neutral.items() if value is not None)
@@ -156,6 +157,6 @@ def _how_to_unset(names: list[str]) -> str:
 
 
 def _is_idle(processor: Any, prompt_length: int) -> bool:
-    """Whether a processor does nothing; `generate` makes this one for min_new_tokens=0."""
+    """Return whether a processor has no effect; `generate` adds one for min_new_tokens=0."""
     shortest = isinstance(processor, MinLengthLogitsProcessor)
     return shortest and processor.min_length <= prompt_length

@@ -1,1 +1,1 @@
-"""This package has language models: what the sampler asks of one, and those that answer."""
+"""Language models: the protocol that the sampler uses, and its implementations."""

@@ -1,15 +1,15 @@
-"""This module lets a hidden Markov model be the language model that is sampled from.
+"""Hidden Markov model as a language model, for tests and exact references.
 
-Its next token is distributed as the filter says,
+The distribution of its next token is that of the HMM's filter,
 
     p(v | x_<=t) = sum over h of  predicted_{t+1}(h) emission(v, h),     predicted_1 = initial,
 
-in float64 throughout. It knows no prompts: whatever is given as one is ignored, and the first
-token of an answer comes from the initial distribution. What such a model gives a constraint is
-known exactly: its product with the automaton (`hmm.product`) says it.
+in float64 throughout. Prompts are ignored: the first token of an answer comes from the initial
+distribution. The model's probability of a constraint is known exactly from its product with the
+automaton (`hmm.product`).
 
-Cost of a step on R rows: one product with the transitions and one with the emissions, R H (H + V)
-operations twice, whatever the length of the prefixes.
+Cost of a step for R rows: one product with the transition matrix and one with the emission matrix,
+R H (H + V) operations twice, independent of the length of the prefixes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from hmm.model import HMM
 from smc.models.protocol import Prompt, token_ids
 
 PROMPT = (0,)
-"""A prompt to give to a model that ignores it."""
+"""A prompt for a model that ignores prompts."""
 
 
 class HMMLanguageModel:
-    """A language model whose every next token is an HMM's; see `smc.LanguageModel`.
+    """A language model whose next-token distribution is an HMM's; see `smc.LanguageModel`.
 
     Args:
-        hmm: in any type; `self.hmm` is the same in float64, normalised again.
-        vocabulary: the tokens that it emits.
+        hmm: an HMM in any dtype; `self.hmm` is a renormalized float64 copy.
+        vocabulary: the vocabulary that it emits.
 
     Raises:
-        ValueError: the two have different numbers of tokens, or parameters are no distributions.
+        ValueError: the HMM and the vocabulary differ in the number of tokens, or parameters are not
+            distributions.
     """
 
     context: int | None = None
@@ -46,39 +47,41 @@ class HMMLanguageModel:
     def __init__(self, hmm: HMM, vocabulary: Vocabulary) -> None:
         if hmm.num_tokens != vocabulary.size:
             raise ValueError(
-                f"the HMM is over {hmm.num_tokens} tokens, the vocabulary has {vocabulary.size}; "
-                "give the vocabulary of the language model that the HMM was distilled from"
+                f"expected an HMM over the vocabulary's {vocabulary.size} tokens, got one over "
+                f"{hmm.num_tokens}; use the vocabulary of the language model that the HMM was "
+                "distilled from"
             )
-        # In half or single precision distributions sum to one within 1e-3 or 1e-7 only.
+        # In half or single precision, distributions sum to one only within 1e-3 or 1e-7.
         self.hmm = hmm.normalised(torch.float64)
         self.hmm.check()
         self.vocabulary = vocabulary
 
     @property
     def device(self) -> torch.device:
+        """The HMM's device."""
         return self.hmm.device
 
     def digest(self) -> str:
-        """Compute a digest of all parameters, which tells the model from others."""
+        """Return a hash of all parameters."""
         found = hashlib.sha256()
         for part in (self.hmm.initial, *self.hmm.transition.factors, self.hmm.emission):
             found.update(part.cpu().numpy().tobytes())
         return found.hexdigest()[:16]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return token ids as they are, and `PROMPT` for any text: it is ignored either way."""
+        """Return token ids as they are, and `PROMPT` for any text; both are ignored."""
         return list(PROMPT) if isinstance(prompt, str) else token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[HMMRows, Float64[Tensor, "B V"]]:
-        """Make one empty row for each prompt, and log p(first token); prompts are ignored."""
+        """Create one empty row per prompt, and compute log p(first token); prompts are ignored."""
         rows = HMMRows(self, len(prompts))
         return rows, rows.log_p(torch.arange(len(prompts), device=self.device))
 
 
 class HMMRows:
-    """Prefixes as what the filter makes of them; see `smc.models.protocol.Rows`.
+    """Prefixes represented by their filters; see `smc.models.protocol.Rows`.
 
-    Tokens are kept for `truncate` alone, which filters anew from the beginning.
+    Tokens are kept for `truncate` only, which recomputes the filter from the beginning.
     """
 
     def __init__(self, lm: HMMLanguageModel, count: int) -> None:
@@ -87,7 +90,7 @@ class HMMRows:
         self._tokens: list[tuple[int, ...]] = [()] * count
 
     def log_p(self, rows: Int64[Tensor, "n"]) -> Float64[Tensor, "n V"]:
-        """Compute log p(next token | row) of these rows."""
+        """Return log p(next token | row) of these rows."""
         return torch.mm(self._predicted[rows], self._hmm.emission.T).log_()
 
     def extend(
@@ -98,27 +101,27 @@ class HMMRows:
         log_p = torch.full(shape, torch.nan, dtype=torch.float64, device=self._hmm.device)
         for t in range(runs.shape[1]):
             on = (lengths > t).nonzero().squeeze(1)
-            self._read(on, runs[on, t].long())
+            self._append(on, runs[on, t].long())
             log_p[on, t] = self.log_p(on)
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Make the rows copies of these."""
+        """Replace the rows by copies of these rows."""
         self._predicted = self._predicted[ancestors.long()]
         self._tokens = [self._tokens[a] for a in ancestors.tolist()]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Keep the first tokens of each row, and filter these again."""
+        """Keep the first tokens of each row, and recompute the filter."""
         kept = [row[:n] for row, n in zip(self._tokens, lengths.tolist(), strict=True)]
         self._predicted = self._hmm.initial.expand(len(kept), -1).clone()
         self._tokens = [()] * len(kept)
         for t in range(max(map(len, kept), default=0)):
             on = [r for r, row in enumerate(kept) if len(row) > t]
             tokens = torch.tensor([kept[r][t] for r in on], device=self._hmm.device)
-            self._read(torch.tensor(on, device=self._hmm.device), tokens)
+            self._append(torch.tensor(on, device=self._hmm.device), tokens)
 
-    def _read(self, rows: Int64[Tensor, "n"], tokens: Int64[Tensor, "n"]) -> None:
-        """Append one token to each of these rows; nothing can follow an impossible one."""
+    def _append(self, rows: Int64[Tensor, "n"], tokens: Int64[Tensor, "n"]) -> None:
+        """Append one token to each of these rows; after an impossible token the filter is zero."""
         step = filter_step(self._hmm, self._predicted[rows], tokens)
         self._predicted[rows] = self._hmm.transition.forward(step.filtered)
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):

@@ -1,19 +1,20 @@
-"""Fingerprints of everything that decides what a `transformers` model computes.
+"""Fingerprints of everything that affects the output of a `transformers` model.
 
-Keys and values of a prompt stay valid as long as the model's fingerprint does. It consists of
+Cached keys and values of a prompt are valid as long as the model's fingerprint is unchanged. The
+fingerprint consists of
 
-* the parameters and buffers: where their memory lies, and PyTorch's counter of changes in place
+* the parameters and buffers: their memory addresses, and PyTorch's counter of in-place changes
   (`Tensor._version`), which optimizers, `load_state_dict` and `copy_` increment;
-* a checksum of each parameter, as changes through `.data` are not counted: the bits of every
+* a checksum of each parameter, because changes through `.data` are not counted: the bits of every
   (columns - 1)-th element, which include an element of every row and of every column;
-* the adapters of each module (peft's, and those of `transformers` itself): which are active,
-  disabled or merged, and their scaling;
+* the adapters of each module (of peft and of `transformers`): which are active, disabled or merged,
+  and their scaling;
 * replaced forward functions, hooks, autocast, and the attention function.
 
-A change through `.data` of single elements may go unnoticed; `TransformersLM.forget_prompts` is for
-these.
+A change of single elements through `.data` may go undetected; call `TransformersLM.forget_prompts`
+after such a change.
 
-Cost: a visit to every module and parameter, and one element of each column of the weights.
+Cost: a visit to every module and parameter, and reading one element per column of the weights.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fingerprint(model: Any) -> Fingerprint:
-    """Return a value that changes whenever the model may compute something else."""
+    """Return a value that changes whenever the model's output may change."""
     modules = every_module(model)
     tensors = [
         tensor
@@ -54,17 +55,17 @@ def fingerprint(model: Any) -> Fingerprint:
 
 @torch.no_grad()
 def checksums(parameters: list[torch.nn.Parameter]) -> tuple[int, ...]:
-    """Sum up the bits of some elements of each parameter; one host synchronization per device."""
+    """Sum the bits of some elements of each parameter; one host synchronization per device."""
     sums: dict[torch.device, list[Tensor]] = {}
     for parameter in parameters:
         if parameter.is_meta or parameter.layout != torch.strided or not parameter.numel():
             continue
-        if hasattr(parameter, "to_local"):  # a DTensor, of which this process has a part
+        if hasattr(parameter, "to_local"):  # a DTensor; this process holds a part of it
             own = parameter.to_local().detach()
         else:
             own = parameter.detach()
         if type(own) is not Tensor or own.element_size() not in _BITS or not own.numel():
-            continue  # quantized in a class of its own
+            continue  # a quantized tensor class
         flat = own.contiguous().flatten()
         some = flat[:: max(1, own.shape[-1] - 1)] if own.dim() > 1 else flat
         bits = some.contiguous().view(_BITS[flat.element_size()])
@@ -73,20 +74,20 @@ def checksums(parameters: list[torch.nn.Parameter]) -> tuple[int, ...]:
 
 
 def _version(tensor: Tensor) -> tuple[int, int, int]:
-    """Identify a tensor, its memory, and how often it has been changed in place."""
-    changes = 0 if tensor.is_inference() else tensor._version  # which inference tensors don't count
+    """Identify a tensor, its memory, and its number of in-place changes."""
+    changes = 0 if tensor.is_inference() else tensor._version  # inference tensors have no counter
     return id(tensor), 0 if tensor.is_meta else _address(tensor), changes
 
 
 def _address(tensor: Tensor) -> int:
     try:
         return tensor.data_ptr()
-    except RuntimeError:  # a class of its own that has no single memory
+    except RuntimeError:  # a tensor subclass without a single memory block
         return 0
 
 
 def _adapters(module: Any) -> Iterator[object]:
-    """Describe what a module computes beyond its weights."""
+    """Describe the parts of a module's computation that are not in its weights."""
     names = vars(module)
     for name in _ADAPTERS:
         if name in names:

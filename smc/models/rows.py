@@ -1,17 +1,17 @@
-"""Rows of a `transformers` model: the KV caches of prefixes in progress.
+"""Batch rows of a `transformers` model: the KV caches of prefixes in progress.
 
-Rows of different lengths share one rectangular cache.  The invariant that keeps this simple: the
-valid columns of row r are always its *last* `lengths[r]` ones, padding being on the left.  Then the
-attention mask and the positions follow from the lengths alone, and a sliding attention window,
-which models count in columns, counts tokens.  Prefilling pads on the left by itself.  Runs of
-unequal lengths, and cutting rows back, leave padding on the right, so the columns of each row are
-shifted to restore the invariant (`_align`, one gather per layer).
+Rows of different lengths share one rectangular cache, with this invariant: the valid columns of row
+r are always its *last* `lengths[r]` columns, with padding on the left. The attention mask and the
+positions then follow from the lengths alone, and a sliding attention window, which models count in
+columns, counts tokens. Prefilling pads on the left. Runs of different lengths and truncation leave
+padding on the right, so the columns of each row are shifted to restore the invariant (`_align`, one
+gather per layer).
 
-Padding does not change what is computed for a row beyond the order of floating-point sums: masked
-columns have weight exactly zero, and positions count real tokens.
+Padding changes a row's result only through the order of floating-point sums: masked columns have
+weight exactly zero, and positions count real tokens.
 
-These rows hold prompt and answer, and serve any model with an ordinary cache. For most models those
-of `smc.models.sharing_rows` do, which hold each prompt once and are not padded.
+These rows hold prompt and answer, and support any model with an ordinary cache. Most models support
+the rows of `smc.models.sharing_rows`, which store each prompt once and need no padding.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from smc.transformers_internals import cache_argument, is_stateful, planned_laye
 
 
 class PromptMemory(NamedTuple):
-    """What the model remembers of one prompt.
+    """The KV cache of one prompt.
 
     Attributes:
-        length: its tokens.
+        length: number of tokens in the prompt.
         layers: keys and values of each layer.
-        log_p: log-probabilities of the token after it.
+        log_p: log-probabilities of the next token.
     """
 
     length: int
@@ -42,12 +42,12 @@ class PromptMemory(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Total size in bytes."""
         return self.log_p.nbytes + sum(k.nbytes + v.nbytes for k, v in self.layers)
 
 
 def together(memories: Sequence[PromptMemory]) -> SharedPrompts:
-    """Put prompts beside each other, padded on the left; one alone is not copied."""
+    """Batch the caches of prompts, padded on the left; a single prompt is not copied."""
     lengths = torch.tensor([memory.length for memory in memories], device=memories[0].log_p.device)
     layers = [
         (_padded([keys for keys, _ in same]), _padded([values for _, values in same]))
@@ -60,11 +60,11 @@ class TransformersRows:
     """The KV cache of R prefixes; see `smc.models.protocol.Rows`.
 
     Attributes:
-        lengths: valid columns of each row, its last ones.
-        prompt_lengths: how many of them are the prompt's.
+        lengths: number of valid columns of each row, which are its last ones.
+        prompt_lengths: number of these columns that belong to the prompt.
 
     Raises:
-        ValueError: the model has no such cache.
+        ValueError: the model has no ordinary KV cache.
     """
 
     def __init__(self, model: Any, prompt_lengths: Int64[Tensor, "R"]) -> None:
@@ -72,26 +72,26 @@ class TransformersRows:
 
         _check_plain(model)
         self._model = model
-        # Without a config every layer keeps all columns: sliding windows are left to the mask.
+        # Without a config every layer keeps all columns; the mask implements sliding windows.
         self._cache: Any = DynamicCache()
         self.prompt_lengths = prompt_lengths
         self.lengths = prompt_lengths
 
     @classmethod
     def after(cls, model: Any, prompts: SharedPrompts) -> TransformersRows:
-        """Make rows of prompts that were read before."""
+        """Create rows from cached prompts."""
         rows = cls(model, prompts.lengths)
         for number, (keys, values) in enumerate(prompts.layers):
             rows._cache.update(keys, values, number)
         return rows
 
     def prompts(self) -> SharedPrompts:
-        """Return what is remembered of all rows; nothing is copied."""
+        """Return the cache of all rows as prompts, without copying."""
         layers = [(layer.keys, layer.values) for layer in self._cache.layers]
         return SharedPrompts(self.lengths, layers)
 
     def memory(self, row: int, log_p: Float[Tensor, "V"]) -> PromptMemory:
-        """Copy what is remembered of one row."""
+        """Copy the cache of one row."""
         length = int(self.lengths[row])
         layers = tuple(
             (layer.keys[row, :, -length:].clone(), layer.values[row, :, -length:].clone())
@@ -100,11 +100,11 @@ class TransformersRows:
         return PromptMemory(length, layers, log_p.clone())
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Read all runs in one forward pass."""
+        """Compute all runs in one forward pass."""
         run_length = runs.shape[1]
         before = self.lengths
         self.lengths = before + lengths
-        # The run's padding is on its right: as columns it is cut off again below.
+        # The run's padding is on its right; its columns are removed below.
         full = torch.arange(run_length, device=runs.device) < lengths.unsqueeze(1)
         log_p = self.read(torch.where(full, runs, 0), before + run_length)
         if not bool(full.all()):
@@ -112,7 +112,7 @@ class TransformersRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Move cache rows; nothing moves where each row is its own ancestor."""
+        """Reorder cache rows; a no-op if each row is its own ancestor."""
         same = torch.arange(self.lengths.shape[0], device=ancestors.device)
         if torch.equal(ancestors.long(), same):
             return
@@ -126,7 +126,7 @@ class TransformersRows:
             layer.values = layer.values[:, :, spare:].index_select(0, here)
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Cut columns off, then restore the padding to the left."""
+        """Drop columns, then restore the padding on the left."""
         kept = torch.minimum(self.prompt_lengths + lengths, self.lengths)
         self._align(self.lengths, kept)
         self.lengths = kept
@@ -135,11 +135,11 @@ class TransformersRows:
     def read(
         self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
     ) -> Float[Tensor, "R T2 V"]:
-        """Read `tokens` in a forward pass, after which the last `valid` columns of a row count.
+        """Compute `tokens` in a forward pass, after which the last `valid` columns are valid.
 
         Returns:
-            Log-probabilities of the next token after each of the tokens (or after the last one,
-            where `options` say so).
+            Log-probabilities of the next token after each token, or after the last token only if
+            `options` say so.
         """
         width = self._width + tokens.shape[1]
         mask = _last_columns(valid, width)
@@ -160,7 +160,7 @@ class TransformersRows:
         new_width = int(kept.max())
         columns = torch.arange(new_width, device=kept.device) - new_width
         source = (width - valid + kept).unsqueeze(1) + columns
-        # What falls before the row's first token becomes padding; any column will do for it.
+        # Columns before the row's first token become padding and may hold any values.
         source = source.clamp(min=0)[:, None, :, None]
         for layer in self._cache.layers:
             for name in ("keys", "values"):
@@ -170,14 +170,14 @@ class TransformersRows:
 
     @property
     def _width(self) -> int:
-        """Columns of the cache, padding included."""
+        """Number of cache columns, including padding."""
         return self._cache.get_seq_length()
 
     def _check_memory(self, width: int) -> None:
-        """Refuse a cache in which a layer has not `width` columns of keys and values.
+        """Raise an error unless every layer has `width` columns of keys and values.
 
-        Models with another memory (recurrent states, or a cache that they alone know of) leave the
-        one they were given empty, and would silently forget all but the last tokens.
+        Models with another kind of memory (recurrent states, or a cache of their own) leave the
+        given cache empty, and would silently ignore all but the last tokens.
         """
         for layer in self._cache.layers or [None]:
             keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -187,18 +187,18 @@ class TransformersRows:
 
 
 def normalised(logits: Float[Tensor, "*M V"]) -> Float[Tensor, "*M V"]:
-    """Give the log-probabilities, in float32 at least."""
+    """Return log-probabilities in at least float32."""
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def _check_plain(model: Any) -> None:
-    # Asked beforehand, as hybrids fail in the middle of a pass when given a plain cache.
+    # Checked beforehand, because hybrid models fail inside a forward pass with a plain cache.
     if is_stateful(model) or "other" in planned_layers(model):
         raise ValueError(_no_kv_cache(model))
 
 
 def _padded(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B heads L d"]:
-    """Stack keys or values of unequal lengths, zeros before them."""
+    """Stack keys or values of different lengths, padded with zeros on the left."""
     if len(parts) == 1:
         return parts[0].unsqueeze(0)
     width = max(part.shape[1] for part in parts)
@@ -208,10 +208,10 @@ def _padded(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B hea
 
 
 def _no_kv_cache(model: Any) -> str:
-    """Return the error of a model whose rows cannot be moved."""
+    """Return the error message for a model without an ordinary KV cache."""
     return (
-        f"{type(model).__name__} does not keep its memory as one column of keys and values per "
-        "token in each layer, so its rows cannot be moved; use a model with an ordinary KV cache"
+        f"{type(model).__name__} doesn't keep one column of keys and values per token in each "
+        "layer, which the sampler needs; use a model with an ordinary KV cache"
     )
 
 
@@ -222,5 +222,5 @@ def _last_columns(lengths: Int64[Tensor, "R"], width: int) -> Bool[Tensor, "R L"
 
 
 def _positions(mask: Bool[Tensor, "R L"], count: int) -> Int64[Tensor, "R T"]:
-    """Return the positions of the last columns; padding has none."""
+    """Return the positions of the last columns; padding gets position 0."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -count:]

@@ -1,20 +1,20 @@
-"""Self-check of a `transformers` model: its log-probabilities in a batch are those it gives alone.
+"""Self-check of a `transformers` model: log-probabilities must not depend on the batch.
 
-The sampler reads many prefixes in one forward pass, with padding, `position_ids`, a cache, and
-prompts that rows share. A model may ignore one of these without an error: decoders of BART's family
-ignore `position_ids`, RoBERTa counts positions from the number of its padding token on, and BERT
-attends to later tokens unless its configuration says `is_decoder`. Its weights would be wrong, and
-nothing would tell.
+The sampler computes many prefixes in one forward pass, with padding, `position_ids`, a cache, and
+prompts that rows share. A model may silently ignore one of these: decoders of BART's family ignore
+`position_ids`, RoBERTa counts positions from the number of its padding token, and BERT attends to
+later tokens unless its configuration sets `is_decoder`. The weights would then be wrong without any
+visible error.
 
-So the first use of a model reads a few tokens in every way that the sampler does, and compares
+So the first use of a model computes a few tokens in every way that the sampler does, and compares
 the log-probabilities with the *truth*: one forward pass over each sequence alone, without cache,
 padding, or positions. Cost: about ten forward passes over two to eight tokens, once for each
-`TransformersLM` and each mode that its model is in.
+`TransformersLM` and each mode of its model.
 
-Rounding also makes a difference. It is told from a fault by the *spread*, the mean change of log p
-from one prefix to another. Over the causal models of transformers
-(`scripts/check_causal_models.py`), rounding is up to 25 machine epsilons of the spread (0.08 of it
-for SmolLM2 in bfloat16), and the smallest fault found is 0.3 of it.
+Rounding also causes differences. It is distinguished from a fault by the *spread*, the mean change
+of log p between prefixes. Over the causal models of transformers
+(`scripts/check_causal_models.py`), rounding is at most 25 machine epsilons of the spread (0.08 of
+it for SmolLM2 in bfloat16), and the smallest fault found is 0.3 of it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from smc.transformers_internals import attention_name, planned_layers
 ROUNDING = 100
 """Allowed rounding error, in machine epsilons of the mean log-probability."""
 MEASURED = 8
-"""Allowed rounding error, in multiples of what two passes over the same tokens differ by."""
+"""Allowed rounding error, in multiples of the difference between two passes over equal tokens."""
 FAULT = 0.25
-"""Share of the spread from which on a difference is a fault, whatever the precision."""
+"""Share of the spread above which a difference is a fault in any precision."""
 
 PROMPT_LENGTHS = (4, 2)
 ORDER = (1, 0, 1)
 RUN_LENGTHS = (3, 1, 2)
 KEPT = (2, 1, 2)
-"""Two prompts become three rows, which grow by runs, are cut back, and grow by one token each."""
+"""Two prompts become three rows, which grow by runs, are truncated, and grow by one token each."""
 
 
 class Mode(NamedTuple):
-    """The state of a model on which the outcome of its self-check depends."""
+    """The settings of a model that affect the outcome of its self-check."""
 
     config: str
     dtype: torch.dtype
@@ -58,7 +58,7 @@ class Mode(NamedTuple):
 
     @classmethod
     def of(cls, model: Any) -> Mode:
-        """Return the mode that a model is in."""
+        """Return the current mode of a model."""
         config = model.config.to_json_string(use_diff=False)
         return cls(config, model.dtype, model.device, _autocast(model))
 
@@ -69,16 +69,16 @@ def _autocast(model: Any) -> torch.dtype | None:
 
 
 class Truth(NamedTuple):
-    """Prompts and runs of tokens, and what a model says of them alone.
+    """Prompts and runs of tokens, and the model's log-probabilities for them alone.
 
     Attributes:
         model: the model.
         prompts: two prompts of `PROMPT_LENGTHS`.
-        runs: tokens that go on from the prompts `ORDER`, one run in each row.
-        last: one token more for each row.
+        runs: continuations of the prompts `ORDER`, one run per row.
+        last: one more token per row.
         size: mean of -log p, in nats.
-        spread: mean change of log p from prefix to prefix, in nats.
-        noise: mean difference of two passes over the same prefixes, one of them longer, in nats.
+        spread: mean change of log p between prefixes, in nats.
+        noise: mean difference between two passes over the same prefixes, one longer, in nats.
     """
 
     model: Any
@@ -91,7 +91,7 @@ class Truth(NamedTuple):
 
     @classmethod
     def of(cls, model: Any) -> Truth:
-        """Choose tokens, and find out how much log p varies and how it is rounded.
+        """Choose tokens, and measure the variation and the rounding of log p.
 
         Raises:
             ValueError: the model attends to later tokens.
@@ -110,16 +110,15 @@ class Truth(NamedTuple):
         noise = truth.distance(part, all_of_it[:first])
         if noise > FAULT * spread:
             raise ValueError(
-                f"{type(model).__name__} attends to later tokens: the log-probabilities after a "
-                f"prefix change by {noise:.2g} nats on average when more text follows; expected a "
-                "causal decoder, so load it with is_decoder=True in its configuration, or use "
-                "another model"
+                f"{type(model).__name__} attends to later tokens: expected a causal decoder, got "
+                f"log p after a prefix that changes by {noise:.2g} nats on average when text "
+                "follows; load it with is_decoder=True in its configuration, or use another model"
             )
         return truth._replace(size=float(-possible.nanmean()), spread=spread, noise=noise)
 
     @property
     def tolerance(self) -> float:
-        """Largest mean difference that rounding explains, in nats."""
+        """Largest mean difference that rounding can explain, in nats."""
         coarsest = torch.finfo(self.model.dtype).eps
         autocast = _autocast(self.model)
         if autocast is not None:
@@ -128,16 +127,16 @@ class Truth(NamedTuple):
         return min(allowed, FAULT * self.spread)
 
     def after(self, ids: Sequence[int], count: int) -> Float64[Tensor, "count V"]:
-        """Return log p after each of the last `count` tokens, by one pass over all alone."""
+        """Return log p after each of the last `count` tokens, from one pass over the sequence."""
         tokens = torch.tensor([list(ids)], device=self.model.device)
         with torch.inference_mode():
             logits = self.model(input_ids=tokens, use_cache=False).logits
         return normalised(logits)[0, -count:].double()
 
     def distance(self, found: Tensor, expected: Tensor) -> float:
-        """Return the mean difference of log-probabilities, in nats; infinite if -inf is elsewhere.
+        """Return the mean difference of log p in nats; infinite if -inf is at different entries.
 
-        NaN is left out, as the sampler refuses it where it matters.
+        NaN is excluded; the sampler rejects it where it matters.
         """
         found = found.double()
         if not torch.equal(found.isneginf(), expected.isneginf()):
@@ -147,7 +146,7 @@ class Truth(NamedTuple):
 
 
 def _ordinary_ids(model: Any, count: int) -> list[int]:
-    """Return token ids that are spread over the vocabulary, special ones left out."""
+    """Return token ids that are spread over the vocabulary, without special tokens."""
     config = model.config.get_text_config()
     special: set[int | None] = set()
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
@@ -162,8 +161,8 @@ def shares_prompts(model: Any) -> bool:
     """Check rows of a padded batch, and return whether rows can share their prompts instead.
 
     Raises:
-        ValueError: log-probabilities in a padded batch are not those of each sequence alone, or
-            those of a prefix change when more text follows; the message says by how much.
+        ValueError: log-probabilities in a padded batch differ from those of each sequence alone, or
+            log-probabilities of a prefix change when text follows; the message says by how much.
     """
     truth = Truth.of(model)
     expected = _expected(truth)
@@ -173,7 +172,7 @@ def shares_prompts(model: Any) -> bool:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise ValueError(
-            f"{type(model).__name__} cannot read a padded batch with position_ids and a cache: "
+            f"{type(model).__name__} fails on a padded batch with position_ids and a cache: "
             f"{type(error).__name__}: {error}; use another model"
         ) from error
     if max(full, short, cached) > truth.tolerance:
@@ -182,18 +181,18 @@ def shares_prompts(model: Any) -> bool:
         return False
     try:
         return _distance(truth, SharingRows(model, prompts), expected) <= truth.tolerance
-    except Exception:  # a model that fails with this attention keeps its own
+    except Exception:  # a model that fails with shared prompts uses its own attention
         return False
 
 
 def _padded(
     truth: Truth, expected: tuple[list[Tensor], list[Tensor]]
 ) -> tuple[float, float, float, SharedPrompts]:
-    """Read both prompts in a padded batch, then move, extend and cut rows.
+    """Compute both prompts in a padded batch, then reorder, extend and truncate rows.
 
     Returns:
-        How far log p is from the truth in nats: after the longer prompt, after the shorter one,
-        and after the runs behind them; and what is remembered of the prompts.
+        Distances of log p from the truth in nats: after the longer prompt, after the shorter one,
+        and after the runs behind them; and the KV cache of the prompts.
     """
     model, device = truth.model, truth.model.device
     lengths = torch.tensor(PROMPT_LENGTHS, device=device)
@@ -216,7 +215,7 @@ def check_static(model: Any, forward: StaticTransformer) -> None:
     """Compare two steps in static shapes with the truth.
 
     Raises:
-        NotStaticError: they differ; the message says by how much.
+        NotStaticError: the log-probabilities differ; the message says by how much.
         ValueError: the model attends to later tokens.
     """
     truth = Truth.of(model)
@@ -231,8 +230,8 @@ def check_static(model: Any, forward: StaticTransformer) -> None:
         apart = truth.distance(torch.stack([each[row] for each in found]), expected)
         if apart > truth.tolerance:
             raise NotStaticError(
-                f"in static shapes, log-probabilities of {type(model).__name__} are off by "
-                f"{apart:.2g} nats on average; give execution='eager'"
+                f"in static shapes, log-probabilities of {type(model).__name__} are wrong by "
+                f"{apart:.2g} nats on average; set execution='eager'"
             )
 
 
@@ -248,16 +247,16 @@ def _expected(truth: Truth) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _distance(truth: Truth, rows: Rows, expected: tuple[list[Tensor], list[Tensor]]) -> float:
-    """Move, extend and cut rows of the two prompts; return the largest distance to the truth."""
+    """Reorder, extend and truncate rows; return the largest distance from the truth."""
     device = truth.model.device
 
-    def moved(values: Sequence[int]) -> Int64[Tensor, "3"]:
+    def on_device(values: Sequence[int]) -> Int64[Tensor, "3"]:
         return torch.tensor(values, device=device)
 
-    rows.reorder(moved(ORDER))
-    after_runs = rows.extend(truth.runs.to(device), moved(RUN_LENGTHS))
-    rows.truncate(moved(KEPT))
-    after_last = rows.extend(truth.last.to(device), moved([1] * len(ORDER)))
+    rows.reorder(on_device(ORDER))
+    after_runs = rows.extend(truth.runs.to(device), on_device(RUN_LENGTHS))
+    rows.truncate(on_device(KEPT))
+    after_last = rows.extend(truth.last.to(device), on_device([1] * len(ORDER)))
     return max(
         truth.distance(found[row, : len(log_p)], log_p)
         for found, of_rows in zip((after_runs, after_last), expected, strict=True)
@@ -266,16 +265,16 @@ def _distance(truth: Truth, rows: Rows, expected: tuple[list[Tensor], list[Tenso
 
 
 def _fault(model: Any, alone: float, padded: float, cached: float, tolerance: float) -> str:
-    """Describe how a model's batches differ from single passes."""
+    """Describe how a model's batches differ from single sequences."""
     apart = max(alone, padded, cached)
     if alone > tolerance:
-        cause = "does not count positions from 0, as position_ids tell it"
+        cause = "doesn't count positions from 0, as in position_ids"
     elif padded > tolerance:
-        cause = "ignores position_ids, so that padding shifts its positions"
+        cause = "ignores position_ids, so padding shifts its positions"
     else:
-        cause = "gives other log-probabilities with its cache and position_ids than without"
+        cause = "computes other log-probabilities with its cache and position_ids than without"
     return (
-        f"{type(model).__name__} {cause}: in a batch they are off by {apart:.2g} nats on average; "
-        "expected those of each sequence alone, so its samples would have wrong weights; use "
-        "another model"
+        f"{type(model).__name__} {cause}: expected the log-probabilities of each sequence alone, "
+        f"got a difference of {apart:.2g} nats on average in a batch; weights would be wrong, so "
+        "use another model"
     )

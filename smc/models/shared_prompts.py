@@ -1,29 +1,29 @@
-"""Attention of rows that share their prompts, over tokens that follow each other without padding.
+"""Attention for rows that share their prompts, over concatenated tokens without padding.
 
-Sixteen particles of an example share their prompt, which is most of what they attend to. A cache
-with a row for each of them holds it sixteen times, copies all of that whenever rows move or grow,
-and reads it sixteen times in every step. Here a prompt is kept once, [heads, L, d] in each layer,
-and the queries of all rows of a prompt meet its keys in one matrix product (Juravsky et al.,
-"Hydragen", arXiv 2402.05099).
+All particles of an example attend to the same prompt, which is most of their context. A cache with
+one row per particle stores the prompt once per particle, copies all of it whenever rows move or
+grow, and reads it once per particle in every step. Here each layer stores a prompt once,
+[heads, L, d], and the queries of all its rows are multiplied with its keys in one matrix product
+(Juravsky et al., "Hydragen", arXiv 2402.05099).
 
-A pass has the tokens of all rows behind each other (`Packed`). The attention is where they are
-sorted: it writes the keys and values of each token to the token's place in its row, and attends to
-the prompt (`Groups` by prompt) and to the row up to that place (`Groups` by row). With s the log of
-the sum of the weights of a part, and m the mean of its values, both are put together exactly:
+The tokens of all rows in a forward pass are concatenated (`Packed`). The attention separates them:
+it writes the keys and values of each token to the token's position in its row, and attends to the
+prompt (`Groups` by prompt) and to the row up to that position (`Groups` by row). With s the log of
+the sum of the weights of a part, and m the mean of its values, both parts are combined exactly:
 
     share of the prompt = sigmoid(s_prompt - s_row),    out = share m_prompt + (1 - share) m_row
 
-A `transformers` model names its attention function in a configuration, which all its layers look up
-in every pass, in whichever thread; to change it would change the passes of others. So rows have a
-model of their own (`sharing`), with the same weights and another configuration, and the user's
-model may generate, or be sampled from by others, at the same time.
+All layers of a `transformers` model look up the name of the attention function in a configuration,
+in every pass and thread, so changing it would affect other passes. Rows therefore use a copy of the
+model with the same weights and another configuration (`sharing`). Meanwhile the user's model may
+generate text or be sampled from.
 
-This is right for plain causal attention with positions given by rotation or embedding. Models with
-windows, softcaps or biases, and those that do not call an attention function, are found out
-beforehand, by their configuration and by comparison with the plain cache
-(`smc.models.self_check`), and use `smc.models.rows`. So do models with functions
-that are bound to their modules, such as compiled ones and those spread over several devices: such a
-function would call the user's modules.
+This is correct for plain causal attention with rotary or embedded positions. Models with windows,
+softcaps or biases, and models that don't call an attention function, are detected beforehand by
+their configuration and by comparison with the plain cache (`smc.models.self_check`); they use
+`smc.models.rows`. So do models with functions that are bound to their modules, such as compiled
+models and models spread over several devices, because these functions would call the user's
+modules.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SharedPrompts(NamedTuple):
     """Keys and values of B prompts, padded on the left.
 
     Attributes:
-        lengths: tokens of each prompt, its last columns.
+        lengths: number of tokens of each prompt, in its last columns.
         layers: keys and values of each layer.
     """
 
@@ -58,7 +58,7 @@ class SharedPrompts(NamedTuple):
     layers: Sequence[tuple[Float[Tensor, "B heads L d"], Float[Tensor, "B heads L d2"]]]
 
     def take(self, prompts: Int64[Tensor, "C"]) -> SharedPrompts:
-        """Copy some of the prompts, without columns that only others had."""
+        """Copy some of the prompts, without columns that only the others used."""
         lengths = self.lengths[prompts]
         spare = self.layers[0][0].shape[2] - int(lengths.max())
         layers = [(k[prompts, :, spare:], v[prompts, :, spare:]) for k, v in self.layers]
@@ -66,12 +66,12 @@ class SharedPrompts(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Which of M things belong to which of G groups.
+    """A partition of M items into G groups.
 
     Attributes:
-        member: the things of each group, side by side, filled up with thing 0.
-        seat: where each thing sits, as an index into the flattened table.
-        in_order: whether the table is full and seats are 0, 1, ..., so that nothing needs to move.
+        member: the items of each group, side by side, padded with item 0.
+        seat: position of each item, as an index into the flattened table.
+        in_order: whether the table is full and positions are 0, 1, ..., so that nothing moves.
     """
 
     member: Int64[Tensor, "G most"]
@@ -80,7 +80,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, group: Int64[Tensor, "M"], num_groups: int) -> Groups:
-        """Seat things by the number of their group; those of one keep their order."""
+        """Build the table from the group of each item; items of a group keep their order."""
         counts = torch.bincount(group, minlength=num_groups)
         most = int(counts.max())
         order = torch.argsort(group, stable=True)
@@ -94,7 +94,7 @@ class Groups(NamedTuple):
         return cls(member.view(num_groups, most), seat, in_order)
 
     def together(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
-        """Lay what belongs to one group side by side; m is most times n."""
+        """Arrange the items of each group side by side; m is most times n."""
         _, heads, n, d = x.shape
         G, most = self.member.shape
         members = x.reshape(G, most, heads, n, d) if self.in_order else x[self.member]
@@ -111,16 +111,16 @@ class Groups(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """The M tokens of a pass: those of R rows behind each other, with no padding between them.
+    """The M tokens of a forward pass: those of R rows, concatenated without padding.
 
     Attributes:
-        prompts: of B examples.
-        by_prompt: which tokens go on from which prompt.
-        by_row: which tokens are of which row.
+        prompts: the prompts of B examples.
+        by_prompt: tokens grouped by prompt.
+        by_row: tokens grouped by row.
         row: the row of each token.
-        place: its column among the tokens that were generated in the row.
-        layers: keys and values of the generated tokens, in each layer; a pass writes its own there.
-        seen: layers that have attended in the pass.
+        place: the token's column among the generated tokens of its row.
+        layers: keys and values of the generated tokens in each layer; a pass writes into them.
+        seen: layers that have attended in this pass.
     """
 
     prompts: SharedPrompts
@@ -133,14 +133,14 @@ class Packed:
 
     @cached_property
     def of_prompt(self) -> Bool[Tensor, "B 1 1 1 L"]:
-        """Which columns of the prompts are no padding."""
+        """Mask of prompt columns that are not padding."""
         width = self.prompts.layers[0][0].shape[2]
         columns = torch.arange(width, device=self.place.device)
         return (columns >= width - self.prompts.lengths.unsqueeze(1))[:, None, None, None]
 
     @cached_property
     def of_row(self) -> Bool[Tensor, "R 1 most 1 W"]:
-        """Which columns of its row each token attends to."""
+        """Mask of row columns that each token attends to."""
         columns = torch.arange(self.layers[0][0].shape[2], device=self.place.device)
         return (columns <= self.place[self.by_row.member].unsqueeze(2))[:, None, :, None]
 
@@ -149,13 +149,12 @@ _PACKED: ContextVar[Packed] = ContextVar("packed")
 
 
 def sharing(model: Any) -> Any:
-    """Make a model with the weights of `model` whose passes are `Packed`.
+    """Return a model with the weights of `model` that takes `Packed` forward passes.
 
-    It attends by `_attend`. New are the modules that do, those that hold them, and their
-    configuration; all other
-    modules, and all parameters and hooks, are those of `model`, which stays as it is. This costs a
-    few microseconds a module, so it is made anew for each batch of prompts: adapters that were
-    switched since then are seen.
+    It attends with `_attend`. Only the attention modules, the modules that contain them, and their
+    configuration are copied. All other modules, and all parameters and hooks, are shared with
+    `model`, which is not modified. The copy takes a few microseconds per module and is made for
+    each batch of prompts, so that it includes recently switched adapters.
     """
     from transformers import AttentionInterface
 
@@ -167,7 +166,7 @@ def sharing(model: Any) -> Any:
 
 
 def _with_config(module: Any, config: Any, own_config: Any) -> Any:
-    """Copy a module that attends as `config` says, or has one that does; leave others."""
+    """Copy a module if it or a submodule attends as `config` says; return others unchanged."""
     names = vars(module)
     configured = names.get("config") is config
     children = {
@@ -186,11 +185,11 @@ def _with_config(module: Any, config: Any, own_config: Any) -> Any:
 
 @contextmanager
 def attending(packed: Packed) -> Iterator[None]:
-    """Have the tokens of a pass of a `sharing` model attend to their prompts and rows.
+    """Make the tokens of a `sharing` model's pass attend to their prompts and rows.
 
     Raises:
-        NotImplementedError: the model's attention has something that this one has not.
-        ValueError: layers of the model attend by another function.
+        NotImplementedError: the model's attention has an unsupported feature.
+        ValueError: some layers of the model use another attention function.
     """
     token = _PACKED.set(packed)
     try:
@@ -199,9 +198,9 @@ def attending(packed: Packed) -> Iterator[None]:
         _PACKED.reset(token)
     if len(packed.seen) < len(packed.layers):
         raise ValueError(
-            f"{len(packed.seen)} of {len(packed.layers)} layers of the model share their prompts: "
-            "it was compiled, or its modules replaced, since it was first sampled from; make a new "
-            "smc.TransformersLM of it"
+            f"expected all {len(packed.layers)} layers of the model to share prompts, got "
+            f"{len(packed.seen)}: the model was compiled or its modules were replaced after its "
+            "first use; create a new smc.TransformersLM"
         )
 
 
@@ -214,14 +213,14 @@ def _attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "1 M H d2"], None]:
-    """Keep what the tokens add, and attend to their prompts and rows up to themselves.
+    """Store the tokens' keys and values, and attend to prompts and rows up to each token.
 
-    This is an attention function of `transformers`. The mask says nothing that `packed` does not,
-    unless a model has made something else of it.
+    This is an attention function of `transformers`. The mask is redundant with `packed`, unless a
+    model has modified it.
     """
     unknown = [name for name in _UNKNOWN if options.get(name) is not None]
     if attention_mask.dtype != torch.bool:
-        unknown.append("numbers in its mask")
+        unknown.append("a mask of numbers")
     if unknown:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
     packed = _PACKED.get()
@@ -229,7 +228,7 @@ def _attend(
     by_prompt, by_row = packed.by_prompt, packed.by_row
     prompt_keys, prompt_values = packed.prompts.layers[module.layer_idx]
     keys, values = packed.layers[module.layer_idx]
-    keys[packed.row, :, packed.place] = key[0].transpose(0, 1).to(keys.dtype)  # if autocast
+    keys[packed.row, :, packed.place] = key[0].transpose(0, 1).to(keys.dtype)  # for autocast
     values[packed.row, :, packed.place] = value[0].transpose(0, 1).to(values.dtype)
     _, H, M, d = query.shape
     heads = key.shape[1]
@@ -238,7 +237,7 @@ def _attend(
 
     log_before, before = _part(by_prompt, queries, prompt_keys, prompt_values, packed.of_prompt)
     log_since, since = _part(by_row, queries, keys, values, packed.of_row)
-    share = torch.sigmoid(log_before - log_since)  # of the prompt in all that is attended to
+    share = torch.sigmoid(log_before - log_since)  # the prompt's share of all attention weights
     out = torch.lerp(since, before, share).to(query.dtype)
     return out.reshape(1, M, H, -1).contiguous(), None
 
@@ -250,7 +249,7 @@ def _part(
     values: Float[Tensor, "G heads W d2"],
     visible: Bool[Tensor, "G 1 m 1 W"],
 ) -> tuple[Float[Tensor, "M heads n 1"], Float[Tensor, "M heads n d2"]]:
-    """Attend to the keys of the groups: the log of the sum of the weights, the mean of values."""
+    """Attend to the keys of the groups; return the log-sum of weights and the mean of values."""
     scores = groups.together(queries) @ keys.mT
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     by_member = scores.view(*scores.shape[:2], groups.member.shape[1], -1, scores.shape[3])

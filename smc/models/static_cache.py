@@ -1,13 +1,12 @@
-"""A language model in static shapes reads one token of each of P rows, and gives log p for each.
+"""Language models in static shapes: each step appends one token to each of P rows.
 
-Rows are in lock step: after t tokens every row has t generated columns, those of rows that are over
-being of no meaning. So positions are the same for all rows but for the lengths of their prompts,
-nothing is ever aligned, and shapes stay as they are from the first step to the last, which is what
-a captured graph needs.
+All rows advance together: after t tokens every row has t generated columns, and those of ended rows
+are meaningless. So the positions of all rows differ only by the lengths of their prompts, no
+columns move, and shapes are the same from the first step to the last, as a captured graph requires.
 
-`StaticTransformer` does that for causal models of `transformers`, with their `StaticCache`. Prompts
-are read once each, then stand in the cache once for every particle. They are the same for all
-particles of an example, so rows that become copies of others copy generated columns only.
+`StaticTransformer` implements this for causal models of `transformers` with a `StaticCache`. Each
+prompt is computed once and copied into the cache for every particle. All particles of an example
+have the same prompt, so copying a row to another one copies generated columns only.
 """
 
 from __future__ import annotations
@@ -32,30 +31,30 @@ from smc.transformers_internals import (
 
 
 class NotStaticError(ValueError):
-    """Something that static shapes cannot serve; the message says what, and what to do."""
+    """A request that static shapes don't support; the message names it and the alternative."""
 
 
 @runtime_checkable
 class StaticLanguageModel(Protocol):
-    """A language model that can also read in static shapes; see `smc.LanguageModel`."""
+    """A language model that supports static shapes; see `smc.LanguageModel`."""
 
     def static_forward(self) -> Forward:
-        """Return the model as one that reads in static shapes.
+        """Return the model's forward pass in static shapes.
 
         Raises:
-            NotStaticError: this model cannot.
+            NotStaticError: the model doesn't support static shapes.
         """
         ...
 
 
 @runtime_checkable
 class Forward(Protocol):
-    """A language model that reads in static shapes; its memory changes in place."""
+    """The forward pass of a language model in static shapes; its cache changes in place."""
 
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Read each prompt (token ids), and make N rows of each, with room for `budget` tokens.
+        """Compute each prompt (token ids), and make N rows of it with space for `budget` tokens.
 
         Returns:
             Log-probabilities of the first token.
@@ -65,12 +64,13 @@ class Forward(Protocol):
     def step(
         self, tokens: Int64[Tensor, "P"], source: Int64[Tensor, "P"], step: Int64[Tensor, ""]
     ) -> Float[Tensor, "P V"]:
-        """Make row r a copy of what was row `source[r]`, and append `tokens[r]` to it.
+        """Replace row r by a copy of row `source[r]`, and append `tokens[r]` to it.
 
         Args:
-            tokens: any id for a row that is over.
-            source: precondition: any row r that is used as a source has source[r] = r.
-            step: how many tokens have been appended before.
+            tokens: the tokens; any id for an ended row.
+            source: source row of each row. Precondition: source[r] = r for any row r that is used
+                as a source.
+            step: number of tokens appended so far.
 
         Returns:
             Log-probabilities of the next token.
@@ -78,7 +78,7 @@ class Forward(Protocol):
         ...
 
     def rewind(self) -> None:
-        """Forget all generated tokens."""
+        """Drop all generated tokens."""
         ...
 
 
@@ -86,38 +86,38 @@ class StaticTransformer:
     """A `Forward` of a causal `transformers` model.
 
     Args:
-        model: it must attend to all that came before, and its attention must take a mask
-            with a value for each column ("sdpa" or "eager").
-        context: positions that it was built for; None for no limit.
+        model: a model that attends to all previous tokens, with an attention function that supports
+            a mask with a value for each column ("sdpa" or "eager").
+        context: the model's number of positions; None for no limit.
 
     Raises:
-        NotStaticError: it does not.
+        NotStaticError: the model is unsuitable.
     """
 
     def __init__(self, model: Any, context: int | None = None) -> None:
         if is_stateful(model) or not planned_layers(model) <= {"full"}:
             raise NotStaticError(
-                f"{type(model).__name__} does not attend to all columns in every layer (a sliding "
-                "window, or a recurrent state), which static shapes need; give execution='eager'"
+                f"static shapes need attention to all columns in every layer, but "
+                f"{type(model).__name__} has a sliding window or a recurrent state; set "
+                "execution='eager'"
             )
         attention = attention_name(model.config) or "eager"
         if attention not in ("sdpa", "eager"):
             raise NotStaticError(
-                f"the model's attention is {attention!r}, which takes no mask of its own columns; "
-                "load it with attn_implementation='sdpa'"
+                "static shapes need an attention function with a mask per column, got "
+                f"{attention!r}; load the model with attn_implementation='sdpa'"
             )
         if torch.is_autocast_enabled(model.device.type):
             raise NotStaticError(
-                "under torch.autocast keys and values have different types, and static memory has "
-                "one; give execution='eager', or load the model in the lower precision"
+                "static shapes need one data type, but under torch.autocast keys and values have "
+                "different types; set execution='eager', or load the model in the lower precision"
             )
         if len({parameter.device for parameter in model.parameters()}) > 1:
             raise NotStaticError(
-                "the model lies on several devices, and static shapes are for one; give "
-                "execution='eager'"
+                "static shapes need the model on one device, got several; set execution='eager'"
             )
         self.model = model
-        # For a model without a limit any number will do that an integer can hold.
+        # Any number that fits into an integer works for a model without a limit.
         self._last_position = (context or 1 << 62) - 1
         self._last_only = (
             {"logits_to_keep": 1}
@@ -134,7 +134,7 @@ class StaticTransformer:
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Read all prompts in one forward pass, padded on the left; see `Forward`."""
+        """Compute all prompts in one forward pass, padded on the left; see `Forward`."""
         from transformers import DynamicCache
 
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
@@ -158,7 +158,7 @@ class StaticTransformer:
         self.width, self.columns = width, width + budget
         self._lengths = lengths[each]
         self._first = (width - lengths)[each].unsqueeze(1)
-        # All layers in one piece of memory, so that rows are moved in one operation.
+        # One tensor for all layers, so that rows are moved in one operation.
         pieces = []
         for side in ("keys", "values"):
             parts = [getattr(layer, side) for layer in read.layers]
@@ -176,7 +176,7 @@ class StaticTransformer:
     def step(
         self, tokens: Int64[Tensor, "P"], source: Int64[Tensor, "P"], step: Int64[Tensor, ""]
     ) -> Float[Tensor, "P V"]:
-        """Move rows and read a token of each; see `Forward`."""
+        """Move rows and append a token to each; see `Forward`."""
         for piece in (self._keys, self._values):
             move_rows(piece, source, self.width)
         column = torch.arange(self.columns, device=self.device)
@@ -186,7 +186,7 @@ class StaticTransformer:
         logits = self.model(
             input_ids=tokens.unsqueeze(1),
             attention_mask=mask[:, None, None, :],
-            # A row that is over goes on until the last one is, perhaps beyond the model's context.
+            # An ended row continues until the last row ends, possibly beyond the model's context.
             position_ids=(self._lengths + step).clamp(max=self._last_position).unsqueeze(1),
             use_cache=True,
             **cache_argument(self.model, self._cache),
@@ -194,19 +194,19 @@ class StaticTransformer:
         return _log_p(logits)
 
     def rewind(self) -> None:
-        """Forget all generated tokens; see `Forward`."""
+        """Drop all generated tokens; see `Forward`."""
         set_static_length(self._cache, self.width)
 
 
 def _log_p(logits: Float[Tensor, "P V"]) -> Float[Tensor, "P V"]:
-    """Normalise in the logits' precision, float32 at least."""
+    """Normalize in the logits' precision, at least float32."""
     return logits.log_softmax(dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def move_rows(
     piece: Float[Tensor, "layers P heads columns d"], source: Int64[Tensor, "P"], first: int
 ) -> None:
-    """Make row r a copy of row `source[r]` in every layer, from column `first` on, in place."""
+    """Copy row `source[r]` to row r in every layer, from column `first` on, in place."""
     if piece.is_cuda and importlib.util.find_spec("triton") is not None:
         from smc.models.kernels.triton_rows import move_rows as in_place
 

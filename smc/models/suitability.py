@@ -1,11 +1,11 @@
-"""Checks that a `transformers` model can be sampled from, and the sizes that it has.
+"""Checks that a `transformers` model is suitable for sampling, and queries of its sizes.
 
-`check_suitable` refuses models of another kind (encoder-decoders, classifiers, models without a
-language-modeling head, dynamically quantized or offloaded models). `check_state` refuses states
+`check_suitable` rejects unsupported kinds of models (encoder-decoders, classifiers, models without
+a language-modeling head, dynamically quantized or offloaded models). `check_state` rejects states
 that can change at any time, so it runs before every batch of prompts: modules in training mode,
-whose dropout makes log-probabilities random, and adapters of peft that read more than the tokens of
-a row. `num_logits` counts the columns that the forward pass returns: the shape of the head's weight
-doesn't tell, because quantized heads are packed and some heads pad their output.
+whose dropout makes log-probabilities random, and peft adapters that depend on more than the tokens
+of a row. `num_logits` counts the columns that the forward pass returns. The shape of the head's
+weight can't be used instead, because quantized heads are packed and some heads pad their output.
 
 Cost: `check_state` visits every module. `num_logits` runs the model on one token, and again only
 after its head has changed.
@@ -31,61 +31,64 @@ _BY_MODE = (
     torch.nn.TransformerDecoderLayer,
 )
 _PER_ROW = {"adapter_names", "alora_offsets", "task_ids"}
-"""Arguments of peft that have a value for each row of the user's batch."""
+"""Arguments of peft that hold a value for each row of the user's batch."""
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
 
 _WIDTHS: WeakKeyDictionary[Any, tuple[object, int]] = WeakKeyDictionary()
 
 
 def check_suitable(model: Any) -> None:
-    """Refuse a model that is not a causal language model with its weights in memory.
+    """Raise an error unless the model is a causal language model with its weights in memory.
 
     Raises:
-        ValueError: what the model is, and what to load instead.
+        ValueError: the message names the kind of model and what to load instead.
     """
     if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
         raise ValueError(
-            f"model is {type(model).__name__}, not a language model of transformers; {_LOAD}"
+            f"expected a language model of transformers, got {type(model).__name__}; {_LOAD}"
         )
     name = _name(model)
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(
-            f"{name} is an encoder-decoder, and sampling needs a decoder-only language model; "
-            f"{_LOAD}, or decode this one with model.generate and smc.BudgetLogitsProcessor"
+            f"expected a decoder-only language model, got the encoder-decoder {name}; {_LOAD}, or "
+            "use model.generate with smc.BudgetLogitsProcessor"
         )
     if name.endswith("ForMaskedLM"):
         raise ValueError(
-            f"{name} is a masked language model, which attends to both sides of a token; {_LOAD}"
+            f"expected a causal language model, got the masked language model {name}; {_LOAD}"
         )
     parameters = inspect.signature(model.forward).parameters
     any_name = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     if "input_ids" not in parameters and not any_name:
-        raise ValueError(f"{name} doesn't take token ids (input_ids); {_LOAD}")
+        raise ValueError(f"expected a model of token ids (input_ids), got {name}; {_LOAD}")
     _check_adapters(model)
     if getattr(model, "get_output_embeddings", lambda: None)() is None and not _generates(model):
         kind = "a classifier" if "Classification" in name else "a model"
-        raise ValueError(f"{name} is {kind} without a language-modeling head; {_LOAD}")
+        raise ValueError(
+            f"expected a model with a language-modeling head, got {kind} without one, {name}; "
+            f"{_LOAD}"
+        )
     for module in every_module(model):
         if type(module).__module__.startswith(_QUANTIZED):
             path = next(path for path, each in model.named_modules() if each is module)
             raise ValueError(
-                f"module {path!r} of {name} is dynamically quantized: it scales all activations of "
-                "a batch together, so log-probabilities depend on the other rows; quantize the "
-                "weights alone (bitsandbytes, GPTQ, AWQ) or load the model in full precision"
+                f"module {path!r} of {name} is dynamically quantized: it scales the activations of "
+                "a batch together, so log-probabilities depend on the other rows; quantize only "
+                "the weights (bitsandbytes, GPTQ, AWQ) or load the model in full precision"
             )
     if model.device.type == "meta":
         where = "offloaded by accelerate" if hasattr(model, "_hf_hook") else "not in memory"
         raise ValueError(
-            f"the weights of {name} are {where}: its device is 'meta'; load it onto one device "
-            "with from_pretrained(path).to(device)"
+            f"expected the weights of {name} in memory, but they are {where} (device 'meta'); load "
+            "the model onto one device with from_pretrained(path).to(device)"
         )
 
 
 def check_state(model: Any) -> None:
-    """Refuse a model in training mode, or with an adapter that reads more than a row's tokens.
+    """Raise an error if the model is in training mode or has an unsupported adapter.
 
     Raises:
-        ValueError: which module is in training mode, or what the adapter reads.
+        ValueError: the message names the module in training mode, or the adapter's inputs.
     """
     _check_adapters(model)
     for module in every_module(model):
@@ -93,9 +96,9 @@ def check_state(model: Any) -> None:
             of_rows = sorted(_PER_ROW & _bound_names(hook))
             if of_rows and not getattr(module, "disable_adapters", False):
                 raise ValueError(
-                    f"peft chooses adapters for each row of a batch by {', '.join(of_rows)}, and "
-                    "the sampler has batches of its own; choose one adapter for all rows by "
-                    "model.set_adapter(name), or decode with smc.BudgetLogitsProcessor"
+                    f"peft selects adapters for each row of a batch by {', '.join(of_rows)}, but "
+                    "the sampler forms its own batches; select one adapter for all rows with "
+                    "model.set_adapter(name), or use smc.BudgetLogitsProcessor"
                 )
         if module.training and _depends_on_mode(module):
             path = next(path for path, each in model.named_modules() if each is module)
@@ -103,7 +106,7 @@ def check_state(model: Any) -> None:
             checkpoints = any(
                 getattr(each, "gradient_checkpointing", False) for each in every_module(model)
             )
-            and_cache = ", and gradient checkpointing switches the KV cache off"
+            and_cache = ", and gradient checkpointing disables the KV cache"
             raise ValueError(
                 f"{whole} is in training mode, where dropout makes log-probabilities random"
                 f"{and_cache if checkpoints else ''}; call model.eval() first"
@@ -111,9 +114,9 @@ def check_state(model: Any) -> None:
 
 
 def _check_adapters(model: Any) -> None:
-    """Refuse adapters of peft whose effect is not in the weights of the model.
+    """Raise an error if an active peft adapter has an effect outside of the model's weights.
 
-    Within `generate` of peft, the model is the one inside, and peft prepares its inputs.
+    Inside `generate` of peft, the model is the inner one, and peft prepares its inputs.
     """
     outside = getattr(getattr(model, "prepare_inputs_for_generation", None), "__self__", None)
     for each in (model, outside):
@@ -124,19 +127,19 @@ def _check_adapters(model: Any) -> None:
         if getattr(config, "is_prompt_learning", False):
             raise ValueError(
                 f"{_name(model)} has a soft prompt ({kind} of peft: virtual tokens before the "
-                "prompt), and the sampler reads token ids alone; decode with model.generate and "
-                "smc.BudgetLogitsProcessor, or train an adapter of the weights, such as LoRA"
+                "prompt), but the sampler supports token ids only; use model.generate with "
+                "smc.BudgetLogitsProcessor, or an adapter of the weights, such as LoRA"
             )
         if getattr(config, "alora_invocation_tokens", None) is not None:
             raise ValueError(
                 f"{_name(model)} has an activated LoRA (peft's alora_invocation_tokens), which "
-                "changes the weights for some tokens of a row alone; decode with model.generate "
-                "and smc.BudgetLogitsProcessor, or use a LoRA for all tokens"
+                "changes the weights for some tokens of a row only; use model.generate with "
+                "smc.BudgetLogitsProcessor, or a LoRA for all tokens"
             )
 
 
 def every_module(model: Any) -> list[Any]:
-    """List the modules of a model, a shared one as often as it occurs; as `modules()`, but fast."""
+    """List all modules, shared ones once per occurrence; a fast version of `modules()`."""
     found = [model]
     for module in found:
         found.extend(child for child in module._modules.values() if child is not None)
@@ -147,7 +150,7 @@ def every_module(model: Any) -> list[Any]:
 def num_logits(model: Any) -> int:
     """Return the width of the logits that the model's forward pass returns.
 
-    The model reads one token, and again only once its head, or a hook of it, has been replaced.
+    The model runs on one token, and again only after its head or a hook of it was replaced.
 
     Raises:
         ValueError: the forward pass doesn't return logits for each token.
@@ -161,24 +164,24 @@ def num_logits(model: Any) -> int:
     if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(
-            f"{_name(model)} doesn't predict the next token: expected logits of shape (1, 1, "
-            f"vocabulary) for one token, got {found}; {_LOAD}"
+            f"expected logits of shape (1, 1, vocabulary) for one token from {_name(model)}, got "
+            f"{found}; {_LOAD}"
         )
     _WIDTHS[model] = identity, logits.shape[2]
     return logits.shape[2]
 
 
 def num_embeddings(model: Any) -> int | None:
-    """Return the number of token ids that the model can read; None where its table doesn't say."""
+    """Return the number of input token ids; None if the embedding doesn't tell."""
     table = model.get_input_embeddings()
-    table = table.get_base_layer() if hasattr(table, "get_base_layer") else table  # of peft
+    table = table.get_base_layer() if hasattr(table, "get_base_layer") else table  # peft wrapper
     return getattr(table, "num_embeddings", None)
 
 
 def context_of(model: Any) -> int | None:
-    """Return the number of positions that a model was built for; None where it doesn't say.
+    """Return the model's number of positions; None if its configuration doesn't tell.
 
-    XLNet has -1 there, as any number will do.
+    XLNet has the value -1, which means no limit.
     """
     config = model.config.get_text_config()
     names = ("max_position_embeddings", "max_seq_len")
@@ -187,7 +190,7 @@ def context_of(model: Any) -> int | None:
 
 
 def _head_of(model: Any) -> Iterator[object]:
-    """Identify the head, its weight, and the hooks that may change the width of its output."""
+    """Identify the head, its weight, and the hooks that can change the width of its output."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     yield len(model._forward_hooks)
     if head is None:
@@ -199,16 +202,16 @@ def _head_of(model: Any) -> Iterator[object]:
 
 
 def _bound_names(hook: Any) -> set[str]:
-    """Return the names that a partial or a closure has values for."""
+    """Return the names of the variables that a partial or a closure binds."""
     code = getattr(hook, "__code__", None)
     return {*getattr(hook, "keywords", ()), *(code.co_freevars if code else ())}
 
 
 def _depends_on_mode(module: Any) -> bool:
-    """Whether a module may compute something else in training mode.
+    """Return whether a module's output may depend on training mode.
 
-    Layers of torch that don't look at their mode are exempt: adapters that are added to a model
-    in evaluation mode bring linear layers in training mode.
+    Layers of torch that ignore the mode are exempt, because adapters that are added to a model in
+    evaluation mode contain linear layers in training mode.
     """
     if isinstance(module, _RANDOM):
         return bool(getattr(module, "p", 1.0))
@@ -220,6 +223,6 @@ def _generates(model: Any) -> bool:
 
 
 def _name(model: Any) -> str:
-    """Return the class of the model, inside of a wrapper such as peft's."""
+    """Return the class name of the model inside a wrapper such as peft's."""
     inner = getattr(model, "get_base_model", None)
     return type(inner() if callable(inner) else model).__name__

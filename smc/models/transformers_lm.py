@@ -1,21 +1,20 @@
-"""This module samples from any causal language model of the `transformers` library.
+"""Adapter from causal language models of `transformers` to the `LanguageModel` protocol.
 
-A matrix product may round differently in a larger batch, so log-probabilities repeat across batch
-sizes to the last few bits only.  A model loaded in float64 makes that irrelevant in practice, where
-its attention can take it: some older architectures give NaN on padded rows then, which the sampler
-refuses.
+A matrix product may round differently in a larger batch, so log-probabilities agree across batch
+sizes except for the last few bits. A model loaded in float64 makes this irrelevant in practice, but
+the attention of some older architectures then gives NaN on padded rows, which the sampler rejects.
 
-Where the model allows it, rows of one prompt share its keys and values, and answers are read
+If the model allows it, the rows of a prompt share its keys and values, and answers are computed
 without padding (`smc.models.sharing_rows`). Cost of a step: one forward pass over the tokens, and a
-copy of what the rows generated when they move.
+copy of the rows' generated columns when they move.
 
-Prompts can be kept: their keys and values, and what the model says after them, stay for the next
-call with the same prompt (`prompt_bytes`), as a comparison of methods reads each many times. A
-prompt that is kept is read alone, so that what is remembered of it does not depend on the batch.
-Other weights or adapters give it keys and values of its own (`smc.models.model_state`).
+Prompts can be cached: their keys and values and the log-probabilities after them are kept for later
+calls with the same prompt (`prompt_bytes`), for example when a comparison of methods uses each
+prompt many times. A cached prompt is computed alone, so its values don't depend on the batch. Other
+weights or adapters have their own cache entries (`smc.models.model_state`).
 
-Several threads may sample from one model, by one `TransformersLM` or by several, and generate
-beside that: rows belong to the call that made them, and nothing in the model is changed.
+Several threads may sample from one model through one or several `TransformersLM`, and generate text
+at the same time: rows belong to the call that created them, and the model is not modified.
 """
 
 from __future__ import annotations
@@ -50,35 +49,34 @@ from smc.models.suitability import (
 )
 
 SMALL = 30_000_000
-"""Parameters of a model whose passes are as fast as guesses of what they could read ahead."""
+"""Number of parameters up to which a forward pass is as cheap as drafting tokens for it."""
 
 
 class TransformersLM:
-    """A `LanguageModel` from a `transformers` causal LM and its tokenizer.
+    """Adapter from a `transformers` causal language model and its tokenizer to `LanguageModel`.
 
-    The model is used as it is, on its own device and in its own dtype; it is put in evaluation
-    mode, and refused while a module of it is back in training mode.  Log-probabilities come out in
-    its precision, float32 at least.
+    The model keeps its device and dtype. It is put into evaluation mode, and rejected while any of
+    its modules is back in training mode. Log-probabilities are in the model's precision, at least
+    float32.
 
-    It can be pickled and copied, with its model and tokenizer; kept prompts stay behind.
+    The adapter can be pickled and copied, with its model and tokenizer but without cached prompts.
 
-    Where a model has other rotary frequencies for long texts (`rope_type` "longrope" or "dynamic"),
-    every row of a batch gets those of its longest row. Sample prompts beyond the model's original
-    length in a call of their own: beside them a short prompt is not read as it is alone.
+    If a model has different rotary frequencies for long texts (`rope_type` "longrope" or
+    "dynamic"), every row of a batch gets those of the longest row. Sample prompts beyond the
+    model's original length in a separate call, because they change the results of shorter prompts.
 
     Args:
-        model: a `PreTrainedModel` for causal language modelling.
-        tokenizer: its tokenizer; prompts given as text are encoded with its own special tokens,
-            unless they begin with these, as texts of a chat template do.
-        vocabulary: the token bytes, if they are to be other than the tokenizer's.
-        prompt_bytes: memory for prompts that are kept from call to call, those used longest ago
-            going first; 0 keeps none. Each call then compares the model's weights and adapters
-            with those that the prompts were read with, at about 1 % of the time of reading 300
-            tokens.
+        model: a `PreTrainedModel` for causal language modeling.
+        tokenizer: its tokenizer. It encodes text prompts with its special tokens, unless the text
+            already begins with them, as in a chat template.
+        vocabulary: the token bytes; defaults to the tokenizer's.
+        prompt_bytes: memory for prompts that are cached between calls, evicting the least recently
+            used ones; 0 disables the cache. Each call then checks whether the model's weights and
+            adapters have changed, which takes about 1 % of the time of computing 300 tokens.
 
     Raises:
-        ValueError: the model or the tokenizer is something else, such as a path, an
-            encoder-decoder or a model without a language-modeling head.
+        ValueError: the model or the tokenizer is unsuitable, such as a path, an encoder-decoder or
+            a model without a language-modeling head.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class TransformersLM:
         check_suitable(model)
         if not (tokenizer is None or callable(tokenizer)):
             raise ValueError(
-                f"tokenizer is {type(tokenizer).__name__}; load the model's own with "
+                f"expected a tokenizer, got {type(tokenizer).__name__}; load the model's own with "
                 "AutoTokenizer.from_pretrained(path)"
             )
         self._kept = _KeptPrompts(prompt_bytes)
@@ -101,7 +99,7 @@ class TransformersLM:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self._given_vocabulary = vocabulary
-        # Only the last column's logits matter after a prompt; most models can skip the others.
+        # Only the logits after the last prompt token are needed; most models can skip the others.
         forward = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
 
@@ -112,14 +110,14 @@ class TransformersLM:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Token bytes as wide as the logits; every id that anyone says ends a text is an EOS."""
+        """Token bytes, as wide as the logits, with every EOS id of the model and the tokenizer."""
         if self._given_vocabulary is not None:
             return self._given_vocabulary
         width = num_logits(self.model)
-        if 2 * len(self.tokenizer) < width:  # some models have more logits than tokens, but few
+        if 2 * len(self.tokenizer) < width:  # few models have more logits than tokens
             warnings.warn(
-                f"the tokenizer has {len(self.tokenizer)} tokens and the model {width} logits: is "
-                "it the model's own tokenizer? Otherwise ids mean other texts",
+                f"the tokenizer has {len(self.tokenizer)} tokens, but the model has {width} "
+                "logits; make sure that it is the model's own tokenizer",
                 stacklevel=2,
             )
         eos_ids = eos_ids_of(self.model, self.tokenizer)
@@ -127,31 +125,31 @@ class TransformersLM:
 
     @property
     def context(self) -> int | None:
-        """Positions that the model was built for; None where it does not say."""
+        """The model's number of positions; None if its configuration doesn't tell."""
         return context_of(self.model)
 
     @cached_property
     def reads_ahead(self) -> bool:
-        """Whether `read_ahead="auto"` reads ahead: on a CPU, if the model is not small."""
+        """Whether `read_ahead="auto"` reads ahead: on a CPU, with a model that is not small."""
         return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Tokenize text (see `smc.models.encoding`); return ids as they are."""
+        """Tokenize text (see `smc.models.encoding`); return ids unchanged."""
         return encode_text(self.tokenizer, prompt) if isinstance(prompt, str) else token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
-        """Read all prompts that are not kept, padded on the left.
+        """Compute all prompts that are not cached, padded on the left.
 
         Raises:
-            ValueError: the model is in training mode, or a prompt has an id that its embedding
-                lacks, as some models have more logits than that.
+            ValueError: the model is in training mode, or a prompt has an id outside the embedding,
+                which is smaller than the number of logits in some models.
         """
         check_state(self.model)
         size = num_embeddings(self.model)
         if size is not None:
             for prompt in prompts:
                 check_ids(prompt, size)
-        self._shares_prompts()  # refuses a model before a long prompt is read
+        self._shares_prompts()  # rejects an unsuitable model before a long prompt is computed
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
@@ -169,26 +167,26 @@ class TransformersLM:
         return self._rows(together(known)), torch.stack([each.log_p for each in known])
 
     def static_forward(self) -> StaticTransformer:
-        """Return the model as one that reads in static shapes; see `smc.models.static_cache`.
+        """Return the model's forward pass in static shapes; see `smc.models.static_cache`.
 
         Raises:
-            NotStaticError: it cannot, as it has another memory or another attention.
+            NotStaticError: the model has an unsupported cache or attention.
             ValueError: the model fails its self-check (`smc.models.self_check`), or is in training
                 mode.
         """
         check_state(self.model)
         forward, mode = StaticTransformer(self.model, self.context), Mode.of(self.model)
         if mode not in self._static:
-            self._shares_prompts()  # refuses with the better reason
+            self._shares_prompts()  # gives the more specific error
             check_static(self.model, forward)
             self._static.add(mode)
         return forward
 
     def keep(self, prompt: Sequence[int]) -> bool:
-        """Read a prompt to keep it for good, unless there is no room; return whether it is kept.
+        """Compute and cache a prompt permanently if there is space; return whether it is cached.
 
-        From then on kept prompts are never evicted, and new ones are stored only if there is room:
-        a prompt costs the same whoever asks first.
+        From then on cached prompts are never evicted, and new ones are cached only if there is
+        space, so a prompt costs the same for every caller.
         """
         self._kept.lasting = True
         if self._kept.most_bytes:
@@ -196,17 +194,17 @@ class TransformersLM:
         return self._kept.get(tuple(prompt)) is not None
 
     def forget_prompts(self) -> None:
-        """Forget all kept prompts, after a change of the model that `fingerprint` doesn't see."""
+        """Clear the prompt cache, for changes of the model that `fingerprint` doesn't detect."""
         self._kept.use(None)
 
     def _rows(self, prompts: SharedPrompts, plain: TransformersRows | None = None) -> Rows:
-        """Make rows of prompts that are read; `plain` has them already, if it is given."""
+        """Create rows from computed prompts; `plain` are existing rows of them, if any."""
         if self._shares_prompts():
             return SharingRows(self.model, prompts)
         return plain or TransformersRows.after(self.model, prompts)
 
     def _shares_prompts(self) -> bool:
-        """Return whether rows share their prompts; check the model if it is new in this mode."""
+        """Return whether rows share their prompts; check the model if its mode is new."""
         mode = Mode.of(self.model)
         if mode not in self._sharing:
             self._sharing[mode] = shares_prompts(self.model)
@@ -225,10 +223,10 @@ class TransformersLM:
 
 
 class _KeptPrompts:
-    """Memories of prompts within a bound in bytes; those used longest ago go first.
+    """A cache of prompts, bounded in bytes, that evicts the least recently used ones.
 
     Attributes:
-        lasting: whether none goes, so that others are kept only while there is room.
+        lasting: whether to evict none; new prompts are then cached only if there is space.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -240,7 +238,7 @@ class _KeptPrompts:
         self._nbytes = 0
 
     def use(self, state: Fingerprint | None) -> None:
-        """Forget the memories of a model in another state than this."""
+        """Clear the cache if the model's state differs from this one."""
         with self._lock:
             if state != self._made_by:
                 self._made_by = state
@@ -261,7 +259,7 @@ class _KeptPrompts:
         with self._lock:
             if memory.nbytes > self.most_bytes - (self._nbytes if self.lasting else 0):
                 return
-            # Two calls may have read the same prompt at the same time.
+            # Two calls may have computed the same prompt at the same time.
             if prompt not in self._memories:
                 self._memories[prompt] = memory
                 self._nbytes += memory.nbytes

@@ -1,4 +1,4 @@
-"""This package has proposals: what they are, those of masks, and those that look ahead."""
+"""Proposals: the protocol, mask proposals, and lookahead proposals."""
 
 from __future__ import annotations
 

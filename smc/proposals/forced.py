@@ -1,17 +1,17 @@
-"""A forced run is a stretch of tokens between two choices: each is the only one that g allows.
+"""Forced runs: stretches of tokens where g allows exactly one token at each position.
 
-A tool call is mostly text that the constraint prescribes. Where one token alone is allowed, q gives
-it probability one, so nothing is drawn, and the language model need not be asked first: it reads
-the run in one forward pass, together with the token before it, and says afterwards how probable
-each token was, which is what the weight needs. With f_1 ... f_k the run after a drawn token d,
+Most of a tool call is text that the constraint prescribes. Where exactly one token is allowed, q
+gives it probability one, so it can be appended without a draw and without a forward pass before it.
+One forward pass then computes the whole run together with the preceding token, and returns the
+log-probability of each token for the weight. With f_1 ... f_k the run after a drawn token d,
 
     weight  *=  product of p_lm(f_i)  ·  g(f_k) / g(d)
 
-are the increments Z / psi of k steps, taken at once: g in between cancels out.
+is the product of the increments Z / psi of k steps: the intermediate values of g cancel.
 
-The target is what it is token by token, as is the weight of every sequence. What differs is when
-particles are compared: between choices, and no longer in the middle of a run, so a run that
-resamples may find other particles.
+The target and the weight of every sequence are the same as token by token. Only the times of
+resampling differ: particles are compared between choices and never inside a run, so a call that
+resamples may return other particles.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from smc.proposals import AutomatonPosition, Proposal, State
 
 @dataclass(frozen=True, eq=False)
 class Followed(Generic[State]):
-    """Where M prefixes are after the tokens that they had no choice about.
+    """M prefixes after appending their forced runs.
 
     Attributes:
         tokens: the runs; -1 beyond their lengths.
-        log_g: log g of the last token of each run; 0 where there is none.
-        state: the proposal's state behind them.
-        walks: where the prefixes were before each token of the runs, where that is known.
+        log_g: log g of the last token of each run; 0 for an empty run.
+        state: the proposal's state after the runs.
+        walks: the positions before each token of the runs, if the state exposes them.
     """
 
     tokens: Int64[Tensor, "M K"]
@@ -44,17 +44,17 @@ class Followed(Generic[State]):
 
     @property
     def length(self) -> Int64[Tensor, "M"]:
-        """Tokens of each run."""
+        """Number of tokens in each run."""
         return (self.tokens >= 0).sum(dim=1)
 
 
 def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> Followed[State]:
-    """Go on from each prefix until there is a choice, the answer is complete, or the prefix dies.
+    """Append forced tokens to each prefix until it has a choice, is complete, or dies.
 
     Args:
-        proposal: whose g decides what is allowed.
-        state: its state, a row for each prefix.
-        follows: False to stay where one is, so that all runs are empty.
+        proposal: the proposal whose g decides which tokens are allowed.
+        state: its state, one row per prefix.
+        follows: False to leave all runs empty.
     """
     log_g = torch.zeros_like(state.walk.states, dtype=torch.float64)
     columns, walks = [state.walk.states.new_empty(len(log_g), 0)], []

@@ -1,19 +1,19 @@
-"""A lookahead is a tractable model that says how probably a text will be completed in time.
+"""Lookahead protocol: a tractable model of the probability that a text is completed in time.
 
-Let C be a constraint and r the tokens that a prefix may still take. Of every item v that may come
-next, a token or a class of tokens, a lookahead gives
+Let C be a constraint and r the number of tokens that a prefix may still take. For every item v that
+may come next (a token or a class of tokens), a lookahead returns the logarithms of
 
     joint(v)    = P(v is next, and the text is completed in C within the r tokens | prefix)
     mass(v)     = P(v is next | prefix)
     eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
 
-under its own model, as logarithms. `smc.Twisted` makes a proposal of them: tying, defence and
-potentials are its business, and it does not depend on the lookahead's kind. The first such model is
-a hidden Markov model (`smc.HMMLookahead`).
+under its own model. `smc.Twisted` turns them into a proposal, and handles tying, the defensive
+mixture and potentials independently of the kind of model. `smc.HMMLookahead` implements the
+protocol with a hidden Markov model.
 
-Any numbers give correct weights, as the sampler weighs by the g that it really used; how good they
-are decides how many particles are needed. If the model is the language model itself, and every
-token has its own g, all particles have equal weights.
+Weights are correct for any values, because the sampler weighs by the g that it used. The quality of
+the values determines how many particles are needed. If the model equals the language model, and
+every token has its own g, all particles have equal weights.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from smc.proposals.protocol import HasTables
 
 
 class Expectation(NamedTuple):
-    """What a model expects of K items (classes or tokens) that may come next, for R prefixes.
+    """A model's expectations of K items (classes or tokens) that may come next, for R prefixes.
 
-    Numbers of items that the constraint does not allow within the budget are not looked at.
+    Values of items that the constraint doesn't allow within the budget are ignored.
 
     Attributes:
         log_joint: log P(the item is next, and the text is completed within the budget | prefix).
@@ -47,27 +47,28 @@ class Expectation(NamedTuple):
 
 
 ModelState = TypeVar("ModelState")
-"""What a model knows about R prefixes: an immutable tuple of tensors, one row a prefix."""
+"""A model's state for R prefixes: an immutable tuple of tensors with one row per prefix."""
 
 
 @runtime_checkable
 class Lookahead(HasTables, Protocol[ModelState]):
-    """A tractable model, asked about the next token under a constraint and a budget.
+    """A tractable model of the next token and of completion under a constraint and a budget.
 
-    To write one, derive from this class and give `start`, `advance`, `take`, `classes` and
-    `tokens`; the other members have defaults. Where a prefix is in its automaton, and how much of
-    the budget is left, is handed to the lookahead as an `AutomatonPosition`. Rows of
-    prefixes that are over may hold anything.
+    To write a lookahead, derive from this class and implement `start`, `advance`, `take`, `classes`
+    and `tokens`; the other members have defaults. Methods receive each prefix's automaton state and
+    remaining budget as an `AutomatonPosition`. Rows of prefixes that have ended may hold any
+    values.
 
     Attributes:
-        eventual: whether its expectations have `log_eventual`.
+        eventual: whether expectations include `log_eventual`.
     """
 
     eventual: bool = False
 
     def without_host_sync(self) -> Lookahead[ModelState]:
-        """Return a lookahead that never waits for the device, for steps in static shapes; itself,
-        if not overridden.
+        """Return a version of the lookahead without host synchronizations, for static shapes.
+
+        The default returns the lookahead itself.
         """
         return self
 
@@ -82,27 +83,27 @@ class Lookahead(HasTables, Protocol[ModelState]):
 
     @abstractmethod
     def advance(self, state: ModelState, tokens: Int[Tensor, "R T"]) -> ModelState:
-        """Return the state after one or several more tokens; -1 stands for no token."""
+        """Return the state after one or more tokens per prefix; -1 means no token."""
         ...
 
     @abstractmethod
     def take(self, state: ModelState, ancestors: Int64[Tensor, "Q"]) -> ModelState:
-        """Return the state of these rows."""
+        """Return the state of these batch rows."""
         ...
 
     @abstractmethod
     def classes(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
-        """Return what is expected of every class of each prefix's automaton, at most C of them."""
+        """Return the expectations of every class of each prefix's automaton, at most C classes."""
         ...
 
     @abstractmethod
     def tokens(
         self, state: ModelState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
-        """Return what is expected of these tokens."""
+        """Return the expectations of these tokens."""
         ...
 
     def all_tokens(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
-        """Return what is expected of every token of the vocabulary."""
+        """Return the expectations of every token in the vocabulary."""
         every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
         return self.tokens(state, walk, every.expand(len(walk.states), -1))

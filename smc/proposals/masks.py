@@ -1,12 +1,12 @@
-"""Proposals whose g is zero or one need nothing but the automaton's masks.
+"""Mask proposals, in which g is zero or one.
 
     LM     g = 1                                              rejection baseline
     LCD    g = 1{ prefix can be completed at some length }    locally constrained decoding
     GCD    g = 1{ prefix can be completed within the remaining budget }
-    GreedyClose    LCD's g, and GCD's once the budget is just enough for a shortest completion
+    GreedyClose    g of LCD, or g of GCD once the budget only fits a shortest completion
 
-Cost of a step: O(R·V) for R prefixes, memory-bound; a lookup of next states per token class and a
-comparison with the remaining budget.
+Cost of a step: O(R·V) for R prefixes, memory-bound. A step looks up the next state of each token
+class and compares distances with the remaining budget.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from smc.vocabulary.factors import TiedGuide, by_class_alone
 
 
 class MaskProposal(Proposal[AutomatonPosition]):
-    """The base of proposals whose state is an `AutomatonPosition`; subclasses add `guide`.
+    """The base class of proposals whose state is an `AutomatonPosition`; subclasses add `guide`.
 
-    All of this module are of this kind: their g is zero or one.
+    All proposals in this module derive from it.
     """
 
     def start(self, batch: Batch) -> AutomatonPosition:
@@ -36,11 +36,11 @@ class MaskProposal(Proposal[AutomatonPosition]):
         return start_position(batch)
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Walk on."""
+        """Advance the positions."""
         return state.advance(tokens)
 
     def take(self, state: AutomatonPosition, ancestors: Int64[Tensor, "Q"]) -> AutomatonPosition:
-        """Return the walks of these rows."""
+        """Return the positions of these batch rows."""
         return state.take(ancestors)
 
     def __repr__(self) -> str:
@@ -48,7 +48,7 @@ class MaskProposal(Proposal[AutomatonPosition]):
 
 
 class LM(MaskProposal):
-    """The language model itself is the proposal; what breaks the constraint or the budget dies."""
+    """The language model as the proposal; prefixes that break constraint or budget die."""
 
     def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> TiedGuide:
         """Return g = 1, Z = 1."""
@@ -59,22 +59,28 @@ class LM(MaskProposal):
         )
 
     def score(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
-        """Return the same: every token is a candidate, and weighs what it weighs."""
+        """Return g = 1 for every token."""
         successors, factors = state.successors(), self.guide(state, log_p).factors
         return CandidateGuide(
             factors, torch.ones_like(successors.ends), successors, is_indicator=True
         )
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Walk on; a prefix that cannot be completed in time has left the target's support."""
+        """Advance, and end prefixes that can't be completed within the budget."""
         after = state.advance(tokens)
         needed = after.automata.steps_to_accept[after.states.clamp(min=0)]
-        late = needed > after.remaining  # a complete answer needs none
+        late = needed > after.remaining  # a complete answer needs 0 tokens
         return after._replace(states=torch.where(late, -1, after.states))
 
 
 class ClassMaskProposal(MaskProposal):
-    """The base of proposals that allow some classes of tokens; subclasses give `alive` alone."""
+    """The base class of proposals that allow whole token classes; subclasses implement `alive`.
+
+    It isn't public: a mask narrower than GCD's would silently change the target, and would break
+    the bounds, which rely on forced tokens being the only ones that the budget allows
+    (`smc.bounds`). To allow less, intersect the languages; for another g, subclass
+    `smc.MaskProposal` or `smc.Lookahead`.
+    """
 
     @abstractmethod
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
@@ -86,43 +92,43 @@ class ClassMaskProposal(MaskProposal):
         return MaskGuide(log_p, self.alive(state), state.automata.classes, state.automaton_of_row)
 
     def forced(self, state: AutomatonPosition) -> Int64[Tensor, "R"]:
-        """Return the only token that is allowed, or -1."""
+        """Return the only allowed token, or -1."""
         return state.only(self.alive(state))
 
 
 class LCD(ClassMaskProposal):
-    """Locally constrained decoding allows what can be completed at some length."""
+    """Locally constrained decoding: allow prefixes that can be completed at some length."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return the classes after which the text is completable at some length."""
+        """Return the classes after which the text can be completed at some length."""
         return walk.mask.lcd_class_mask(walk.states)
 
 
 class GCD(ClassMaskProposal):
-    """Globally constrained decoding allows what can be completed within the budget."""
+    """Globally constrained decoding: allow prefixes that can be completed within the budget."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return the classes after which the text is completable within the budget."""
+        """Return the classes after which the text can be completed within the budget."""
         return walk.mask.class_mask(walk.states, walk.remaining)
 
 
 class GreedyClose(ClassMaskProposal):
-    """Greedy closing is LCD that heads for a shortest completion when the budget runs low.
+    """Greedy closing: LCD that takes a shortest completion once the budget runs low.
 
-    It is the best that an engine can do which masks by a grammar and knows how far each state is
-    from the end, but not what a token will do to that distance. With r tokens left, in a state
-    whose shortest completion takes d,
+    It models an engine that masks by a grammar and knows each state's distance to the end, but not
+    how the next token changes this distance. With r tokens left, in a state whose shortest
+    completion takes d tokens,
 
         r > d    the mask is LCD's;
-        r = d    tokens of shortest completions alone, by their probability among each other;
-        r < d    the last token led too far, and the prefix dies at once.
+        r = d    the mask has the tokens of shortest completions only;
+        r < d    the last token led too far from the end, and the prefix dies at once.
 
-    So a text is lost where one token lengthens what must still be written by more than is left. Its
-    mask has every token of GCD's (for r = d it *is* GCD's), so weights are exact.
+    So a text is lost if one token increases the distance to the end beyond the remaining budget.
+    The mask includes every token of GCD's mask (for r = d it *is* GCD's), so weights are exact.
     """
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return what is completable at some length, or, where time is up, within the budget."""
+        """Return the completable classes: at any length, or within the budget if it is tight."""
         needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
         left = torch.where(needed < walk.remaining, UNREACHABLE, walk.remaining)
         return walk.mask.class_mask(walk.states, left)

@@ -1,13 +1,14 @@
-"""P-GCD, probabilistic globally constrained decoding, looks ahead with a hidden Markov model.
+"""P-GCD: probabilistic globally constrained decoding with the lookahead of a hidden Markov model.
 
-The HMM is distilled from the language model (arXiv 2606.01926). Its product with the automaton is a
-table of completion probabilities, by state and remaining budget (`hmm.product`), made once for a
-constraint and kept for the next call with it (`smc.proposals.tables`). With the distribution of the
-next hidden state, given a prefix, the table says how probably the prefix is completed after each
-token or class of tokens (`hmm.lookahead`). `smc.proposals.twisted` says what is made of that.
+The HMM is distilled from the language model (arXiv 2606.01926). The product of the HMM and the
+automaton gives a table of completion probabilities by state and remaining budget (`hmm.product`).
+The table is computed once per constraint and cached for later calls (`smc.proposals.tables`). With
+the distribution of the next hidden state given a prefix, the table gives the probability of
+completion after each token or class of tokens (`hmm.lookahead`). `smc.proposals.twisted` turns
+these probabilities into a proposal.
 
-Cost of a step: that of `hmm.lookahead`, O(H) for each class and each favourite of each prefix, and
-one product with the transition matrix for the filter.
+Cost of a step: that of `hmm.lookahead`, O(H) for each class and each top-k token of each prefix,
+plus one product with the transition matrix for the filter.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from smc.proposals.twisted import Twisted, belief_of, needs_eventual
 
 
 class HMMState(NamedTuple):
-    """What an HMM knows about R prefixes.
+    """The state of an HMM for R prefixes.
 
     Attributes:
         table: completion probabilities of the automata of the batch.
-        predicted: P(hidden state of the next token | prefix); zeros if the HMM holds the prefix
-            to be impossible.
+        predicted: P(hidden state of the next token | prefix); zeros if the prefix is impossible
+            under the HMM.
     """
 
     table: LookaheadTable
@@ -46,26 +47,27 @@ class HMMState(NamedTuple):
 
 
 class HMMLookahead(Lookahead[HMMState]):
-    """A hidden Markov model that looks ahead; see `smc.Lookahead`.
+    """The lookahead of a hidden Markov model; see `smc.Lookahead`.
 
     Args:
-        hmm: over the vocabulary of the language model, on its device.
-        eventual: whether to compute the probability of completion without a budget as well.
-        max_bytes: most memory that a table of completion probabilities may take, and that the
-            tables kept for the next call may take together.
+        hmm: HMM over the language model's vocabulary, on the language model's device.
+        eventual: whether to also compute the probability of completion without a budget.
+        max_bytes: memory limit for one table of completion probabilities, and for all cached
+            tables together.
 
     Raises:
-        ValueError: `hmm` is no HMM, its parameters are not distributions, or there is no room.
+        ValueError: `hmm` is not an HMM, its parameters are not distributions, or `max_bytes` is
+            less than 1.
     """
 
     def __init__(self, hmm: HMM, *, eventual: bool = False, max_bytes: int = MAX_BYTES) -> None:
         if not isinstance(hmm, HMM):
             raise ValueError(
-                f"hmm is {type(hmm).__name__}, not an HMM; give step.hmm of what em_step returned, "
-                "hmm.load(directory).hmm of a checkpoint"
+                f"expected hmm to be an hmm.HMM, got {type(hmm).__name__}; use em_step(...).hmm, "
+                "or hmm.load(directory).hmm for a checkpoint"
             )
         if max_bytes < 1:
-            raise ValueError(f"max_bytes is a number of bytes, at least 1, not {max_bytes!r}")
+            raise ValueError(f"expected max_bytes to be at least 1, got {max_bytes!r}")
         hmm.check()
         self.hmm = hmm
         self.eventual = eventual
@@ -74,40 +76,40 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables = TableCache(max_bytes, eventual=eventual)
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuse what `start` would refuse, before anything is computed.
+        """Raise the errors that `start` would raise, before any computation.
 
         Raises:
-            ConstraintError: the HMM has another vocabulary than the constraints, or the table would
-                take more memory than is allowed.
+            ConstraintError: HMM and constraints differ in vocabulary, or the table would exceed
+                the memory limit.
         """
         self._tables.check(self.hmm, automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the bytes of the table of one constraint; several take at most the sum."""
+        """Return the table size of one constraint in bytes; a batch needs at most the sum."""
         return bytes_of_table(self.hmm, automaton, budget, eventual=self.eventual)
 
     def free(self) -> None:
-        """Give back the tables that are kept for the next call with the same constraints."""
+        """Release the tables that are cached for the next call with the same constraints."""
         self._tables.clear()
 
     def without_host_sync(self) -> HMMLookahead:
-        """Return this lookahead, with the same tables, as one that never waits for the device."""
+        """Return this lookahead without host synchronizations; it shares the tables."""
         other = copy(self)
         other._wait = False
         return other
 
     def start(self, batch: Batch) -> HMMState:
-        """Return one empty prefix per example; compute the table, unless it is kept.
+        """Return one empty prefix per example; compute the table unless it is cached.
 
         Raises:
-            ConstraintError: the HMM has another vocabulary or another device than the constraints,
-                or the table would take more memory than is allowed.
+            ConstraintError: HMM and constraints differ in vocabulary or device, or the table would
+                exceed the memory limit.
         """
         table = self._tables.table(self.hmm, batch.automata, batch.budgets.tolist())
         return HMMState(table, predict_first(self.hmm, len(batch.budgets)))
 
     def advance(self, state: HMMState, tokens: Int[Tensor, "R T"]) -> HMMState:
-        """Condition on these tokens; -1 stands for no token."""
+        """Condition on these tokens; -1 means no token."""
         predicted = state.predicted
         for token in tokens.long().unbind(dim=1):
             filtered = filter_step(self.hmm, predicted, token.clamp(min=0)).filtered
@@ -116,21 +118,21 @@ class HMMLookahead(Lookahead[HMMState]):
         return state._replace(predicted=predicted)
 
     def take(self, state: HMMState, ancestors: Int64[Tensor, "Q"]) -> HMMState:
-        """Return the state of these rows."""
+        """Return the state of these batch rows."""
         return state._replace(predicted=state.predicted[ancestors])
 
     def classes(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
-        """Return what the HMM expects of every class of each prefix's automaton."""
+        """Return the HMM's expectations of every class of each prefix's automaton."""
         return self._expect(partial(expect_classes, wait=self._wait), state, walk)
 
     def tokens(
         self, state: HMMState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
-        """Return what the HMM expects of these tokens."""
+        """Return the HMM's expectations of these tokens."""
         return self._expect(partial(expect_tokens, wait=self._wait), state, walk, tokens)
 
     def all_tokens(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
-        """Return what the HMM expects of every token."""
+        """Return the HMM's expectations of every token."""
         return self._expect(partial(expect_all_tokens, wait=self._wait), state, walk)
 
     def _expect(
@@ -140,11 +142,11 @@ class HMMLookahead(Lookahead[HMMState]):
         walk: AutomatonPosition,
         *tokens: Tensor,
     ) -> Expectation:
-        place = (state.predicted, walk.states, walk.remaining, *tokens)
-        found = expect(state.table, *place)
+        position = (state.predicted, walk.states, walk.remaining, *tokens)
+        found = expect(state.table, *position)
         if not self.eventual:
             return Expectation(found.log_joint, found.log_mass)
-        eventual = expect(state.table.without_budget, *place).log_joint
+        eventual = expect(state.table.without_budget, *position).log_joint
         return Expectation(found.log_joint, found.log_mass, eventual)
 
     def __repr__(self) -> str:
@@ -155,15 +157,15 @@ class PGCD(Twisted[HMMState]):
     """Probabilistic globally constrained decoding, with an HMM over the model's vocabulary.
 
     Args:
-        hmm: distilled from the language model; it has seen answers only, never prompts.
-        lookahead: "conditional" or 1, the twist of a model that the HMM resembles; "in_time" or 0,
-            for models that read prompts; a number between these; or, for comparison, "joint". See
-            `smc.proposals.twisted`.
+        hmm: HMM distilled from the language model's answers, without prompts.
+        lookahead: the twist. "conditional" or 1, for language models that the HMM approximates
+            well; "in_time" or 0, for language models with prompts; a number between these; or, for
+            comparison, "joint". See `smc.proposals.twisted`.
         exact_top_k, defence, potential: as for `Twisted`.
         max_bytes: as for `HMMLookahead`.
 
     Raises:
-        ValueError: an argument makes no sense, or the HMM's parameters are not distributions.
+        ValueError: an argument is invalid, or the HMM's parameters are not distributions.
     """
 
     def __init__(

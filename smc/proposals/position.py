@@ -1,11 +1,11 @@
-"""A prefix has a position in its automaton, and a number of tokens that it may still take.
+"""Positions of prefixes in their automata, with the remaining token budgets.
 
-Every proposal's state has the positions of its prefixes, and the sampler asks them when a prefix is
-over:
+Every proposal's state has the positions of its prefixes. The sampler uses them to decide whether a
+prefix has ended:
 
-    finished    in the automaton's final state: EOS was taken, drawn or forced
-    dead        it left the language, or its budget is spent; `LM` also ends a prefix that can no
-                longer finish in time, as its target has no mass there
+    finished    in the automaton's final state: EOS was drawn or forced
+    dead        outside the language, or out of budget; `LM` also ends a prefix that can't finish
+                within the budget, because its target has no mass there
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from smc.competition import Successors
 
 
 class Batch(NamedTuple):
-    """The B examples that are sampled together, each with its own automaton and budget.
+    """B examples that are sampled together, each with its own automaton and budget.
 
     Attributes:
-        automata: one automaton per example, states numbered through.
-        budgets: most tokens of each answer, EOS included.
+        automata: one automaton per example, with states numbered consecutively over the batch.
+        budgets: maximum number of tokens of each answer, including EOS.
     """
 
     automata: AutomatonBatch
@@ -35,13 +35,13 @@ class Batch(NamedTuple):
 
 
 class AutomatonPosition(NamedTuple):
-    """The states of R prefixes in their automata, and what is left of their budgets.
+    """The states of R prefixes in their automata, and their remaining budgets.
 
     Attributes:
         automata: the automata of the batch.
-        mask: which next tokens keep a prefix completable.
-        states: state of each prefix; -1 once it left the language.
-        remaining: tokens that each prefix may still take, EOS included.
+        mask: the budget mask, which tells the next tokens that keep a prefix completable.
+        states: state of each prefix; -1 once the prefix is outside the language.
+        remaining: tokens that each prefix may still take, including EOS.
     """
 
     automata: AutomatonBatch
@@ -51,7 +51,7 @@ class AutomatonPosition(NamedTuple):
 
     @property
     def walk(self) -> AutomatonPosition:
-        """Itself, so that a position can serve as a proposal's whole state."""
+        """The position itself, so that it can serve as a proposal's whole state."""
         return self
 
     @property
@@ -61,16 +61,16 @@ class AutomatonPosition(NamedTuple):
 
     @property
     def running(self) -> Bool[Tensor, "R"]:
-        """True where another token is due, as the prefix is neither finished nor dead."""
+        """True where the prefix takes another token: it is neither finished nor dead."""
         return (self.states >= 0) & ~self.finished & (self.remaining > 0)
 
     @property
     def automaton_of_row(self) -> Int64[Tensor, "R"]:
-        """The automaton of each prefix; any, once it left the language."""
+        """The automaton of each prefix; arbitrary once the prefix is outside the language."""
         return self.automata.automaton_of[self.states.clamp(min=0)]
 
     def only(self, alive: Bool[Tensor, "R C"]) -> Int64[Tensor, "R"]:
-        """Return the one token of these classes, where there is one and no other, or -1."""
+        """Return the single token in these classes; -1 where they hold none or several."""
         start = self.automata.classes.start[self.automaton_of_row]
         sizes = torch.where(alive, start.diff(dim=1), 0)
         klass = sizes.argmax(dim=1, keepdim=True)
@@ -79,31 +79,31 @@ class AutomatonPosition(NamedTuple):
         return torch.where(sizes.sum(dim=1) == 1, token, -1)
 
     def successors(self) -> Successors:
-        """Return where each class of tokens leads."""
+        """Return the outcome of each token class."""
         after = self.automata.next_by_class(self.states)
         ends = (after >= 0) & self.automata.is_final[after.clamp(min=0)]
         return Successors(self.automata.classes, self.automaton_of_row, ends)
 
     def steps_after_classes(self) -> Int32[Tensor, "R C"]:
-        """Return the fewest tokens to the end after one of each class, or `UNREACHABLE`.
+        """Return the fewest tokens to the end after a token of each class, or `UNREACHABLE`.
 
-        A class is allowed within the budget where this is less than `remaining`, and completes the
-        text where it is zero.
+        A class is allowed within the budget if this number is less than `remaining`, and completes
+        the text if it is zero.
         """
         return self.mask.steps_after(self.states)
 
     def steps_after_tokens(self, tokens: Int64[Tensor, "R K"]) -> Int32[Tensor, "R K"]:
-        """Do what `steps_after_classes` does, for some tokens of each row."""
+        """Return the fewest tokens to the end after each of these tokens, or `UNREACHABLE`."""
         after = self.automata.next(self.states.unsqueeze(1).expand_as(tokens), tokens)
         steps = self.automata.steps_to_accept[after.clamp(min=0)]
         return torch.where(after >= 0, steps, UNREACHABLE)
 
     def take(self, rows: Int64[Tensor, "Q"]) -> AutomatonPosition:
-        """Return the walks of these rows."""
+        """Return the positions of these batch rows."""
         return self._replace(states=self.states[rows], remaining=self.remaining[rows])
 
     def advance(self, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Walk on by these tokens; -1 stands for no token, and a prefix that is over stays."""
+        """Advance by these tokens; -1 means no token, and an ended prefix stays unchanged."""
         states, remaining = self.states, self.remaining
         for token in tokens.long().unbind(dim=1):
             moves = (token >= 0) & (states >= 0) & (remaining > 0)
@@ -115,7 +115,7 @@ class AutomatonPosition(NamedTuple):
 
 
 def start_position(batch: Batch) -> AutomatonPosition:
-    """Return the walks of empty prefixes, one per example, each with its whole budget left."""
+    """Return the positions of empty prefixes, one per example, each with its full budget."""
     budgets = batch.budgets
     return AutomatonPosition(
         automata=batch.automata,
@@ -127,7 +127,7 @@ def start_position(batch: Batch) -> AutomatonPosition:
 
 @runtime_checkable
 class Progress(Protocol):
-    """What the sampler asks about R prefixes; a `AutomatonPosition` answers it."""
+    """The properties of R prefixes that the sampler reads; `AutomatonPosition` has them."""
 
     @property
     def finished(self) -> Bool[Tensor, "R"]:
@@ -136,26 +136,26 @@ class Progress(Protocol):
 
     @property
     def running(self) -> Bool[Tensor, "R"]:
-        """True where another token is due."""
+        """True where the prefix takes another token."""
         ...
 
     @property
     def states(self) -> Int64[Tensor, "R"]:
-        """The state of each prefix in its automaton; -1 once it left the language."""
+        """The state of each prefix in its automaton; -1 once it is outside the language."""
         ...
 
     def successors(self) -> Successors:
-        """Return where each class of tokens leads."""
+        """Return the outcome of each token class."""
         ...
 
 
 @runtime_checkable
 class HasPosition(Protocol):
-    """What every proposal's state has; the rest is up to the proposal."""
+    """The member that every proposal's state has; the rest is up to the proposal."""
 
     @property
     def walk(self) -> Progress:
-        """Which prefixes are finished, and which go on."""
+        """The positions of the prefixes."""
         ...
 
 

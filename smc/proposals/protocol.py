@@ -1,12 +1,12 @@
-"""A proposal is the distribution from which the next token is drawn, given the constraint.
+"""Proposal protocol: the distribution from which the next token is drawn under a constraint.
 
 A proposal q(v) is proportional to p_lm(v) · g(v).  `guide` returns log g and the log of
-Z = sum_v p_lm(v) g(v); the sampler draws from the product and sees to the weights.
+Z = sum_v p_lm(v) g(v).  The sampler draws from the product and computes the weights.
 
-It carries an immutable state with one row per prefix, which has a position
-(`smc.proposals.position`).  The state is a function of the tokens alone, so equal prefixes have
-equal rows, and rolling back is keeping the old state; `guide` and `score` also see what the
-language model says of the next token.  No proposal sees weights.
+A proposal carries an immutable state with one row per prefix. Each row has a position in its
+automaton (`smc.proposals.position`). The state is a function of the tokens alone, so equal prefixes
+have equal rows, and keeping an old state is enough to roll back. `guide` and `score` also receive
+the language model's log-probabilities of the next token. A proposal never sees weights.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from smc.vocabulary.factors import Guide
 
 
 class HasTables(Protocol):
-    """The members of a proposal or lookahead that are about its tables; by default it has none.
+    """The table-related members of a proposal or lookahead; the defaults describe no tables.
 
     Attributes:
-        max_bytes: most memory that `start` may take for its tables; None where there is no bound.
+        max_bytes: upper bound on the memory that `start` uses for tables; None for no bound.
     """
 
     max_bytes: int | None = None
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuse what `start` would refuse of these examples, before anything is computed.
+        """Raise the errors that `start` would raise for these examples, before any computation.
 
         Raises:
-            ConstraintError: as `start` would raise it.
+            ConstraintError: `start` would raise this error.
         """
         del automata, budgets
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the bytes of the tables of one example; several take at most the sum."""
+        """Return the table size of one example in bytes; a batch needs at most the sum."""
         del automaton, budget
         return 0
 
     def free(self) -> None:
-        """Give back the memory of tables that are kept for the next call."""
+        """Release the tables that are cached for the next call."""
         return
 
 
@@ -56,14 +56,14 @@ class HasTables(Protocol):
 class Proposal(HasTables, Protocol[State]):
     """A family of distributions over the next token, one per prefix.
 
-    To write one, derive from this class and give `start`, `guide`, `advance` and `take`; the other
-    members have defaults, those of a proposal that never refuses and keeps nothing in memory.
+    To write a proposal, derive from this class and implement `start`, `guide`, `advance` and
+    `take`. The other members default to a proposal that accepts every constraint and has no tables.
 
     Attributes:
-        potential: how the weights use g. True: g(x_t) is itself the potential psi_t of the prefix,
-            so that the increment Z_t / psi_{t-1} is known before x_t is drawn, and resampling comes
-            before drawing. (Where g is 0 or 1, psi is 1 and the increment Z_t.) False: the
-            increment is Z_t / g(x_t), known after the draw.
+        potential: how the weights use g. True: g(x_t) is itself the potential psi_t of the prefix.
+            The increment Z_t / psi_{t-1} is then known before x_t is drawn, so resampling precedes
+            drawing. (If g is 0 or 1, psi is 1 and the increment is Z_t.) False: the increment is
+            Z_t / g(x_t), known after the draw.
     """
 
     potential: bool = True
@@ -83,26 +83,25 @@ class Proposal(HasTables, Protocol[State]):
         ...
 
     def forced(self, state: State) -> Int64[Tensor, "R"]:
-        """Return the only token that g allows after each prefix; -1 where there are several.
+        """Return the only token that g allows after each prefix; -1 where it allows several.
 
-        The language model need not be asked before such a token (`smc.proposals.forced`). A
-        proposal that does not know returns -1 everywhere, as this default does, and is asked at
-        every token.
+        Such a token doesn't need a forward pass before it (`smc.proposals.forced`). The default
+        returns -1 everywhere, which costs a forward pass at every token.
         """
         states = state.walk.states
         return torch.full_like(states, -1)
 
     def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
-        """Return log g of tokens that `forced` gave, as `guide` would.
+        """Return log g of the tokens that `forced` returned, as `guide` would.
 
-        It serves as the potential behind them. The default, 0, is that of masks; weights would be
-        right with any number, but resampling would know less of what the lookahead says.
+        The value is the potential after these tokens. The default, 0, is correct for masks. Weights
+        are correct for any value, but resampling uses the lookahead only through this value.
         """
         return torch.zeros_like(tokens, dtype=torch.float64)
 
     @abstractmethod
     def advance(self, state: State, tokens: Int[Tensor, "R T"]) -> State:
-        """Return the state after one or several more tokens; -1 stands for no token."""
+        """Return the state after one or more tokens per prefix; -1 means no token."""
         ...
 
     @abstractmethod
@@ -111,16 +110,17 @@ class Proposal(HasTables, Protocol[State]):
         ...
 
     def without_host_sync(self) -> Proposal[State]:
-        """Return the proposal as one that never waits for the device, for steps in static shapes.
+        """Return a version of the proposal without host synchronizations, for static shapes.
 
-        That is itself, if not overridden; should it wait, it is refused (`smc.proposals.waits`).
+        The default returns the proposal itself. `smc.proposals.waits` rejects a proposal that
+        synchronizes.
         """
         return self
 
     def score(self, state: State, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
-        """Return g as the discrete particle filter scores next tokens with it (`smc.filter`).
+        """Return g as the discrete particle filter uses it to score next tokens (`smc.filter`).
 
-        Return g *without* a per-row defence; the filter defends per example. The default is the g
-        of `guide`.
+        The returned g has *no* defensive mixture per prefix, because the filter mixes per example.
+        The default is the g of `guide`.
         """
         return candidates_of(self.guide(state, log_p), state.walk.successors())

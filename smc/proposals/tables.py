@@ -1,14 +1,15 @@
-"""This module keeps tables of completion probabilities for the next call with the same constraints.
+"""Cache of completion-probability tables for later calls with the same constraints.
 
-A table depends on the HMM, on the automata and on their budgets, not on particles or on how they
-are resampled; so an experiment that goes through methods and numbers of particles on the same
-examples needs each table once. Kept are the tables used last, within a bound in bytes. A table
-serves every batch whose automata and budgets are among its own. Automata are held weakly: when one
-is gone, nobody can ask for its table again, and the table goes too. Threads may share a cache: one
-makes a table, and others wait for it.
+A table depends on the HMM, the automata and their budgets, but not on particles or resampling.
+An experiment that runs several methods on the same examples therefore needs each table once. The
+cache holds the most recently used tables within a bound in bytes. A table serves every batch whose
+automata and budgets are a subset of the table's. Automata are held by weak references: when an
+automaton is freed, its table is dropped. Threads may share a cache: one thread computes a table
+while the others wait for it.
 
-(`cachetools.LRUCache` would do the counting of bytes, four lines here, but not the search: a table
-is found by what it serves, not by a key, and looking at an entry there moves it to the front.)
+(`cachetools.LRUCache` would count the bytes, which takes four lines here, but doesn't support the
+search: a table is found by the batches that it serves, not by a key, and each lookup in an
+`LRUCache` marks the entry as recently used.)
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from hmm.recursion import Completion
 
 
 class _Kept(NamedTuple):
-    """A table as it is kept, without its batch, which would keep the automata alive.
+    """A cached table without its batch, which would keep the automata alive.
 
     Attributes:
-        automata: those of the batch that it was made for.
-        budgets: of each.
-        offset: where the states of each begin in `number`, and how many there are in all.
+        automata: the automata of the table's batch.
+        budgets: the budget of each automaton.
+        offset: start of each automaton's states in `number`, and the total at the end.
         table_parts: the other fields of `LookaheadTable`.
     """
 
@@ -54,7 +55,7 @@ class _Kept(NamedTuple):
     def serve(
         self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]
     ) -> LookaheadTable | None:
-        """Return the table for this batch, if all of its automata and budgets are here."""
+        """Return the table for this batch if it has all automata and budgets, else None."""
         numbers = self.find(hmm, batch.automata, budgets)
         if numbers is None or self.number.device != batch.device:
             return None
@@ -72,7 +73,7 @@ class _Kept(NamedTuple):
     def find(
         self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
     ) -> list[int] | None:
-        """Find these among those that it was made for; None if some are not there."""
+        """Return the indices of these automata and budgets in the table; None if any is missing."""
         if self.hmm is not hmm:
             return None
         known = {
@@ -90,11 +91,11 @@ class _Kept(NamedTuple):
 
 
 class TableCache:
-    """A cache of the tables that were used last, bounded in bytes.
+    """A cache of the most recently used tables, bounded in bytes.
 
     Args:
-        max_bytes: most memory of one table, and of all that are kept.
-        eventual: whether tables also say how probable completion is without a budget.
+        max_bytes: memory limit for a single table, and for all cached tables together.
+        eventual: whether tables include the probability of completion without a budget.
     """
 
     def __init__(self, max_bytes: int, *, eventual: bool = False) -> None:
@@ -105,26 +106,26 @@ class TableCache:
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[partial[TableCache], tuple[()]]:
-        """A copy, here or in another process, is empty at first."""
+        """Pickle or copy the cache as an empty one."""
         return partial(TableCache, self.max_bytes, eventual=self.eventual), ()
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the tables that are kept."""
-        # A list at once, as tables go with their automata at any time.
+        """Memory of the cached tables in bytes."""
+        # Copied to a list at once, because tables can be dropped with their automata at any time.
         return sum(kept.num_bytes for kept in list(self._kept.values()))
 
     def table(self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]) -> LookaheadTable:
-        """Return the table for texts of these automata, of at most these lengths.
+        """Return the table for texts of these automata within these budgets.
 
         Raises:
-            ConstraintError: as `lookahead_table` does.
+            ConstraintError: `lookahead_table` raises it.
         """
         with self._lock:
             for key, kept in reversed(list(self._kept.items())):
                 found = kept.serve(hmm, batch, budgets)
                 if found is not None:
-                    with suppress(KeyError):  # it may have gone with another of its automata
+                    with suppress(KeyError):  # dropped meanwhile together with an automaton
                         self._kept.move_to_end(key)
                     return found
             table = lookahead_table(
@@ -139,10 +140,10 @@ class TableCache:
             return table
 
     def check(self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuse what `table` would refuse, without making it.
+        """Raise the errors that `table` would raise, without computing the table.
 
         Raises:
-            ConstraintError: as there.
+            ConstraintError: `table` would raise it.
         """
         kept = list(self._kept.values())
         if any(each.find(hmm, automata, budgets) is not None for each in kept):
@@ -150,7 +151,7 @@ class TableCache:
         check_table(hmm, automata, budgets, eventual=self.eventual, max_bytes=self.max_bytes)
 
     def clear(self) -> None:
-        """Give the memory back."""
+        """Drop all tables."""
         self._kept.clear()
 
     def _keep(self, table: LookaheadTable, budgets: Sequence[int]) -> None:

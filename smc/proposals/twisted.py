@@ -1,46 +1,47 @@
-"""The twisted proposal draws the next token with the lookahead of a tractable model.
+"""Twisted proposal: draw the next token with the lookahead of a tractable model.
 
     q(v) proportional to p_lm(v) g(v),    g(v) = P_model(completed within the budget | prefix, v)
 
-GCD asks whether a prefix *can* still be completed; this proposal asks a model (`smc.Lookahead`) how
-probably it *will* be. With the language model itself as the model, g is the Bayes-correct twist:
-every particle has the same weight. Any g that is positive wherever GCD allows a token gives correct
-weights, as long as they use the g that was really used, which leaves room for what follows.
+GCD tests whether a prefix *can* still be completed. This proposal uses a model's probability
+(`smc.Lookahead`) that it *will* be. If the model equals the language model, g is the Bayes-correct
+twist, and all particles have the same weight. Any g that is positive wherever GCD allows a token
+gives correct weights if the weights use the same g. The approximations below rely on this.
 
-**Twist.** Which g, given what the model expects (`smc.proposals.lookahead.Expectation`):
+**Twist.** The choice of g from the model's expectations (`smc.proposals.lookahead.Expectation`):
 
     conditional    joint(v) / mass(v), the probability above
-    in_time        joint(v) / eventual(v), the probability that a text which does obey the
-                   constraint ends within the budget
+    in_time        joint(v) / eventual(v), the probability that a text which obeys the constraint
+                   ends within the budget
     joint          joint(v)
     a number a     (joint(v) / eventual(v)) (eventual(v) / mass(v))^a, from 0 to 1
 
-`in_time` is for language models that read a prompt which the lookahead has never seen. Such a model
-may know what to the lookahead is a surprise, such as the name of the tool at hand, and the
-conditional twist then favours, of two ways on, the one whose literal text is more usual. `in_time`
-leaves to the language model what is said, and asks only whether there is room for it. It is one
-wherever the budget is ample, so that the proposal becomes GCD there. `joint` counts the token
-twice, once in p_lm and once in the model, and costs particles; it is what related methods do, and
-is here for comparison. (Tied, a class's joint probability is divided evenly among its tokens.)
+Use `in_time` for language models with a prompt that the lookahead never sees. The prompt may make a
+continuation likely that the lookahead finds surprising, such as the name of the right tool. The
+conditional twist then favors the continuation whose literal text is more common. `in_time` leaves
+the content to the language model and only predicts whether it fits. It is 1 wherever the budget is
+ample, so the proposal becomes GCD there. `joint` counts the token twice, in p_lm and in the model,
+and needs more particles. It is included for comparison with related methods. (With tying, a class's
+joint probability is divided evenly among its tokens.)
 
-A number lies between the two: 0 is `in_time`, 1 is `conditional`. The first factor is the chance
-that a text which obeys the constraint ends in time; the second is the chance that it ever obeys,
-and a says how far the model is believed there. Where a prompt tells what has to come, the model
-that has not read it knows little of that; where no prompt tells, it is all there is to go by.
+A number interpolates between the two: 0 is `in_time` and 1 is `conditional`. The first factor is
+the probability that a text which obeys the constraint ends in time. The second factor is the
+probability that the text ever obeys the constraint, and the exponent a is the trust in the model
+for this factor. A model that hasn't seen the prompt predicts the second factor poorly if the prompt
+determines the answer; without a prompt, the second factor is the only information about it.
 
-**Tying.** g is computed for each class of tokens (hundreds rather than a hundred thousand), then
-exactly for the K tokens that the language model likes best among those allowed. Within a class all
-tokens lead to the same state, and differ only in what they reveal about what is to come.
+**Tying.** g is computed once for each class of tokens (hundreds instead of a hundred thousand), and
+then exactly for the K allowed tokens that are most probable under the language model. All tokens of
+a class lead to the same state, and differ only in what they reveal about later tokens.
 
-**Defence.** A share eps of GCD's proposal is mixed into the normalised q, because g has no fixed
-scale. With Z = sum p_lm g and M = sum p_lm 1{allowed},
+**Defensive mixture.** A share eps of GCD's proposal is mixed into the normalized q, because g has
+no fixed scale. With Z = sum p_lm g and M = sum p_lm 1{allowed},
 
     g' = (1 - eps) g + eps (Z / M) 1{allowed}      so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
 
-**Support.** It is that of GCD always. Where the model gives an allowed token no chance (a zero
-parameter, an underflow), the row is defended by at least `LEAST_DEFENCE`; where it gives none to
-anything that the language model may say, as after a prefix that it holds impossible, g is GCD's
-mask. Both are counted (`Twisted.counts`).
+**Support.** The support always equals GCD's. If the model gives an allowed token probability zero
+(a zero parameter or an underflow), the prefix's share eps is at least `LEAST_DEFENCE`. If the model
+gives probability zero to every token that the language model can produce, for example after a
+prefix that is impossible under the model, g is GCD's mask. `Twisted.counts` counts both cases.
 
 Cost of a step: that of the lookahead, plus passes over R x V numbers (`smc.vocabulary`).
 """
@@ -67,15 +68,15 @@ from smc.vocabulary.class_mass import top_k_and_class_mass
 from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
-"""The twists that have names, with the number that each of them is."""
+"""Named twists and their numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class TwistedState(Generic[ModelState]):
-    """Where R prefixes are, and what the lookahead knows about them.
+    """The positions of R prefixes, and the lookahead's state for them.
 
     Attributes:
-        walk: where they are in their automata.
+        walk: positions in the automata.
         model: the lookahead's own state.
     """
 
@@ -84,14 +85,15 @@ class TwistedState(Generic[ModelState]):
 
 
 class Counts(NamedTuple):
-    """How often the lookahead had nothing to say, over all calls of `guide` and `score`.
+    """How often g was zero, over all calls of `guide` and `score`.
 
     Attributes:
-        rows: prefixes guided.
-        fallbacks: of these, prefixes where all of g was zero, so that GCD's mask took its place.
-            `guide` asks only about tokens that the language model may say, `score` about all.
-        holes: of the others, prefixes where g of some allowed token was zero, so that the defence
-            was at least `LEAST_DEFENCE`.
+        rows: number of prefixes guided.
+        fallbacks: number of prefixes where all of g was zero, so that GCD's mask replaced it.
+            `guide` considers tokens with positive probability under the language model; `score`
+            considers all.
+        holes: number of other prefixes where g of some allowed token was zero, so that the share of
+            the defensive mixture was at least `LEAST_DEFENCE`.
     """
 
     rows: int
@@ -100,7 +102,7 @@ class Counts(NamedTuple):
 
 
 class _Mixture(NamedTuple):
-    """The defended g' of K items (tokens, or classes and tokens); see `Counts` for the rows."""
+    """The g' of K items (tokens, or classes and tokens) after the defensive mixture."""
 
     log_g: Float64[Tensor, "R K"]
     log_z: Float64[Tensor, "R"]
@@ -109,14 +111,14 @@ class _Mixture(NamedTuple):
 
 
 class _View(NamedTuple):
-    """What the lookahead says of R prefixes, before anything is mixed in.
+    """The lookahead's g for R prefixes, before the defensive mixture.
 
     Attributes:
         factors: log g by class and by token.
-        alive: the classes allowed within the budget.
-        alive_too: the tokens with their own g that are allowed within the budget.
-        successors: where the classes lead.
-        masses: probabilities under the language model; None where every token is a class.
+        alive: classes that are allowed within the budget.
+        alive_too: tokens with their own g that are allowed within the budget.
+        successors: outcomes of the classes.
+        masses: probabilities under the language model; None if every token is its own class.
     """
 
     factors: Factors
@@ -127,30 +129,32 @@ class _View(NamedTuple):
 
     @property
     def log_g(self) -> Float64[Tensor, "R CK"]:
-        """Return log g of the classes, then of the tokens."""
+        """Log g of the classes, followed by the tokens."""
         return torch.cat([self.factors.by_class, self.factors.by_token], dim=1)
 
     @property
     def allowed(self) -> Bool[Tensor, "R CK"]:
-        """Return which classes, then which tokens, are allowed within the budget."""
+        """Which classes, followed by tokens, are allowed within the budget."""
         return torch.cat([self.alive, self.alive_too], dim=1)
 
 
 class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
-    """A proposal that looks ahead with any tractable model.
+    """A proposal with the lookahead of any tractable model.
 
     Args:
         lookahead: the model, over the language model's vocabulary.
-        twist: "conditional" or 1, for a model like the language model; "in_time" or 0, for language
-            models that read prompts; a number between these; or, for comparison, "joint".
-        exact_top_k: for so many of the language model's favourites g is exact, for the others it is
-            that of their class; 0 for none, None for all.
-        defence: share of GCD's proposal that is mixed in, in [0, 1].
-        potential: whether g is also the potential, so that weights are known, and particles
-            resampled, before a token is drawn; otherwise potentials are one and weights follow.
+        twist: "conditional" or 1, for a lookahead that approximates the language model; "in_time"
+            or 0, for language models with prompts; a number between these; or, for comparison,
+            "joint".
+        exact_top_k: number of most probable tokens with exact g; all others use the g of their
+            class. 0 for none, None for all.
+        defence: share of GCD's proposal in the defensive mixture, in [0, 1].
+        potential: whether g is also the potential. If True, weights are known and particles are
+            resampled before a token is drawn. If False, potentials are 1, and weights are known
+            after the draw.
 
     Raises:
-        ValueError: an argument makes no sense.
+        ValueError: an argument is invalid.
     """
 
     def __init__(
@@ -164,21 +168,23 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     ) -> None:
         if not isinstance(lookahead, Lookahead):
             raise ValueError(
-                f"lookahead is {type(lookahead).__name__}; give a smc.Lookahead, or for an HMM "
-                "take smc.PGCD(hmm)"
+                f"expected lookahead to be a smc.Lookahead, got {type(lookahead).__name__}; for an "
+                "HMM use smc.PGCD(hmm)"
             )
         belief = belief_of("twist", twist)
         if needs_eventual(twist) and not lookahead.eventual:
             raise ValueError(
-                f"twist {twist!r} needs a lookahead that gives log_eventual, and "
-                f"{type(lookahead).__name__} does not (its `eventual` is false)"
+                f"twist {twist!r} needs log_eventual, but {type(lookahead).__name__} doesn't "
+                "compute it (`eventual` is false); use twist='conditional' or another lookahead"
             )
         if exact_top_k is not None and not _is_number_of_tokens(exact_top_k):
-            raise ValueError(f"exact_top_k is a number of tokens or None, not {exact_top_k!r}")
+            raise ValueError(
+                f"expected exact_top_k to be a number of tokens or None, got {exact_top_k!r}"
+            )
         if not 0 <= defence <= 1:
-            raise ValueError(f"defence is a share, from 0 to 1, not {defence!r}")
+            raise ValueError(f"expected defence to be a share from 0 to 1, got {defence!r}")
         if not isinstance(potential, bool):
-            raise ValueError(f"potential is True or False, not {potential!r}")
+            raise ValueError(f"expected potential to be True or False, got {potential!r}")
         self.lookahead = lookahead
         self.twist = twist
         self._belief = belief
@@ -186,22 +192,22 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self.defence = float(defence)
         self.potential = potential
         self.max_bytes = lookahead.max_bytes
-        self._tallies: dict[torch.device, Tensor] = {}  # shared with what `without_host_sync` gives
+        self._tallies: dict[torch.device, Tensor] = {}  # shared with `without_host_sync` copies
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuse what the lookahead refuses; see `Proposal.check`."""
+        """Raise the lookahead's errors; see `Proposal.check`."""
         self.lookahead.check(automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the bytes of the lookahead's tables for an example; many take at most the sum."""
+        """Return the size of the lookahead's tables for an example in bytes."""
         return self.lookahead.memory(automaton, budget)
 
     def free(self) -> None:
-        """Give back the tables that are kept for the next call with the same constraints."""
+        """Release the tables that are cached for the next call with the same constraints."""
         self.lookahead.free()
 
     def without_host_sync(self) -> Twisted[ModelState]:
-        """Return this proposal with a lookahead that never waits for the device."""
+        """Return this proposal with a lookahead that doesn't synchronize with the host."""
         other = copy(self)
         other.lookahead = self.lookahead.without_host_sync()
         return other
@@ -210,31 +216,31 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """Return one empty prefix per example.
 
         Raises:
-            ConstraintError: the lookahead cannot serve these constraints.
+            ConstraintError: the lookahead does not support these constraints.
         """
         return TwistedState(start_position(batch), self.lookahead.start(batch))
 
     def advance(
         self, state: TwistedState[ModelState], tokens: Int[Tensor, "R T"]
     ) -> TwistedState[ModelState]:
-        """Move walk and model on; -1 stands for no token."""
+        """Advance the positions and the model; -1 means no token."""
         return TwistedState(state.walk.advance(tokens), self.lookahead.advance(state.model, tokens))
 
     def take(
         self, state: TwistedState[ModelState], ancestors: Int64[Tensor, "Q"]
     ) -> TwistedState[ModelState]:
-        """Return the state of these rows."""
+        """Return the state of these batch rows."""
         return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
-        """Return log g' and log Z; the support of g' is GCD's. NaN stays NaN, and is refused."""
+        """Return log g' and log Z; the support of g' is GCD's. NaN propagates to the sampler."""
         view = self._view(state, log_p)
         masses = log_p if view.masses is None else torch.cat(view.masses, dim=1)
         mixture = self._mix(view.log_g, masses, view.allowed)
         self._count(len(log_p), mixture.fallback, mixture.holes)
         if view.masses is None:
             return DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
-        C = view.alive.shape[1]  # g is not spread over the tokens of a class
+        C = view.alive.shape[1]  # g stays per class; it is not expanded to tokens
         factors = view.factors._replace(
             by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
         )
@@ -248,9 +254,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def log_g_of_forced(
         self, state: TwistedState[ModelState], tokens: Int64[Tensor, "R"]
     ) -> Float64[Tensor, "R"]:
-        """Return log g' of the only token that is allowed: log g, or 0 where g is zero.
+        """Return log g' of the only allowed token: log g, or 0 where g is zero.
 
-        Where g is zero the row falls back to GCD's mask.
+        Where g is zero, g' is GCD's mask.
         """
         item = tokens.unsqueeze(1)
         steps = state.walk.steps_after_tokens(item)
@@ -262,7 +268,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     @property
     def counts(self) -> Counts:
-        """How often the lookahead had nothing to say since this object was made.
+        """How often g was zero since this object was created.
 
         Warm-up calls (`smc.proposals.waits`, `smc.loop`) and repeated steps are included.
         """
@@ -270,9 +276,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
 
     def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> CandidateGuide:
-        """Return g without the defence, which the discrete particle filter mixes in itself.
+        """Return g without the defensive mixture, which the discrete particle filter adds itself.
 
-        A class derived from this one that has a guide of its own is scored by that guide.
+        A subclass that overrides `guide` is scored by its own guide.
         """
         if type(self).guide is not Twisted.guide:
             return super().score(state, log_p)
@@ -290,19 +296,19 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         if counts.device not in self._tallies:
             with torch.inference_mode(False):
                 self._tallies[counts.device] = torch.zeros_like(counts)
-        self._tallies[counts.device] += counts  # in place, so that a captured step counts, too
+        self._tallies[counts.device] += counts  # in place, so a captured step counts too
 
     def _not_numbers(self) -> str:
-        return f"{type(self.lookahead).__name__} returned expectations that are not numbers (NaN)"
+        return f"{type(self.lookahead).__name__} returned NaN as expectations; check its arithmetic"
 
     def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
-        """Ask the lookahead about every token, or about classes and favourites."""
+        """Evaluate the lookahead for every token, or for classes and top-k tokens."""
         if self.exact_top_k is None:
             return self._view_of_tokens(state)
         return self._view_of_classes(state, log_p, self.exact_top_k)
 
     def _view_of_tokens(self, state: TwistedState[ModelState]) -> _View:
-        """Ask the lookahead about every token by itself."""
+        """Evaluate the lookahead for every token."""
         walk = state.walk
         class_of = walk.automata.class_of[walk.automaton_of_row].long()
         steps = walk.steps_after_classes().gather(1, class_of)
@@ -315,7 +321,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def _view_of_classes(
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"], top_k: int
     ) -> _View:
-        """Ask the lookahead about each class, and about the favourites by themselves."""
+        """Evaluate the lookahead for each class, and for each of the top-k tokens."""
         walk, classes = state.walk, state.walk.automata.classes
         steps = walk.steps_after_classes()
         alive = _alive(walk, steps)
@@ -345,10 +351,10 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         steps: Int32[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> Float64[Tensor, "R K"]:
-        """Return log g of some items; -inf where g is zero or the item is not allowed.
+        """Return log g of K items; -inf where g is zero or the item is not allowed.
 
-        A probability that is conditional on the item is at most one, and one where the item
-        completes the text, whatever the model thinks of it.
+        A probability conditional on the item is clamped to at most one. It is exactly one where the
+        item completes the text, regardless of the model.
         """
         for name, values in expected._asdict().items():
             if values is not None:
@@ -373,7 +379,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         log_mass: Float[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> _Mixture:
-        """Mix GCD's proposal in, over items with these masses under p_lm."""
+        """Mix in GCD's proposal over items with these masses under p_lm."""
         log_z = torch.logsumexp(log_mass + log_g, dim=1)
         log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
         empty = log_z.isneginf()
@@ -387,7 +393,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), holes)
 
     def _options(self) -> str:
-        """Return the options, for `repr`."""
+        """Format the options for `repr`."""
         return f"exact_top_k={self.exact_top_k}, defence={self.defence}, potential={self.potential}"
 
     def __repr__(self) -> str:
@@ -395,32 +401,32 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
 
 def belief_of(key: str, twist: str | float | int) -> float | None:
-    """Return how far the model is believed about whether a text obeys: 0 to 1; None for "joint".
+    """Return the exponent a of a twist, from 0 to 1; None for "joint".
 
     Raises:
-        ValueError: no such twist; `key` is what the caller calls it.
+        ValueError: the twist is invalid; `key` is the name of the caller's argument.
     """
     if isinstance(twist, str) and twist in TWISTS:
         return TWISTS[twist]
     if isinstance(twist, Real) and not isinstance(twist, bool) and 0 <= twist <= 1:
         return float(twist)
     raise ValueError(
-        f"{key} is one of {', '.join(TWISTS)}, or a number from 0 (in_time) to 1 (conditional), "
-        f"not {twist!r}"
+        f"expected {key} to be one of {', '.join(TWISTS)}, or a number from 0 (in_time) to 1 "
+        f"(conditional), got {twist!r}"
     )
 
 
 def needs_eventual(twist: str | float | int) -> bool:
-    """Tell whether a twist asks for the probability of completion without a budget."""
+    """Return whether a twist needs the probability of completion without a budget."""
     belief = belief_of("twist", twist)
     return belief is not None and belief < 1
 
 
 def looking_ahead(lookahead: object) -> Proposal[Any]:
-    """Return the proposal that goes with a lookahead: itself, one made of it, or GCD for None.
+    """Return the proposal for a lookahead: a `Twisted` itself, a wrapped `Lookahead`, or GCD.
 
     Raises:
-        ValueError: it is neither a `Twisted` nor a `Lookahead` nor None.
+        ValueError: the argument is neither a `Twisted` nor a `Lookahead` nor None.
     """
     if lookahead is None:
         return GCD()
@@ -428,8 +434,8 @@ def looking_ahead(lookahead: object) -> Proposal[Any]:
         return Twisted(lookahead)
     if not isinstance(lookahead, Twisted):
         raise ValueError(
-            f"lookahead is {lookahead!r}; give a proposal that looks ahead, such as "
-            "smc.PGCD(hmm), or a smc.Lookahead"
+            f"expected lookahead to be a proposal such as smc.PGCD(hmm), a smc.Lookahead or None, "
+            f"got {lookahead!r}"
         )
     return lookahead
 

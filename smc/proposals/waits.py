@@ -1,8 +1,8 @@
-"""A detector of waits finds operations that force a host sync.
+"""Detection of host synchronizations in proposals.
 
-The host must see their result, or the shape of it. On a CUDA device such an operation waits for all
-that is under way, and cannot be captured. Here it is found on any device: a proposal is asked once,
-and the operations that it calls are listed.
+An operation synchronizes with the host if the host needs its result or the shape of its result. On
+a CUDA device such an operation waits for all pending work and can't be captured in a graph. The
+detector works on any device: it calls a proposal once and records the operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAITING = frozenset(
         "equal",
         "is_nonzero",
         "item",
-        "lift_fresh",  # numbers of the host become a tensor
+        "lift_fresh",  # copies host numbers into a tensor
         "masked_select",
         "nonzero",
         "repeat_interleave",
@@ -35,11 +35,11 @@ WAITING = frozenset(
 
 
 class Waits(TorchDispatchMode):
-    """A mode that lists the operations which would wait.
+    """A dispatch mode that records operations with a host synchronization.
 
     Attributes:
-        found: their names.
-        count: how many operations there were.
+        found: names of these operations.
+        count: number of all operations.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Waits(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Look at the name, and for boolean indices."""
+        """Record the operation if its name or a boolean index implies a synchronization."""
         name = func._schema.name.removeprefix("aten::")
         self.count += 1
         by_mask = name.startswith(("index", "_index_put")) and any(
@@ -66,10 +66,10 @@ class Waits(TorchDispatchMode):
 
 @torch.inference_mode()
 def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
-    """Ask a proposal about the first tokens, and refuse it if it waits.
+    """Call a proposal on first tokens, and reject it if it synchronizes with the host.
 
     Raises:
-        NotStaticError: it does; the message says where, and for which operation.
+        NotStaticError: the proposal synchronizes; the message names the method and the operations.
     """
     state = proposal.start(batch)
     B, V = len(batch.budgets), batch.automata.vocabulary.size
@@ -83,12 +83,12 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
         "advance": lambda: proposal.advance(state, token),
     }
     for name, call in calls.items():
-        call()  # tables that are made once, at first use
+        call()  # creates the tables that are made at first use
         with Waits() as waits:
             call()
         if waits.found:
             raise NotStaticError(
-                f"{proposal!r} cannot be executed in static shapes: its `{name}` calls "
-                f"{', '.join(sorted(set(waits.found)))}, for which the host waits; write it with "
-                "masks, or give execution='eager'"
+                f"{proposal!r} cannot run in static shapes: its `{name}` calls "
+                f"{', '.join(sorted(set(waits.found)))}, which synchronize with the host; "
+                "use masks instead, or set execution='eager'"
             )

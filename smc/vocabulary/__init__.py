@@ -1,1 +1,1 @@
-"""This package has passes over the vocabulary, for all prefixes of a step at once."""
+"""Passes over the vocabulary, for all prefixes of a step at once."""

@@ -1,11 +1,11 @@
 """Sums of a language model's probabilities over the token classes of an automaton.
 
-All tokens of a class lead to the same state, so a proposal needs to compute its g for hundreds of
-classes rather than for a hundred thousand tokens. What is left to do over the whole vocabulary is
-one pass that finds the K most probable of the allowed tokens and the probability of each class
-without them (`top_k_and_class_mass`), and, where a token is drawn, one that adds log g to log p
-(`Factors.applied`). Both are O(R V) and bound by memory. On the CPU they are compiled and read what
-they need once; elsewhere they are a few tensor operations each, which do not wait for the device.
+All tokens of a class lead to the same state, so a proposal needs to compute g for hundreds of
+classes instead of a hundred thousand tokens. Over the whole vocabulary there remain one pass that
+finds the K most probable allowed tokens and the probability of each class without them
+(`top_k_and_class_mass`), and, where a token is drawn, one pass that adds log g to log p
+(`Factors.applied`). Both are O(R V) and memory-bound. On the CPU they are compiled and read their
+inputs once; on other devices they are a few tensor operations without host synchronization.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from smc.vocabulary.factors import (
 )
 from smc.vocabulary.kernels import tying as kernels
 
-FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
+FEW = 32  # if less than 1/FEW of the tokens is allowed, they are looked up one by one
 
 
 class TopKAndClassMass(NamedTuple):
     """R rows of log-probabilities, summed by class.
 
     Attributes:
-        tokens: the K likeliest tokens of the classes allowed; where fewer than K have any
-            probability, the others are any tokens, and have none.
+        tokens: the K most probable tokens of the allowed classes. If fewer than K have positive
+            probability, the others are arbitrary tokens with log-probability -inf.
         best: their log-probabilities.
-        log_mass: log-probability of each class without these tokens; -inf where not allowed.
+        log_mass: log-probability of each class without these tokens; -inf for forbidden classes.
     """
 
     tokens: Int64[Tensor, "R K"]
@@ -57,20 +57,20 @@ def top_k_and_class_mass(
 ) -> TopKAndClassMass:
     """Find the K most probable allowed tokens, and the probability of each class without them.
 
-    Nothing is subtracted: a class that is left with little is as exact as any other.
+    Nothing is subtracted, so a class with little remaining mass is as exact as any other.
 
     Args:
-        log_p: log-probabilities of the next token, in float32 or float64, which is then the
-            precision of each token's share; sums are in float64.
-        classes: of tokens, in each of B automata.
+        log_p: log-probabilities of the next token in float32 or float64. Shares of tokens are in
+            this precision; sums are in float64.
+        classes: token classes of each of B automata.
         automaton_of_row: the automaton of each row.
-        alive: the classes allowed.
-        K: how many favourites, at most V.
+        alive: the allowed classes.
+        K: number of top tokens, at most V.
     """
     check_rows(log_p, classes, automaton_of_row, alive)
     (R, C), V = alive.shape, log_p.shape[1]
     if not 0 <= K <= V:
-        raise ValueError(f"expected at most {V} favorites, one for each token, got {K}")
+        raise ValueError(f"expected K from 0 to the vocabulary size {V}, got {K}")
     if log_p.device.type in factors.COMPILED_DEVICES:
         tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
         best, log_mass = (
@@ -95,7 +95,7 @@ def top_k_and_class_mass(
     allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
     best, tokens = allowed.topk(K, dim=1)
     rest = allowed.scatter(1, tokens, -torch.inf)
-    # Each class by its own scale, as a lookahead may leave nothing but the least likely one.
+    # Each class has its own scale, because a lookahead may allow only the least probable class.
     top = torch.full((R, C), -torch.inf, dtype=torch.float64, device=log_p.device)
     top = top.scatter_reduce(1, of_row, rest, "amax")
     finite = torch.where(top.isneginf(), 0.0, top)
@@ -107,16 +107,16 @@ def top_k_and_class_mass(
 
 @dataclass(frozen=True, eq=False)
 class MaskGuide(FactorGuide):
-    """The guide whose g is one for some classes of tokens, and zero for the others.
+    """A guide with g = 1 for some token classes, and g = 0 for the others.
 
-    Z is computed only where somebody asks for it: the discrete particle filter does not.
+    Z is computed on demand, because the discrete particle filter doesn't need it.
 
     Attributes:
         log_p: log-probabilities of the next token.
         alive: the classes of each row with g = 1.
-        classes: of tokens, in each of B automata.
+        classes: token classes of each of B automata.
         automaton_of_row: the automaton of each row.
-        fallback: see `smc.vocabulary.factors.Guide`; there is none.
+        fallback: always None; see `smc.vocabulary.factors.Guide`.
     """
 
     log_p: Float[Tensor, "R V"]
@@ -127,19 +127,19 @@ class MaskGuide(FactorGuide):
 
     @cached_property
     def factors(self) -> Factors:  # type: ignore[override]
-        """log g by class: zero, or -inf."""
+        """Log g by class: zero or -inf."""
         by_class = torch.zeros_like(self.alive, dtype=torch.float64)
         by_class.masked_fill_(~self.alive, -torch.inf)
         return by_class_alone(by_class, self.classes, self.automaton_of_row)
 
     @cached_property
     def log_z(self) -> Float64[Tensor, "R"]:
-        """log of the probability of all tokens with g = 1."""
+        """Log-probability of all tokens with g = 1."""
         if self.log_p.device.type in factors.COMPILED_DEVICES:
             rest = top_k_and_class_mass(
                 self.log_p, self.classes, self.automaton_of_row, self.alive, 0
             )
             return rest.log_mass.logsumexp(dim=1)
-        # Not by class: sums of many numbers at few places are slow there, and in no fixed order.
+        # Not by class: scatter-adds of many numbers to few targets are slow and nondeterministic.
         mask = self.alive.gather(1, self.classes.of[self.automaton_of_row].long())
         return self.log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()

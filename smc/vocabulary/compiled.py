@@ -1,14 +1,14 @@
-"""Compiled loops pass over the vocabulary on the CPU, and read every row of it once.
+"""Passes over the vocabulary as compiled CPU loops that read every row once.
 
-`smc.vocabulary.tensors` says what the passes do, and is their oracle. Here a draw is prepared by
-summing q over blocks of tokens, so that a token is found by looking at one block alone, and
-candidates are kept in a buffer as they are met (`smc.vocabulary.kernels`). Shares exp(log p - top)
-are in the precision of log p, eight lanes at a time, and sums are in float64. Against tensor
-operations in float64 that is one reading of 4 bytes a token in place of five of 8.
+`smc.vocabulary.tensors` defines the passes, and is their oracle. Here a draw is prepared by summing
+q over blocks of tokens, so that a token is found by reading one block, and candidates are collected
+in a buffer (`smc.vocabulary.kernels`). Shares exp(log p - top) are in the precision of log p, eight
+lanes at a time, and sums are in float64. Compared with tensor operations in float64, this reads 4
+bytes per token once instead of 8 bytes per token five times.
 
-Rows of fewer than `NARROW` tokens, and guides that are no factors of classes, go through tensor
-operations: a call for each row would be most of the work (128 prefixes of a dozen tokens: 0.4 s
-instead of 29 s).
+Rows of fewer than `NARROW` tokens, and guides that don't consist of class factors, use tensor
+operations, because a call for each row would dominate the cost (128 prefixes of a dozen tokens:
+0.4 s instead of 29 s).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from smc.vocabulary.kernels.lines import Lines
 from smc.vocabulary.tensors import Best, FactorSampler, Known, TensorSampler
 
 NARROW = 1024
-"""Rows of fewer tokens go through tensor operations, all rows together."""
+"""Rows of fewer tokens use tensor operations for all rows together."""
 _LEAST = 1e-20
-"""A row whose sum is under this part of the greatest possible one is summed anew in float64."""
+"""A row is summed again in float64 if its sum is below this share of the greatest possible sum."""
 
 
 @dataclass(frozen=True, eq=False)
 class BlockSampler(FactorSampler):
-    """The distributions q of R prefixes, by sums over blocks; see `TokenSampler`.
+    """The distributions q of R prefixes as sums over blocks; see `TokenSampler`.
 
     Attributes:
-        sums: of p g over the tokens of each block, divided by exp(scale).
-        scale: of each row.
-        lines: the factors, as compiled loops read them.
+        sums: sum of p g over the tokens of each block, divided by exp(scale).
+        scale: scale of each row.
+        lines: the factors in the form that compiled loops read.
     """
 
     sums: Float64[Tensor, "R blocks"]
@@ -49,7 +49,7 @@ class BlockSampler(FactorSampler):
     lines: Lines
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at u of the distribution of each of these rows."""
+        """Return the token at quantile u of the distribution of each of these rows."""
         check_indices(rows, len(self.log_p), "row")
         out = torch.empty_like(rows)
         shared_out(
@@ -79,7 +79,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
     )
     lines = _lines(factors)
     shared_out(blocks.sum_rows, R, log_p.numpy(), lines, _LEAST, sums.numpy(), scale.numpy())
-    if isinstance(guide, MaskGuide):  # whose log Z would be another reading
+    if isinstance(guide, MaskGuide):  # computing its own log Z would read the row again
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
     else:
         log_z = guide.log_z.double()
@@ -87,7 +87,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
-    """Find the K candidates of the greatest score in each row, and sum up the others."""
+    """Find the K candidates with the highest scores in each row, and sum the others."""
     R, V = log_p.shape
     K = max(1, min(K, _most_candidates(factors)))
     if V < NARROW:
@@ -144,14 +144,14 @@ def locate(
 
 
 def _most_candidates(factors: Factors) -> int:
-    """Return the most candidates that a row may have."""
+    """Return the maximum number of candidates of a row."""
     size = factors.classes.start.diff(dim=1)[factors.automaton_of_row]
     inside = (size * ~factors.by_class.isneginf()).sum(dim=1)
     return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0
 
 
 def _lines(factors: Factors) -> Lines:
-    """Return the factors as compiled loops read them."""
+    """Return the factors in the form that compiled loops read."""
     classes = factors.classes
     return Lines(
         unsigned(classes.of),

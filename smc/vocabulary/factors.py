@@ -1,14 +1,14 @@
-"""A guide is what a proposal says of the next token: log g of every token, and log Z.
+"""Guides: a proposal's log g of every token, and log Z.
 
 With p the language model's distribution of the next token, the sampler draws from
 
     q(v) = p(v) g(v) / Z,        Z = sum over v of p(v) g(v).
 
 A guide has one row for each of R prefixes. `DenseGuide` has one number for every token.
-`TiedGuide` has one for every class of tokens and one for each of a few tokens (`Factors`), which is
-smaller by a factor of hundreds, and is spread over the vocabulary only where a token is drawn.
-`MaskGuide` (`smc.vocabulary.class_mass`) allows or forbids every class as a whole, and computes Z
-only when asked.
+`TiedGuide` has one number for every class of tokens and one for each of a few tokens (`Factors`).
+It is smaller by a factor of hundreds, and is expanded over the vocabulary only to draw a token.
+`MaskGuide` (`smc.vocabulary.class_mass`) allows or forbids each class as a whole, and computes Z
+only on demand.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from gcd.tokens.batch import TokenClasses
 from smc.vocabulary.kernels import tying as kernels
 
 COMPILED_DEVICES: tuple[str, ...] = ("cpu",)
-"""Devices on which compiled loops run (`smc.vocabulary.kernels`); elsewhere, tensor operations."""
+"""Devices with compiled loops (`smc.vocabulary.kernels`); other devices use tensor operations."""
 
 
 @runtime_checkable
 class Guide(Protocol):
-    """log g and log Z for R prefixes."""
+    """Log g and log Z for R prefixes."""
 
     @property
     def log_g(self) -> Float64[Tensor, "R V"]:
-        """log g of every token; -inf for a token that must not be drawn."""
+        """Log g of every token; -inf for a forbidden token."""
         ...
 
     @property
     def log_z(self) -> Float64[Tensor, "R"]:
-        """log of the sum over v of p(v) g(v); -inf where no token can be drawn."""
+        """Log of the sum over v of p(v) g(v); -inf if no token can be drawn."""
         ...
 
     @property
     def fallback(self) -> Bool[Tensor, "R"] | None:
-        """Prefixes at which the proposal knew nothing and g is GCD's mask; None for none."""
+        """Prefixes where the lookahead gave no information and g is GCD's mask; None for none."""
         ...
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
@@ -62,8 +62,8 @@ class DenseGuide(NamedTuple):
     """A guide with one g for every token.
 
     Attributes:
-        log_g: log g(v); -inf for a token that must not be drawn.
-        log_z: log of the sum over v of p(v) g(v); -inf where no token can be drawn.
+        log_g: log g(v); -inf for a forbidden token.
+        log_z: log of the sum over v of p(v) g(v); -inf if no token can be drawn.
         fallback: see `Guide`.
     """
 
@@ -81,13 +81,13 @@ class DenseGuide(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """A factor for every token, as one number for each class and one for each of K tokens.
+    """A factor for every token, stored as one number per class and one for each of K tokens.
 
     Attributes:
-        by_class: log of the factor of the classes of each row's automaton.
-        tokens: the tokens of each row that have their own factor; equal ones have equal factors.
-        by_token: log of the factor of these tokens.
-        classes: of tokens, in each of B automata.
+        by_class: log factor of the classes of each row's automaton.
+        tokens: the tokens of each row with their own factor; equal tokens have equal factors.
+        by_token: log factor of these tokens.
+        classes: token classes of each of B automata.
         automaton_of_row: the automaton of each row.
     """
 
@@ -129,7 +129,7 @@ class Factors(NamedTuple):
         return log_p + log_factor.scatter_(1, self.tokens, self.by_token)
 
     def check(self, log_p: Float[Tensor, "R V"]) -> None:
-        """Raise ValueError where compiled code would read beyond these factors, or `log_p`."""
+        """Raise ValueError if compiled code would read outside of these factors or `log_p`."""
         check_rows(log_p, self.classes, self.automaton_of_row, self.by_class)
         R, V = log_p.shape
         check_shape(self.tokens, (R, *self.tokens.shape[1:2]), "tokens with factors of their own")
@@ -143,7 +143,7 @@ def check_rows(
     automaton_of_row: Int64[Tensor, "R"],
     by_class: Shaped[Tensor, "R C"],
 ) -> None:
-    """Raise ValueError where R rows over V tokens don't fit to the classes of tokens."""
+    """Raise ValueError if R rows over V tokens don't match the token classes."""
     (B, V), C = classes.of.shape, classes.start.shape[1] - 1
     R = len(automaton_of_row)
     if log_p.dtype not in (torch.float32, torch.float64):
@@ -156,19 +156,19 @@ def check_rows(
 def by_class_alone(
     by_class: Float64[Tensor, "R C"], classes: TokenClasses, automaton_of_row: Int64[Tensor, "R"]
 ) -> Factors:
-    """Return factors of classes, without tokens that have their own."""
+    """Return factors of classes, without token-specific factors."""
     none = automaton_of_row.new_zeros(len(automaton_of_row), 0)
     return Factors(by_class, none, by_class.new_zeros(none.shape), classes, automaton_of_row)
 
 
 class FactorGuide:
-    """The part of `Guide` that follows from `factors`, which is log g by class of token."""
+    """The part of `Guide` that follows from `factors`, the log g by token class."""
 
     factors: Factors
 
     @property
     def log_g(self) -> Float64[Tensor, "R V"]:
-        """log g of every token."""
+        """Log g of every token."""
         factors = self.factors
         shape = len(factors.automaton_of_row), factors.classes.of.shape[1]
         return factors.applied(factors.by_class.new_zeros(shape, dtype=torch.float32))
@@ -184,11 +184,11 @@ class FactorGuide:
 
 @dataclass(frozen=True, eq=False)
 class TiedGuide(FactorGuide):
-    """A guide with one g for each class of tokens, and one for each of K tokens.
+    """A guide with one g for each token class, and one for each of K tokens.
 
     Attributes:
         factors: log g.
-        log_z: log of the sum over v of p(v) g(v); -inf where no token can be drawn.
+        log_z: log of the sum over v of p(v) g(v); -inf if no token can be drawn.
         fallback: see `Guide`.
     """
 
@@ -198,5 +198,5 @@ class TiedGuide(FactorGuide):
 
 
 def unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:
-    """Return classes as unsigned integers, as compiled loops take them."""
+    """Return classes as unsigned integers, as compiled loops expect them."""
     return classes.numpy().view("uint32")

@@ -1,10 +1,10 @@
-"""A pass goes over the vocabulary for all prefixes of a step; there are three, with equal results.
+"""Selection of the implementation of passes over the vocabulary; all three give equal results.
 
-    tensors     tensor operations, for any device; the reference (`smc.vocabulary.tensors`)
-    compiled    loops compiled for the CPU, one reading of each row (`smc.vocabulary.compiled`)
-    triton      the same for CUDA devices, as Triton kernels (`smc.vocabulary.triton`)
+    tensors     tensor operations for any device; the reference (`smc.vocabulary.tensors`)
+    compiled    compiled CPU loops that read each row once (`smc.vocabulary.compiled`)
+    triton      Triton kernels for CUDA devices (`smc.vocabulary.triton`)
 
-A step takes whichever it is handed; `pass_of` chooses by device or by name.
+A step takes its implementation as an argument; `pass_of` selects it by device or by name.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PASSES = ("auto", "tensors", "compiled", "triton")
 
 
 class VocabularyPass(NamedTuple):
-    """A way to go over the vocabulary.
+    """An implementation of the passes over the vocabulary.
 
     Attributes:
-        draws: as `smc.vocabulary.tensors.draws`.
-        best: as `smc.vocabulary.tensors.best`; it may return fewer columns than K.
-        locate: as `smc.vocabulary.tensors.locate`.
+        draws: see `smc.vocabulary.tensors.draws`.
+        best: see `smc.vocabulary.tensors.best`; it may return fewer columns than K.
+        locate: see `smc.vocabulary.tensors.locate`.
     """
 
     draws: Callable[[Guide, Tensor], TokenSampler]
@@ -42,13 +42,13 @@ COMPILED = VocabularyPass(compiled.draws, compiled.best, compiled.locate)
 
 
 def pass_of(name: str, device: torch.device) -> VocabularyPass:
-    """Return the pass of this name; "auto" is the fused one of the device, if it is installed.
+    """Return the pass with this name; "auto" is the device's fused pass, if installed.
 
     Raises:
-        ValueError: there is none of this name, it is for another device, or Triton is missing.
+        ValueError: the name is unknown, the pass is for another device, or Triton is missing.
     """
     if name not in PASSES:
-        raise ValueError(f"unknown pass {name!r}; choose one of {', '.join(PASSES)}")
+        raise ValueError(f"expected a pass in {', '.join(PASSES)}, got {name!r}")
     installed = importlib.util.find_spec("triton") is not None
     on_cpu = device.type in factors.COMPILED_DEVICES
     if name == "auto":
@@ -56,10 +56,10 @@ def pass_of(name: str, device: torch.device) -> VocabularyPass:
         if device.type == "cuda" and installed:
             name = "triton"
     if name == "compiled" and not on_cpu:
-        raise ValueError(f"the pass 'compiled' is for the CPU, not for {device}; take 'auto'")
+        raise ValueError(f"the pass 'compiled' needs a CPU device, got {device}; use 'auto'")
     if name == "triton" and (not installed or device.type != "cuda"):
         raise ValueError(
-            f"the pass 'triton' needs the package triton and a CUDA device, not {device}; take "
+            f"the pass 'triton' needs the package triton and a CUDA device, got {device}; use "
             "'auto' or 'tensors'"
         )
     if name == "triton":

@@ -1,14 +1,14 @@
-"""Tensor operations pass over the vocabulary: the reference of all other ways, on any device.
+"""Passes over the vocabulary as tensor operations: the reference implementation for any device.
 
-The cost of a step lies in its passes over V tokens. There are four, of which this module has three
-(`smc.vocabulary.class_mass` has the fourth):
+The passes over V tokens dominate the cost of a step. There are four; this module implements three,
+and `smc.vocabulary.class_mass` implements the fourth:
 
     draws     log Z of every prefix, and the token at a uniform number of its distribution
-    best      the K candidates of the greatest score of every prefix, and the sum of the others
-    locate    the candidates at given points of the running sum over those others
+    best      the K candidates with the highest scores of every prefix, and the sum of the others
+    locate    the candidates at given points of the cumulative sum over those others
 
 A candidate is a next token; its score is p(v) times a factor (`smc.vocabulary.factors.Factors`).
-None of these operations waits for the device. Cost of each: some five readings of R x V numbers.
+None of these operations synchronizes with the host. Each reads R x V numbers about five times.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from smc.vocabulary.factors import Factors, Guide
 
 @runtime_checkable
 class TokenSampler(Protocol):
-    """The distributions q proportional to p g of R prefixes, ready to be drawn from."""
+    """The distributions q proportional to p g of R prefixes, prepared for drawing."""
 
     @property
     def log_z(self) -> Float64[Tensor, "R"]:
-        """log of the sum over v of p(v) g(v)."""
+        """Log of the sum over v of p(v) g(v)."""
         ...
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at u of the distribution of each of these rows."""
+        """Return the token at quantile u of the distribution of each of these rows."""
         ...
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return where in (0, 1) the token drawn from each of these rows changes."""
+        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
         ...
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
@@ -54,15 +54,15 @@ class TensorSampler(NamedTuple):
 
     @property
     def log_z(self) -> Float64[Tensor, "R"]:
-        """log of the sum over v of p(v) g(v)."""
+        """Log of the sum over v of p(v) g(v)."""
         return self.guide.log_z.double()
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at u of the distribution of each of these rows."""
+        """Return the token at quantile u of the distribution of each of these rows."""
         return self.q.at(rows, u)
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return where in (0, 1) the token drawn from each of these rows changes."""
+        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
         return self.q.breaks(rows)
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
@@ -72,7 +72,7 @@ class TensorSampler(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FactorSampler:
-    """The part of `TokenSampler` that is the same wherever g comes by class of token.
+    """The part of `TokenSampler` that is common to all passes with g by token class.
 
     Attributes:
         log_p: log-probabilities of the next token.
@@ -85,7 +85,7 @@ class FactorSampler:
     log_z: Float64[Tensor, "R"]
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return where in (0, 1) the token drawn from each of these rows changes."""
+        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
         return categorical(self.factors.applied(self.log_p)).breaks(rows)
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
@@ -99,10 +99,10 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorSampler:
 
 
 class Best(NamedTuple):
-    """R rows of candidates: the K of the greatest score, and the sum of the others.
+    """For each of R rows, the K candidates with the highest scores, and the sum of the others.
 
     Attributes:
-        tokens: the K greatest, in falling order; token 0 where there are fewer.
+        tokens: the K best candidates in descending order; token 0 where there are fewer.
         log_score: log of their scores; -inf where there are fewer.
         log_rest: log of the sum of all other scores of the row.
     """
@@ -113,11 +113,11 @@ class Best(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The candidates of each row that are kept for certain.
+    """The candidates of each row that are kept with certainty.
 
     Attributes:
-        tokens: candidates in falling order of score.
-        kept: how many of them, from the first.
+        tokens: candidates in descending order of score.
+        kept: how many of them are kept, from the first.
     """
 
     tokens: Int64[Tensor, "R K"]
@@ -130,7 +130,7 @@ def inclusion_probabilities(
     known: Known,
     log_c: Float64[Tensor, "R"],
 ) -> Float64[Tensor, "R V"]:
-    """Return pi of every candidate that is not kept for certain; zero for all others."""
+    """Return pi of every candidate that is not kept with certainty; zero for all others."""
     log_pi = factors.applied(log_p) - torch.where(log_c.isneginf(), 0.0, log_c).unsqueeze(1)
     columns = torch.arange(known.tokens.shape[1], device=log_p.device)
     sure = columns < known.kept.unsqueeze(1)
@@ -140,11 +140,11 @@ def inclusion_probabilities(
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
-    """Find the K candidates of the greatest score in each row, and sum up the others.
+    """Find the K candidates with the highest scores in each row, and sum the others.
 
     Args:
         log_p: log-probabilities of the next token.
-        factors: log s - log p; -inf where a token is no candidate.
+        factors: log s - log p; -inf where a token is not a candidate.
         K: at most V.
     """
     log_s = factors.applied(log_p)
@@ -165,26 +165,26 @@ def locate(
 
     Args:
         log_p, factors: as for `best`.
-        known: candidates that take no part.
+        known: candidates to exclude.
         log_c: log of the threshold of each row.
-        rows: the row of each target, in rising order.
-        targets: in rising order within a row, one apart.
+        rows: the row of each target, in ascending order.
+        targets: in ascending order within a row, at a distance of one.
 
     Returns:
-        Tokens, in the order of the targets; no token twice in a row. A target that rounding leaves
-        beyond the last candidate gives the last one, or -1 if that has been taken. The result is
-        undefined if c is zero or the target is not in the row's mass.
+        Tokens, in the order of the targets, each at most once per row. A target that rounding moves
+        beyond the last candidate gives the last candidate, or -1 if it is taken. The result is
+        undefined if c is zero or the target is outside the row's mass.
     """
     pi = inclusion_probabilities(log_p, factors, known, log_c)
     index = torch.arange(log_p.shape[1], device=rows.device)
     last = torch.where(pi > 0, index, -1).amax(dim=1)
-    # The first candidate whose stretch ends beyond the target; those of probability zero are none.
+    # The first candidate whose interval ends beyond the target, skipping candidates with pi = 0.
     found = torch.minimum(bisect(pi.cumsum(dim=1), rows, targets), last[rows])
     return torch.where(repeated(rows, found), -1, found)
 
 
 def repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
-    """True for a token that the entry before has in the same row, as rounding may have it."""
+    """Return True for a token that equals the previous one of its row, caused by rounding."""
     same = torch.zeros_like(tokens, dtype=torch.bool)
     same[1:] = (tokens[1:] == tokens[:-1]) & (rows[1:] == rows[:-1])
     return same

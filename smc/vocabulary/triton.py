@@ -1,17 +1,17 @@
-"""Triton kernels pass over the vocabulary on CUDA devices; they read every row once.
+"""Passes over the vocabulary as Triton kernels on CUDA devices, which read every row once.
 
-`smc.vocabulary.tensors` says what the passes do, and is their oracle. One kernel sums the weights
-exp(log p + log g) of each block of tokens, every block on its own scale; another finds a block
-among these sums, and the token in it. g comes by class of token, so that what is read is 4 bytes of
-class beside each log p and a small table; where tokens have their own g, a map of two bytes a token
-says which. Exponentials are in the precision of log p, sums in float64.
+`smc.vocabulary.tensors` defines the passes, and is their oracle. One kernel sums the weights
+exp(log p + log g) of each block of tokens, with a scale per block; another finds a block among
+these sums, and the token in it. g is stored by token class, so a kernel reads 4 bytes of class
+beside each log p, and a small table. If tokens have their own g, a map of two bytes per token
+locates it. Exponentials are in the precision of log p, sums in float64.
 
-To find candidates at points of the running sum over those that are not kept for certain, certain
-candidates are masked by a per-token factor of -inf. The greatest candidates are found by tensor
-operations (`smc.vocabulary.tensors.best`), which were faster than looking into the best blocks.
+To find candidates at points of the cumulative sum over those that are not kept with certainty,
+certain candidates are masked by a per-token factor of -inf. The best candidates are found by tensor
+operations (`smc.vocabulary.tensors.best`), which were faster than a search in the best blocks.
 
-On an H100 a token of each of 16 rows of 151 936 tokens is drawn in 33 to 45 us, by tensor
-operations in 590 (`benchmarks.triton_kernels`).
+On an H100, drawing a token for each of 16 rows of 151 936 tokens takes 33 to 45 us, and 590 us with
+tensor operations (`benchmarks.triton_kernels`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from smc.vocabulary.kernels import triton_blocks as kernels
 from smc.vocabulary.tensors import FactorSampler, Known, TokenSampler, repeated
 
 BLOCK = 1024
-"""Tokens of a block."""
+"""Tokens per block."""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonSampler(FactorSampler):
-    """The distributions q of R prefixes, by sums over blocks; see `TokenSampler`.
+    """The distributions q of R prefixes as sums over blocks; see `TokenSampler`.
 
     Attributes:
-        own: for each token the place of its own g, from 1; 0 for none. None where no token has one.
-        top: the greatest log p + log g of each block.
+        own: for each token the 1-based index of its own g; 0 for none. None if no token has one.
+        top: maximum of log p + log g in each block.
         total: sum of exp(log p + log g - top) over each block.
     """
 
@@ -50,7 +50,7 @@ class TritonSampler(FactorSampler):
     total: Float64[Tensor, "R blocks"]
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at u of the distribution of each of these rows."""
+        """Return the token at quantile u of the distribution of each of these rows."""
         out = torch.empty_like(rows)
         count = self.top.shape[1]
         kernels.draw[(len(rows),)](
@@ -81,7 +81,7 @@ def locate(
     """Invert the cumulative inclusion probabilities at each target."""
     others = _summed(log_p, without(factors, known))
     possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
-    # A target beyond the last candidate, by rounding, is that candidate's.
+    # A target that rounding moves beyond the last candidate gives the last candidate.
     share = (targets.log() + (log_c - others.log_z)[rows]).exp()
     u = torch.where(possible, share, 0.5).clamp(min=0, max=1)
     found = others.draw(rows, u)
@@ -89,7 +89,7 @@ def locate(
 
 
 def without(factors: Factors, known: Known) -> Factors:
-    """Return the same factors, but zero for candidates that are kept for certain."""
+    """Return the factors with zero for candidates that are kept with certainty."""
     column = torch.arange(known.tokens.shape[1], device=known.tokens.device)
     sure = column < known.kept.unsqueeze(1)
     tokens = torch.cat([factors.tokens, known.tokens], dim=1)
@@ -104,7 +104,7 @@ def without(factors: Factors, known: Known) -> Factors:
 
 
 def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
-    """Sum up all rows by blocks."""
+    """Sum all rows by blocks."""
     factors.check(log_p)
     own = _own_tokens(factors, log_p)
     R, count = len(log_p), triton.cdiv(log_p.shape[1], BLOCK)
@@ -118,18 +118,18 @@ def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
 
 
 def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:
-    """Map each token to the place of its own g, from 1; 0 for none."""
+    """Map each token to the 1-based index of its own g; 0 for none."""
     K = factors.tokens.shape[1]
     if not K:
         return None
     dtype = torch.int16 if K < 1 << 15 else torch.int32
-    place = torch.arange(1, K + 1, dtype=dtype, device=log_p.device)
+    index = torch.arange(1, K + 1, dtype=dtype, device=log_p.device)
     none = torch.zeros(log_p.shape, dtype=dtype, device=log_p.device)
-    return none.scatter(1, factors.tokens, place.expand(len(log_p), K))
+    return none.scatter(1, factors.tokens, index.expand(len(log_p), K))
 
 
 def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor, ...]:
-    """Return what both kernels read; where there is no map, any tensor stands for it."""
+    """Return the inputs of both kernels; any tensor replaces a missing map."""
     by_class, by_token = factors.by_class.contiguous(), factors.by_token.contiguous()
     classes = factors.classes.of
     return (

@@ -63,7 +63,7 @@ def test_forward_passes_are_counted_as_the_sampler_counts_them(tiny):
     with benchmark.metered(case.lm.model, lambda: next(numbers)) as passes:
         (found,) = smc.sample(
             case.lm, [case.prompt], case.constraints["all"], budget=case.budget, particles=4,
-            proposal=smc.GCD(), forced_runs=False,
+            proposal=smc.GCD(), forced_runs=False, algorithm="smc",
         )  # fmt: skip
     case.lm.forget_prompts()
     case.lm.prefill([case.prompt])  # not counted

@@ -82,7 +82,7 @@ def test_a_model_with_a_layer_on_another_device() -> None:
         automata = [CONSTRAINTS["few_words"](), CONSTRAINTS["a_star_b"]()]
         return smc.sample(
             lm, [[0, 1], [2]], automata, budget=6, particles=8, proposal=smc.GCD(),
-            ess_threshold=1.0, **options,
+            ess_threshold=1.0, **{"algorithm": "smc", **options},
         )  # fmt: skip
 
     split = tiny_model(layers=2).double()
@@ -90,7 +90,7 @@ def test_a_model_with_a_layer_on_another_device() -> None:
     split.model.layers[1].register_forward_pre_hook(moved(DEVICE), with_kwargs=True)
     split.model.norm.register_forward_pre_hook(moved("cpu"), with_kwargs=True)
     assert_same(sampled(split), sampled(tiny_model(layers=2).double()), FLOAT32)
-    with pytest.raises(ValueError, match="lies on several devices"):
+    with pytest.raises(ValueError, match="on one device, got several"):
         sampled(split, execution="static")
 
 
@@ -116,7 +116,8 @@ def test_the_same_answers_as_on_the_cpu(
     found, expected = (
         smc.sample(
             toy(device), **examples(), particles=5, seed=2, temperature=0.8,
-            proposal=proposal(name, device), execution=execution, **ALGORITHMS[algorithm],
+            proposal=proposal(name, device), execution=execution,
+            **{"algorithm": "smc", **ALGORITHMS[algorithm]},
         )
         for device in (DEVICE, "cpu")
     )  # fmt: skip
@@ -131,7 +132,7 @@ def test_options_of_the_eager_way(options: dict[str, Any], algorithm: str) -> No
         smc.sample(
             toy(device), **examples(), particles=5, seed=3, proposal=smc.GCD(),
             observe=lambda _, device=device: shown[device].append, execution="eager",
-            **options, **ALGORITHMS[algorithm],
+            **{"algorithm": "smc", **options}, **ALGORITHMS[algorithm],
         )
         for device in shown
     )  # fmt: skip
@@ -206,7 +207,15 @@ def test_a_model_of_transformers(both: Any, options: dict[str, Any]) -> None:
     automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), both["cpu"].vocabulary)
     prompts = ["A story. ", "The ", "A story. "]  # one of them is kept
     found, expected = (
-        smc.sample(lm, prompts, automaton, budget=[9, 7, 9], particles=4, seed=3, **options)
+        smc.sample(
+            lm,
+            prompts,
+            automaton,
+            budget=[9, 7, 9],
+            particles=4,
+            seed=3,
+            **{"algorithm": "smc", **options},
+        )
         for lm in both.values()
     )
     assert_same(found, expected, FLOAT32)
@@ -219,7 +228,7 @@ def test_p_gcd_on_a_model_of_transformers(both: Any) -> None:
     found, expected = (
         smc.sample(
             lm, ["A story. ", "The "], automaton, budget=11, particles=3, seed=1,
-            proposal=smc.PGCD(hmm.to(device), exact_top_k=8, lookahead="in_time"),
+            proposal=smc.PGCD(hmm.to(device), exact_top_k=8, lookahead="in_time"), algorithm="smc",
         )
         for device, lm in both.items()
     )  # fmt: skip
@@ -234,7 +243,7 @@ def test_generate_and_the_logits_processor(both: Any) -> None:
         written = [
             lm.model.generate(**inputs, max_new_tokens=8, **options)
             for options in (
-                {"custom_generate": smc.generate(automaton, particles=4, seed=2)},
+                {"custom_generate": smc.generate(automaton, particles=4, seed=2, algorithm="smc")},
                 {
                     "logits_processor": [smc.BudgetLogitsProcessor(automaton, 8)],
                     "do_sample": False,
@@ -253,7 +262,7 @@ def test_an_hmm_as_the_language_model(algorithm: str) -> None:
     found, expected = (
         smc.sample(
             HMMLanguageModel(hmm.to(device), VOCABULARY), **examples(), particles=5, seed=2,
-            proposal=smc.GCD(), **ALGORITHMS[algorithm],
+            proposal=smc.GCD(), **{"algorithm": "smc", **ALGORITHMS[algorithm]},
         )
         for device in (DEVICE, "cpu")
     )  # fmt: skip

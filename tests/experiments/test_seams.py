@@ -261,7 +261,7 @@ def test_a_toy_method_runs_where_the_others_do(tmp_path):
 def test_the_toy_method_is_unbiased():
     lm, constraint = ToyLM(toy.VOCABULARY), gcd.lift(gcd.choice(toy.WORDS), toy.VOCABULARY)
     found = smc.sample(
-        lm, [[1]] * 400, constraint, budget=4, particles=4, proposal=toy.Sharp(),
+        lm, [[1]] * 400, constraint, budget=4, particles=4, proposal=toy.Sharp(), algorithm="smc",
     )  # fmt: skip
     evidence = torch.tensor([p.log_evidence for p in found], dtype=torch.float64).exp()
     truth = sum(target(lm, [1], constraint, 4).values())
@@ -287,7 +287,7 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
     assert [p.name for p in (tmp_path / "two").glob("results*")] == ["results.jsonl"]
 
 
-@pytest.mark.skipif(not models.IN_PARTS, reason="these versions hold no model in parts")
+@pytest.mark.skipif(not models.can_load_parts(), reason="these versions hold no model in parts")
 @pytest.mark.slow("four processes load a model")
 def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path):
     """Two groups of two deal out the examples, and go on where one stopped in a row's middle."""
@@ -334,7 +334,7 @@ def test_a_model_that_cannot_be_held_together_is_refused(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"=3 does not divide the model's num_attention_heads=8"):
         in_parts(str(STORIES), three.model)
-    monkeypatch.setattr(models, "IN_PARTS", False)
+    monkeypatch.setattr(models, "can_load_parts", lambda: False)
     with pytest.raises(ValueError, match=r"=2: expected torch 2\.7 and transformers 5\.23"):
         in_parts(str(STORIES), ModelConfig(tensor_parallel=2))
     monkeypatch.undo()
@@ -365,12 +365,12 @@ def test_processes_that_hold_a_model_together_sample_from_one_of_them(tmp_path):
     program.write_text(
         "import torch\n"
         "from types import SimpleNamespace\n"
-        "from experiments.harness.models import of_the_first_process\n"
+        "from experiments.harness.models import broadcast_logits\n"
         "from experiments.harness.processes import group_of, processes, refuse_different_answers\n"
         "rank, world = processes()\n"
         "logits = torch.arange(6).view(3, 2).T.bfloat16() + rank\n"
         "output = SimpleNamespace(logits=logits)\n"
-        "of_the_first_process(group_of(2), None, None, output)\n"
+        "broadcast_logits(group_of(2), None, None, output)\n"
         "refuse_different_answers(str(output.logits.tolist()), 2)\n"
         "refuse_different_answers(str(logits.tolist()), 2)\n"
     )

@@ -77,7 +77,7 @@ def test_the_first_method_is_charged_what_the_others_are(memory, kept, monkeypat
     assert sum(seconds["gcd"]) > 0
     assert sum(read) > sum(map(sum, seconds.values()))  # before: prompts, and warming up
     assert len(lm._kept._memories) == kept
-    assert ("model.prompt_mib=1024 is too little" in (tmp_path / "table.md").read_text()) == (
+    assert ("model.prompt_mib=1024 is too small" in (tmp_path / "table.md").read_text()) == (
         kept < 4
     )
 

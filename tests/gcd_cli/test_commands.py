@@ -335,6 +335,7 @@ def test_a_name_that_the_hub_does_not_give_is_bad_input() -> None:
 def test_sampling_is_that_of_the_library(proposal: str) -> None:
     arguments = ["sample", "--regex", PATTERN, "--model", MODEL]
     options = ["--budget", "9", "--particles", "8", "--prompt", "Once there was a", "--seed", "3"]
+    options += ["--algorithm", "smc"]
     found = report(*arguments, *options, "--proposal", proposal)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -346,7 +347,14 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     automaton = gcd.lift(gcd.regex(PATTERN), lm.vocabulary)
     method = smc.GCD() if proposal == "gcd" else smc.LCD()
     (posterior,) = smc.sample(
-        lm, ["Once there was a"], automaton, budget=9, particles=8, proposal=method, seed=3
+        lm,
+        ["Once there was a"],
+        automaton,
+        budget=9,
+        particles=8,
+        proposal=method,
+        seed=3,
+        algorithm="smc",
     )
     assert [answer["text"] for answer in found["answers"]] == list(posterior.texts)
     assert [a["probability"] for a in found["answers"]] == pytest.approx(posterior.probabilities)
@@ -365,6 +373,22 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     effect = posterior.budget
     assert effect.binds
     assert f"the budget removed about {effect.removed:.3f} of the probability" in shown
+
+
+def test_sampling_reads_on_until_a_share_is_certain() -> None:
+    arguments = ["sample", "--regex", "(yes|no|maybe)", "--model", MODEL, "--budget", "9"]
+    options = ["--particles", "2", "--certify", "0.9"]
+    found = report(*arguments, *options)
+    assert found["certified"] >= 0.9
+    assert found["read_on"] > 0
+    assert found["algorithm"] == "discrete"
+    assert found["reliability"] == "certified"
+    assert found["answers"][0]["error"] == pytest.approx(1 - found["certified"])
+    less = report(*arguments, *options, "--max-tokens-read", "1")
+    assert less["read_on"] < found["read_on"]
+    assert "0" in run(*arguments, "--certify", "0", code=2).stderr
+    found = report(*arguments, "--particles", "2", "--target-error", "1e-9")
+    assert found["rounds"][:2] == [2, 4]
 
 
 def test_sampling_ends_by_a_deadline() -> None:

@@ -25,6 +25,8 @@ class SamplingParams:
     """The fields that the plugin reads, with their defaults."""
 
     max_tokens: int | None = 16
+    temperature: float = 1.0
+    top_k: int = 0
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: list[str] = field(default_factory=list)

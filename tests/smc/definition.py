@@ -1,4 +1,4 @@
-"""Both algorithms as a textbook has them, for one example, in plain loops over plain numbers."""
+"""Textbook implementations of both algorithms for one example, as plain loops over numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Prefix:
 
 
 class Example:
-    """One example, and what is reported of its steps: the fields of `smc.Diagnostics`."""
+    """One example with its step statistics, which correspond to `smc.Diagnostics`."""
 
     def __init__(
         self, rule: Rule, place: int, *, seed: int, runs: bool, temperature: float, top_p: float
@@ -46,14 +46,14 @@ class Example:
         self.alive: list[int] = []
         self.read: list[int] = []
         self.forced = self.fallbacks = 0
-        self.weights: list[list[float]] = []  # of particles: in each step, and behind it
+        self.weights: list[list[float]] = []  # of particles, in each step and after it
 
     def log_p(self, prefix: Prefix) -> list[float]:
         log_p = TOY.log_p(self.prompt + prefix.ids) / self.temperature
         return log_p.log_softmax(dim=0).tolist()
 
     def log_p_of(self, ids: tuple[int, ...]) -> float:
-        """The log-probability of an answer, however it was found."""
+        """The log-probability of an answer."""
         befores = (Prefix(ids[:t], self.automaton.initial, 0) for t in range(len(ids)))
         return sum(self.log_p(x)[token] for x, token in zip(befores, ids, strict=True))
 
@@ -62,7 +62,7 @@ class Example:
         return float(uniform(self.seed, keys))
 
     def moved(self, prefix: Prefix, token: int) -> Prefix:
-        """The prefix and one more token, which weighs what it did."""
+        """The prefix extended by one token, with an unchanged weight."""
         state, left = self.automaton.step(prefix.state, token), prefix.left - 1
         late = self.rule.late and self.automaton.steps_to_accept[state] > left
         finished = state == self.automaton.final
@@ -71,10 +71,10 @@ class Example:
         return replace(prefix, ids=ids, state=state, left=left, running=running, finished=finished)
 
     def followed(self, prefix: Prefix) -> tuple[Prefix, float, int]:
-        """The prefix behind the run that is forced: what it weighs is times the run's probability.
+        """Extend a prefix by its forced run, and multiply its weight by the run's probability.
 
         Returns:
-            The prefix, dead where that is zero; log g of the last token of the run; its length.
+            The prefix, dead if the probability is zero; log g of the run's last token; its length.
         """
         last, length = 0.0, 0
         while self.runs and prefix.running:
@@ -83,13 +83,13 @@ class Example:
             if len(allowed) != 1:
                 break
             last, length = self.rule.log_g(*place, allowed[0]), length + 1
-            last = 0.0 if last == NOTHING else last  # the only one, whatever a lookahead thinks
+            last = 0.0 if last == NOTHING else last  # the only token, regardless of the lookahead
             gain = self.log_p(prefix)[allowed[0]] if prefix.log_w > NOTHING else 0.0
             prefix = replace(self.moved(prefix, allowed[0]), log_w=prefix.log_w + gain)
         return prefix, last, length
 
     def start(self, number: int, *, potential: bool) -> Prefix:
-        """The prefix before the first choice, which so many have."""
+        """The prefix before the first choice, shared by `number` particles."""
         prefix, last, length = self.followed(Prefix((), self.automaton.initial, self.budget))
         if length:
             self.note(number, False, number, number, [length - (not prefix.running)], length)
@@ -127,7 +127,7 @@ class Example:
 
 
 def alive(prefix: Prefix) -> Prefix:
-    """The prefix; over where it is impossible, and weightless where it is over and no answer."""
+    """End an impossible prefix, and remove the weight of an ended prefix without an answer."""
     possible = prefix.log_w > NOTHING
     running, finished = prefix.running and possible, prefix.finished and possible
     log_w = prefix.log_w if running or finished else NOTHING
@@ -150,7 +150,7 @@ def log_sum(values: list[float]) -> float:
 
 
 def guided(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
-    """log g of every token after a prefix, cut to the nucleus of p g; whether g knew of none."""
+    """Log g of every token after a prefix, cut to the nucleus of p g; whether g was zero."""
     log_g, unknown = safe(example, prefix)
     log_q = list(map(operator.add, example.log_p(prefix), log_g))
     total, before = log_sum(log_q), 0.0
@@ -162,7 +162,7 @@ def guided(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
 
 
 def safe(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
-    """log g of every token after a prefix with the defence mixed in; whether g knew of none."""
+    """Log g of every token after a prefix with the defensive mixture; whether g was zero."""
     rule, place = example.rule, (example.automaton, prefix.state, prefix.left)
     log_g = [rule.log_g(*place, v) for v in TOKENS]
     if rule.defence is None:
@@ -201,7 +201,7 @@ def particles_of(example: Example, N: int, threshold: float, strata: str) -> lis
         ess = effective([x.log_w for x in xs])
         positive = sum(x.log_w > NOTHING for x in xs)
 
-        systems: dict[int, list[int]] = defaultdict(list)  # perhaps resample
+        systems: dict[int, list[int]] = defaultdict(list)  # resample if needed
         for n, x in enumerate(weighed):
             if strata == "none" or x.running:
                 systems[0 if strata == "none" else x.state].append(n)
@@ -251,7 +251,7 @@ def first_beyond(point: float, ends: list[float]) -> int:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A prefix and a token that it may go on with."""
+    """A prefix and its next token."""
 
     parent: Prefix
     after: Prefix
@@ -264,7 +264,7 @@ class Candidate:
 
 
 def scores(candidates: list[Candidate], defence: float | None) -> list[float]:
-    """w g of what competes, with the defence mixed in."""
+    """Return w g of the competing candidates, with the defensive mixture."""
     s, M = [c.w * math.exp(c.log_g) for c in candidates], sum(c.w for c in candidates)
     G = sum(s)
     if defence is not None and M > 0:
@@ -278,7 +278,7 @@ def scores(candidates: list[Candidate], defence: float | None) -> list[float]:
 
 
 def threshold(values: list[float], N: int) -> float:
-    """c such that min(1, value / c) sums to N; zero where so few are positive."""
+    """Return c such that min(1, value / c) sums to N; zero if at most N values are positive."""
     ordered = sorted(values, reverse=True)
     if sum(x > 0 for x in ordered) <= N:
         return 0.0
@@ -303,7 +303,7 @@ def answers_of(
             log_g = [example.rule.log_g(*place, v) for v in TOKENS]
             allowed = [v for v in TOKENS if example.rule.allows(*place, v) > NOTHING]
             unknown = all(log_g[v] == NOTHING for v in allowed)
-            if example.top_p < 1:  # what is outside of the nucleus is no candidate
+            if example.top_p < 1:  # tokens outside of the nucleus are not candidates
                 log_g, unknown = guided(example, x)
                 allowed = [v for v in TOKENS if log_g[v] > NOTHING]
             example.fallbacks += unknown

@@ -1,6 +1,6 @@
-"""Examples on which both algorithms are compared with their definition, and proposals by rule.
+"""Examples for comparing both algorithms with their definition, and proposals defined by rules.
 
-A rule says of one automaton, one state and one token what a proposal says of tensors.
+A rule gives g for one automaton, one state and one token; the proposals give it as tensors.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from smc.testing import ToyLM
 from smc.vocabulary.factors import DenseGuide, Factors, TiedGuide
 from tests.smc.toys import choice
 
-# One end-of-text id, so that the end can be forced, too; some texts can be spelled in two ways.
+# A single EOS id, so that the end can be forced too; some texts have two spellings.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])
 TOKENS = range(VOCABULARY.size)
 
-# Runs of several forced tokens in the middle, at the beginning and at the end; little is forced.
+# Forced runs of several tokens in the middle, at the beginning and at the end, and short ones.
 LANGUAGES: dict[str, Callable[[], Automaton]] = {
     "runs": lambda: choice("acca", "accb", "ba", "bcbb"),
     "begins": lambda: choice("cca", "ccb", "ccaa"),
@@ -41,9 +41,9 @@ NOTHING = -math.inf
 
 
 class Sure(ToyLM):
-    """Some tokens are impossible after some texts, so that particles die in the middle.
+    """A model with impossible tokens after some texts, so that particles die in the middle.
 
-    After such a token it says nothing that is a number, as nobody should ask.
+    After an impossible token it returns NaN, because nothing should use the values.
     """
 
     def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
@@ -62,7 +62,7 @@ class Sure(ToyLM):
 TOY = Sure(VOCABULARY, seed=9, spread=2.0)
 
 LogG = Callable[[TokenAutomaton, int, int, int], float]
-"""Of an automaton, a state, the tokens left and the next one."""
+"""Arguments: automaton, state, remaining tokens, next token."""
 
 
 @cache
@@ -88,14 +88,14 @@ def gcd(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
 
 
 def wave(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
-    """An arbitrary g on what GCD allows."""
+    """An arbitrary g on the tokens that GCD allows."""
     return gcd(automaton, state, left, token) + math.sin(3 * state + left + 1.7 * token) - 1.5
 
 
 def guess(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
-    """The same, with an end that is certain, and tokens and prefixes that are held impossible.
+    """Variant of `wave` with a certain end, and with tokens and prefixes of probability zero.
 
-    Some expectations are too great: what is conditional on a token is at most one.
+    Some expectations exceed one, the maximum for a probability conditional on a token.
     """
     if automaton.step(state, token) == automaton.final:
         return gcd(automaton, state, left, token)
@@ -109,7 +109,7 @@ OWN = (0, 3)
 
 
 def tied(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
-    """`wave` of these tokens, and for others that of the first token of their class."""
+    """Return `wave` for these tokens, and for others that of the first token of their class."""
     if token in OWN:
         return wave(automaton, state, left, token)
     return of_class(automaton, state, left, int(automaton.class_of[token]))
@@ -122,7 +122,7 @@ def of_class(automaton: TokenAutomaton, state: int, left: int, klass: int) -> fl
 
 
 def of_rows(walk: AutomatonPosition, log_g: LogG, items: Sequence[int] = TOKENS) -> torch.Tensor:
-    """log g of every token (or class), for each row."""
+    """Log g of every token (or class), for each row."""
     found = torch.empty(len(walk.states), len(items), dtype=torch.float64)
     for row, (state, left) in enumerate(
         zip(walk.states.clamp(min=0).tolist(), walk.remaining.tolist(), strict=True)
@@ -165,7 +165,7 @@ class Tied(smc.GCD):
 
 
 class Guess(smc.Lookahead[torch.Tensor]):
-    """Holds all tokens for equally likely, and expects `guess` of each."""
+    """A lookahead with equally probable tokens that expects `guess` of each."""
 
     def start(self, batch: smc.Batch) -> torch.Tensor:
         return batch.budgets
@@ -188,9 +188,9 @@ class Guess(smc.Lookahead[torch.Tensor]):
 
 @dataclass(frozen=True)
 class Rule:
-    """A proposal, the tokens that it allows, and its g (which may be zero where it has a defence).
+    """A proposal, the tokens that it allows, and its g (which may be zero with a defense).
 
-    `late`: whether a prefix dies that cannot be completed in time.
+    `late`: whether a prefix dies that can't be completed in time.
     """
 
     proposal: smc.Proposal[Any]

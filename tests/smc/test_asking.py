@@ -1,4 +1,4 @@
-"""One call gives a value of a type, with the probability that enumeration gives."""
+"""A single call returns a typed value with the probability from enumeration."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_prompts_are_answered_as_if_each_were_alone() -> None:
 
 
 class Template:
-    """A tokenizer that knows nothing but how to write messages."""
+    """A tokenizer that only supports a chat template."""
 
     chat_template = "a template"
 

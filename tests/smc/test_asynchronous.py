@@ -1,4 +1,4 @@
-"""Sampling beside an event loop: the same answers, cancelled at a step, handed out when certain."""
+"""Asynchronous sampling: same answers, cancellation at a step, and streaming of certain text."""
 
 from __future__ import annotations
 
@@ -42,16 +42,20 @@ LM = ToyLM(BYTES, seed=4)
 def test_the_answers_are_those_of_the_plain_call() -> None:
     every: dict[str, Any] = {"budget": 5, "particles": 8, "proposal": smc.GCD(), "seed": 2}
     automaton = CONSTRAINTS["few_words"]()
-    expected = smc.sample(TOY, [PROMPT] * 2, automaton, **every)
-    found = asyncio.run(smc.sample_async(TOY, [PROMPT] * 2, automaton, **every))
+    expected = smc.sample(TOY, [PROMPT] * 2, automaton, **{"algorithm": "smc", **every})
+    found = asyncio.run(
+        smc.sample_async(TOY, [PROMPT] * 2, automaton, **{"algorithm": "smc", **every})
+    )
     for one, other in zip(found, expected, strict=True):
         assert (one.answers, one.probabilities) == (other.answers, other.probabilities)
     with pytest.raises(ValueError, match="deadline"):
-        asyncio.run(smc.sample_async(TOY, [PROMPT], automaton, **every, deadline=-1))
+        asyncio.run(
+            smc.sample_async(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every}, deadline=-1)
+        )
 
 
 class Gated(ToyLM):
-    """A model whose passes wait until they may go on."""
+    """A model whose forward passes wait for permission."""
 
     def __init__(self) -> None:
         super().__init__(BYTES, seed=4)
@@ -75,9 +79,11 @@ def test_the_loop_goes_on_and_a_cancelled_task_ends_at_the_next_step() -> None:
     automaton = gcd.lift(gcd.regex("[a-z]{5,30}"), BYTES)
 
     async def main() -> None:
-        call = smc.sample_async(lm, [[1]], automaton, budget=31, particles=2, proposal=smc.GCD())
+        call = smc.sample_async(
+            lm, [[1]], automaton, budget=31, particles=2, proposal=smc.GCD(), algorithm="smc"
+        )
         task = asyncio.create_task(call)
-        while not lm.entered.is_set():  # the loop is free while the model is in a pass
+        while not lm.entered.is_set():  # the loop is free during a forward pass
             await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.sleep(0)
@@ -94,6 +100,16 @@ async def parts_of(lm: ToyLM, automaton: gcd.TokenAutomaton, **options: Any) -> 
     return [part async for part in smc.stream(lm, [1], automaton, **options)]
 
 
+def test_a_stream_takes_particles_that_can_agree() -> None:
+    automaton = gcd.lift(gcd.json_schema(SCHEMA), BYTES)
+    options: dict[str, Any] = {"budget": 80, "particles": 3, "proposal": smc.GCD()}
+    found = asyncio.run(parts_of(LM, automaton, **options))[-1].posterior
+    assert found is not None
+    assert found.algorithm == "smc"
+    with pytest.raises(ValueError, match="expected no certify"):
+        asyncio.run(parts_of(LM, automaton, **options, certify=0.9))
+
+
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("particles", [1, 3, 20])
 def test_parts_are_the_common_beginning_and_its_values(algorithm: str, particles: int) -> None:
@@ -104,7 +120,7 @@ def test_parts_are_the_common_beginning_and_its_values(algorithm: str, particles
             "algorithm": algorithm,
         }  # fmt: skip
         parts = asyncio.run(parts_of(LM, automaton, **options))
-        (expected,) = smc.sample(LM, [[1]], automaton, **options)
+        (expected,) = smc.sample(LM, [[1]], automaton, **{"algorithm": "smc", **options})
         assert [part.posterior is not None for part in parts[:-1]] == [False] * (len(parts) - 1)
         found = parts[-1].posterior
         assert found is not None
@@ -125,7 +141,9 @@ def test_leaving_a_stream_abandons_it() -> None:
     automaton = gcd.lift(gcd.json_schema(SCHEMA), BYTES)
 
     async def main() -> int:
-        parts = smc.stream(LM, [1], automaton, budget=80, particles=1, proposal=smc.GCD())
+        parts = smc.stream(
+            LM, [1], automaton, budget=80, particles=1, proposal=smc.GCD(), algorithm="smc"
+        )
         async for part in parts:
             assert part.posterior is None
             await parts.aclose()  # type: ignore[attr-defined]
@@ -136,7 +154,7 @@ def test_leaving_a_stream_abandons_it() -> None:
 
 
 def values_of(value: Any, pointer: str = "") -> list[Value]:
-    """Every value in a value, with its pointer."""
+    """Every nested value with its pointer."""
     found: list[Value] = []
     items = enumerate(value) if isinstance(value, list) else ()
     for name, inner in value.items() if isinstance(value, dict) else items:

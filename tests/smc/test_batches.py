@@ -1,4 +1,4 @@
-"""Examples are sampled in batches, and no results depend on who else is in one."""
+"""Results don't depend on how examples are divided into batches."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from smc.batches import Room, in_batches
 from smc.testing import ToyLM, ToyRows
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
+# All random choices are enumerated. Checking shapes in these repeated calls takes a third of the
+# time; other tests of the sampler check them.
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 
 
 class Watched(ToyLM):
-    """A toy that notes what is asked of it: prompts as -1 for each, passes as their rows."""
+    """A toy that records its inputs: prompts as -1 each, forward passes as their rows."""
 
     def __init__(self) -> None:
         super().__init__(VOCABULARY, seed=3, spread=1.5)
@@ -72,7 +72,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 def examples() -> dict[str, Any]:
-    """Nine, whose answers, budgets and prompts are of different lengths."""
+    """Nine examples with answers, budgets and prompts of different lengths."""
     kinds = [CONSTRAINTS[name]() for name in ("a_star_b", "few_words", "forced")]
     kinds.append(lift(choice("bb", "ab" * 5, "b" * 9), VOCABULARY))
     return {
@@ -85,17 +85,17 @@ def examples() -> dict[str, Any]:
 def sample(lm: smc.LanguageModel, which: Sequence[int], **options: Any) -> list[smc.Posterior]:
     given = {name: [values[i] for i in which] for name, values in examples().items()}
     given["constraint"] = options.pop("constraint", given["constraint"])
-    return smc.sample(lm, **given, example_ids=list(which), **options)
+    return smc.sample(lm, **given, example_ids=list(which), **{"algorithm": "smc", **options})
 
 
 def timeless(posterior: smc.Posterior) -> smc.Posterior:
-    """Everything but the seconds."""
+    """The posterior without times."""
     diagnostics = replace(posterior.diagnostics, seconds=0.0, start_seconds=0.0)
     return replace(posterior, diagnostics=diagnostics)
 
 
 def assert_same(found: smc.Posterior, expected: smc.Posterior, proposal: str) -> None:
-    """Bit for bit; a table for lookahead differs in its last bits in another batch."""
+    """Compare bit for bit; a lookahead table differs in its last bits in another batch."""
     if proposal != "pgcd":
         assert timeless(found) == timeless(expected)
         return
@@ -124,7 +124,7 @@ def test_an_example_gives_what_it_gives_alone(
         **ALGORITHMS[algorithm],
     }
     expected = [sample(Watched(), [i], **options)[0] for i in range(9)]
-    # Passes are cut where runs are not: what an example reads in one pass alone takes it several.
+    # Wide passes are split, so one pass of an example alone may become several in a batch.
     monkeypatch.setattr(smc.eager, "MOST_READ", 3 * 6 * 9 if forced_runs else 1 << 26)
     lm = Watched()
     found = sample(lm, range(9), max_rows=13, **options)
@@ -134,7 +134,7 @@ def test_an_example_gives_what_it_gives_alone(
 
 
 class Tabled(smc.GCD):
-    """Has tables of 40 bytes for each example, and so much room."""
+    """A proposal with tables of 40 bytes per example, and a memory limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -156,11 +156,11 @@ class Tabled(smc.GCD):
 
 @pytest.mark.parametrize(("max_bytes", "most"), [(100, 2), (0, 1)])
 def test_tables_under_way_are_bounded(max_bytes: int, most: int) -> None:
-    """Memory for lookahead and for automata decides who enters as rows do."""
+    """Limits on lookahead and automata memory affect batches like the limit on rows."""
     tabled = Tabled(max_bytes)
     sample(
         Watched(), range(9), proposal=tabled, particles=4, finished=tabled.ended, max_rows=1000,
-        # Equal automata with equal budgets have one table, so here all are different.
+        # Equal automata with equal budgets share a table, so all of these differ.
         constraint=[replace(automaton) for automaton in examples()["constraint"]],
     )  # fmt: skip
     assert (tabled.under_way, tabled.most) == (0, most)
@@ -221,7 +221,7 @@ def stories() -> smc.TransformersLM:
     )
 
 
-# Any two of proposal, algorithm and way to keep prompts meet.
+# All pairs of proposal, algorithm and prompt storage occur.
 @pytest.mark.parametrize(
     ("proposal", "algorithm", "sharing"),
     [
@@ -233,7 +233,7 @@ def stories() -> smc.TransformersLM:
 def test_a_transformer_to_rounding(
     stories: smc.TransformersLM, proposal: str, algorithm: str, sharing: bool
 ) -> None:
-    """In float32: the same tokens, weights to 1e-4, prompts shared or copied."""
+    """In float32 the tokens agree, and weights up to 1e-4, with shared or copied prompts."""
     texts = ("Once upon a time", "Lily", "One day, a big red dog ran", "The", "Tim and Sam")
     languages = ("(the|a) (cat|dog|bird) (sat|ran)( away)?", "[a-z]{1,6} was happy", "yes|no")
     kinds = [lift(regex(language), stories.vocabulary) for language in languages]
@@ -246,10 +246,17 @@ def test_a_transformer_to_rounding(
     lm = smc.TransformersLM(stories.model, stories.tokenizer)
     lm._shares_prompts = lambda: sharing
     options = {"proposal": made, "particles": 4, "seed": 2, **ALGORITHMS[algorithm]}
-    found = smc.sample(lm, texts, automata, budget=budgets, max_rows=8, **options)
+    found = smc.sample(
+        lm, texts, automata, budget=budgets, max_rows=8, **{"algorithm": "smc", **options}
+    )
     for i, same in enumerate(found):
         (expected,) = smc.sample(
-            lm, [texts[i]], automata[i], budget=budgets[i], example_ids=[i], **options
+            lm,
+            [texts[i]],
+            automata[i],
+            budget=budgets[i],
+            example_ids=[i],
+            **{"algorithm": "smc", **options},
         )
         assert [s.ids for s in same.particles] == [s.ids for s in expected.particles]
         weights = [s.log_weight for s in expected.particles]

@@ -1,4 +1,4 @@
-"""Bounds on the evidence hold in every outcome, and are what their definition says."""
+"""Bounds on the evidence hold in every outcome, and match their definition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Ids = tuple[int, ...]
 
 @cache
 def shares(lm: Any, ids: Ids, temperature: float) -> list[float]:
-    """p of every next token; at temperature one as given, as rounded ones need not sum to one."""
+    """Return p of every next token; unmodified at temperature 1, since rounding breaks the sum."""
     log_p = lm.log_p(ids).double() / temperature
     return (log_p if temperature == 1 else log_p.log_softmax(dim=0)).exp().tolist()
 
@@ -50,7 +50,7 @@ def masses(
     temperature: float = 1.0,
     read: set[Ids] | None = None,
 ) -> dict[Ids, float]:
-    """p of every answer, and of every open branch in its place; without `read` nothing is open."""
+    """Return p of every answer, and of every open branch; without `read` nothing is open."""
     found: dict[Ids, float] = {}
 
     def visit(state: int, ids: Ids, p: float) -> None:
@@ -75,7 +75,7 @@ def by_text(target: dict[Ids, float], vocabulary: Vocabulary) -> dict[bytes, flo
 
 
 def holds(found: smc.Posterior, target: dict[Ids, float], vocabulary: Vocabulary) -> bool:
-    """Whether bounds and intervals contain the truth."""
+    """Return whether bounds and intervals contain the truth."""
     bounds, evidence = found.bounds, math.fsum(target.values())
     assert bounds is not None
     assert found.intervals is not None
@@ -103,20 +103,20 @@ def holds(found: smc.Posterior, target: dict[Ids, float], vocabulary: Vocabulary
 def outcomes(
     lm: ToyLM, automaton: TokenAutomaton, budget: int, **options: Any
 ) -> list[tuple[float, smc.Posterior]]:
-    """Every walk of the random choices: its probability, and what it ended in."""
+    """Yield the probability and the result of every walk over the random choices."""
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         prompts = [PROMPT] * len(ids)
         return smc.sample(
             lm, prompts, automaton, budget=budget, example_ids=ids, max_rows=1 << 20,
-            draw=draw, **options,
+            draw=draw, **{"algorithm": "smc", **options},
         )  # fmt: skip
 
     return list(walk(run))
 
 
 def all_hold(lm: ToyLM, automaton: TokenAutomaton, budget: int, **options: Any) -> bool:
-    """Whether the bounds hold in every outcome."""
+    """Return whether the bounds hold in every outcome."""
     target = masses(lm, PROMPT, automaton, budget)
     found = outcomes(lm, automaton, budget, **options)
     assert sum(probability for probability, _ in found) == pytest.approx(1)
@@ -164,7 +164,7 @@ def test_bounds_hold_where_particles_die(proposal: str) -> None:
 
 
 def observed(count: int) -> tuple[list[set[Ids]], Callable[[Sequence[int]], Watch]]:
-    """The prefixes that are read of each of so many examples, and the observer that notes them."""
+    """Return the computed prefixes of each example, and an observer that records them."""
     read: list[set[Ids]] = [{()} for _ in range(count)]
 
     def watch(names: Sequence[int], seen: Observation) -> None:
@@ -174,7 +174,7 @@ def observed(count: int) -> tuple[list[set[Ids]], Callable[[Sequence[int]], Watc
                 step.example.tolist(), step.tokens.tolist(), running.tolist(), strict=True
             ):
                 whole = tuple(i for i in ids if i >= 0)
-                # What was forced has been read with what was chosen before it.
+                # Forced tokens were computed together with the choice before them.
                 last = len(whole) if runs else len(whole) - 1
                 read[names[b]] |= {whole[:t] for t in range(last + 1)}
 
@@ -182,11 +182,11 @@ def observed(count: int) -> tuple[list[set[Ids]], Callable[[Sequence[int]], Watc
 
 
 def close_to_definition(lm: ToyLM, rule: str, seed: int, options: dict[str, Any]) -> bool:
-    """Whether the bounds of several examples are those of the definition; they hold anyway."""
+    """Return whether the bounds of several examples match the definition; assert that they hold."""
     read, observe = observed(len(rules.PROMPTS))
     posteriors = smc.sample(
         lm, rules.PROMPTS, rules.automata(), budget=rules.BUDGETS, seed=seed,
-        proposal=rules.RULES[rule].proposal, observe=observe, **options,
+        proposal=rules.RULES[rule].proposal, observe=observe, **{"algorithm": "smc", **options},
     )  # fmt: skip
     close = True
     for b, found in enumerate(posteriors):
@@ -208,7 +208,7 @@ USUAL = ToyLM(rules.VOCABULARY, seed=9, spread=2.0)
 
 @pytest.mark.parametrize("rule", list(rules.RULES))
 def test_bounds_are_their_definition(rule: str) -> None:
-    """Counted anew from the prefixes that an observer has seen; in other executions, too."""
+    """Recompute the bounds from observed prefixes, in all execution modes."""
     static = {"execution": "static"} if rule in ("lm", "lcd", "gcd") else {}
     discrete = {"algorithm": "discrete"}
     for seed, options in enumerate(
@@ -222,7 +222,7 @@ def test_bounds_are_their_definition(rule: str) -> None:
         ]
     ):
         assert close_to_definition(USUAL, rule, seed, options)
-        # Prefixes that are found impossible when they are read have no place in a discrete filter.
+        # Prefixes that turn out to be impossible have no slot in a discrete filter.
         is_close = close_to_definition(rules.TOY, rule, seed, options)
         assert is_close or "algorithm" in options
 
@@ -244,12 +244,14 @@ def test_bounds_are_the_truth_once_everything_was_read(algorithm: str) -> None:
 
 
 def test_examples_that_wait_are_counted_once() -> None:
-    """With drafts some examples repeat a step; what they leave open is the same."""
+    """With drafts some examples repeat a step, which must not change what they leave open."""
     for algorithm in ("smc", "discrete"):
         options = {**examples(), "particles": 3, "proposal": smc.GCD(), "algorithm": algorithm}
-        expected = smc.sample(TOY, **options, read_ahead=0)
+        expected = smc.sample(TOY, **{"algorithm": "smc", **options}, read_ahead=0)
         for seed in range(3):
-            found = smc.sample(TOY, **options, read_ahead=3, drafter=Anything(seed))
+            found = smc.sample(
+                TOY, **{"algorithm": "smc", **options}, read_ahead=3, drafter=Anything(seed)
+            )
             for one, other in zip(found, expected, strict=True):
                 for field in ("log_lower", "log_upper"):
                     expected_value = getattr(other.bounds, field)
@@ -257,7 +259,7 @@ def test_examples_that_wait_are_counted_once() -> None:
 
 
 def test_a_pool_that_was_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that were left out are neither lost nor certain."""
+    """Pruned answers are neither lost nor certain."""
     monkeypatch.setattr(smc.answers, "MOST_ANSWERS", 2)
     automaton = CONSTRAINTS["few_words"]()
     target = masses(TOY, PROMPT, automaton, 4)
@@ -280,22 +282,22 @@ def test_a_language_that_ends_by_itself(texts: tuple[str, ...], algorithm: str) 
 
 
 def test_bounds_hold_in_single_precision() -> None:
-    """Against exact sums of the probabilities that the model gives, great and small ones."""
+    """Compare with exact sums of the model's probabilities, large and small."""
     for seed in range(4):
         lm = ToyLM(rules.VOCABULARY, seed=seed, spread=12.0, dtype=torch.float32)
         for N in (1, 30):
             for algorithm in ("smc", "discrete"):
                 options = {"particles": N, "algorithm": algorithm}
-                close_to_definition(lm, "gcd", seed, options)  # which asserts that they hold
+                close_to_definition(lm, "gcd", seed, options)  # asserts that they hold
 
 
 def test_bounds_of_a_real_model_in_single_precision() -> None:
-    """Log-probabilities in float32 are rounded, and so are the bounds, outwards."""
+    """Log-probabilities in float32 are rounded, so the bounds are rounded outward."""
     model = smc.TransformersLM(tiny_model(), None, VOCABULARY)
     wide = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
 
     class Wide:
-        """Reads one text at a time, in double precision."""
+        """A model that computes one text at a time in double precision."""
 
         def log_p(self, tokens: Ids) -> torch.Tensor:
             return wide.prefill([tokens])[1][0]
@@ -317,7 +319,7 @@ def test_bounds_of_a_real_model_in_single_precision() -> None:
 
 def test_there_are_no_bounds_with_a_nucleus_or_without_an_automaton() -> None:
     class Elsewhere(smc.GCD):
-        """Its state has a position that is not an automaton's."""
+        """A proposal whose state isn't a position in an automaton."""
 
         def start(self, batch: smc.Batch) -> Any:
             return _Position(super().start(batch))
@@ -337,7 +339,7 @@ def test_there_are_no_bounds_with_a_nucleus_or_without_an_automaton() -> None:
     for options in ({"proposal": smc.GCD(), "top_p": 0.9}, {"proposal": Elsewhere()}):
         for algorithm in ("smc", "discrete"):
             if algorithm == "discrete" and "top_p" not in options:
-                continue  # which asks GCD for scores
+                continue  # asks GCD for scores
             (found,) = smc.sample(
                 TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=4,
                 algorithm=algorithm, **options,
@@ -374,7 +376,7 @@ def forgets_dead_prefixes(
     self: Frontier, prefixes: Prefixes[Any], before: Particles, row: torch.Tensor,
     token: torch.Tensor, runs: torch.Tensor, turn: Turn,
 ) -> Frontier:  # fmt: skip
-    """Wrong: counts those prefixes alone from which some particle goes on."""
+    """Wrong: count only the prefixes from which some particle continues."""
     goes_on = torch.isin(before.row, row[runs & (turn.extension.running | turn.extension.finished)])
     before = before._replace(running=before.running & goes_on)
     return advanced(self, prefixes, before, row, token, runs, turn)
@@ -384,7 +386,7 @@ def forgets_answers(
     self: Frontier, prefixes: Prefixes[Any], before: Particles, row: torch.Tensor,
     token: torch.Tensor, runs: torch.Tensor, turn: Turn,
 ) -> Frontier:  # fmt: skip
-    """Wrong: takes every child that was drawn for one that was read."""
+    """Wrong: treat every drawn child as computed."""
     read = turn.extension._replace(running=runs)
     return advanced(self, prefixes, before, row, token, runs, turn._replace(extension=read))
 
@@ -402,7 +404,7 @@ def test_negative_control_of_what_is_open(
 
 
 def test_negative_control_of_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token sequence that two particles have counts once."""
+    """A token sequence of two particles counts once."""
 
     def twice(samples: Sequence[smc.Sample]) -> dict[bytes, float]:
         mass: dict[bytes, float] = defaultdict(float)
@@ -416,7 +418,7 @@ def test_negative_control_of_what_was_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_negative_control_of_equal_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In static shapes a prefix has a row for each particle, and is counted once."""
+    """In static shapes a prefix has a row for each particle, and counts once."""
     options = {"particles": 6, "execution": "static"}
     assert close_to_definition(USUAL, "gcd", 2, options)
     start = Frontier.start

@@ -1,4 +1,4 @@
-"""What the budget removed is estimated without bias, and is the truth once everything was read."""
+"""The effect of the budget is estimated without bias, and exact after full enumeration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERY_STEP: dict[str, Any] = {"ess_threshold": 1.0, "strata": "none"}
 def truth(
     lm: ToyLM, prompt: tuple[int, ...], automaton: TokenAutomaton, budget: int
 ) -> tuple[float, int | None, int]:
-    """Removed mass, the first position with one, and the sufficient budget, over all prefixes."""
+    """Removed mass, its first position, and the sufficient budget, over all prefixes."""
     mass, first, sufficient = 0.0, None, 0
     waiting: list[tuple[int, tuple[int, ...], float]] = [(automaton.initial, (), 1.0)]
     while waiting:
@@ -71,13 +71,14 @@ def truth(
 def test_the_estimate_is_unbiased(
     name: str, proposal: str, budget: int, options: dict[str, Any]
 ) -> None:
-    """Over all walks; a run of forced tokens counts at each of its positions."""
+    """Average over all walks; each position of a forced run counts."""
     automaton = CONSTRAINTS[name]()
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
             TOY, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, proposal=PROPOSALS[proposal](), **options,
+            max_rows=1 << 20, draw=draw, proposal=PROPOSALS[proposal](),
+            **{"algorithm": "smc", **options},
         )  # fmt: skip
 
     mass, first, sufficient = truth(TOY, PROMPT, automaton, budget)
@@ -96,7 +97,7 @@ def test_the_estimate_is_unbiased(
 
 @pytest.mark.parametrize("forced_runs", [True, False])
 def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
-    """Languages with forced runs at the beginning, in the middle and at the end."""
+    """Use constraints with forced runs at the beginning, in the middle and at the end."""
     lm = ToyLM(rules.VOCABULARY, seed=9)
     every = {"proposal": smc.GCD(), "algorithm": "discrete", "floor": 0.0}
     every |= {"particles": 2000, "max_rows": 2000, "forced_runs": forced_runs}
@@ -104,7 +105,9 @@ def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
         rules.PROMPTS, rules.automata(), rules.BUDGETS, strict=True
     ):
         for n in {max(budget - fewer, automaton.fewest_tokens) for fewer in (0, 2)}:
-            (found,) = smc.sample(lm, [prompt], automaton, budget=n, **every)
+            (found,) = smc.sample(
+                lm, [prompt], automaton, budget=n, **{"algorithm": "smc", **every}
+            )
             mass, first, sufficient = truth(lm, prompt, automaton, n)
             effect = found.budget
             assert found.enumerated
@@ -117,7 +120,7 @@ def test_it_is_the_truth_once_everything_was_read(forced_runs: bool) -> None:
 
 
 def test_small_masses_are_not_lost() -> None:
-    """A removed token of probability e^-60 beside others that sum to one."""
+    """Remove a token of probability e^-60 beside others that sum to one."""
 
     class Sharp(ToyLM):
         def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
@@ -127,20 +130,22 @@ def test_small_masses_are_not_lost() -> None:
 
     (found,) = smc.sample(
         Sharp(VOCABULARY), [PROMPT], lift(choice("b", "aaaa"), VOCABULARY), budget=3, particles=4,
-        proposal=smc.GCD(), forced_runs=False,
+        proposal=smc.GCD(), forced_runs=False, algorithm="smc",
     )  # fmt: skip
     assert found.budget is not None
     assert found.budget.first == 0
     assert found.budget.sufficient == 5
-    # "a" at the beginning; a spelling by "ab" there is none, nor is an end before "b".
+    # "a" at the beginning; there is no spelling by "ab", nor an end before "b".
     assert found.budget.log_removed == pytest.approx(-60, abs=1e-9)
 
 
 def test_examples_that_wait_are_counted_once() -> None:
     for algorithm in ("smc", "discrete"):
         options = {**examples(), "particles": 3, "proposal": smc.GCD(), "algorithm": algorithm}
-        expected = smc.sample(TOY, **options, read_ahead=0)
-        found = smc.sample(TOY, **options, read_ahead=3, drafter=Anything(1))
+        expected = smc.sample(TOY, **{"algorithm": "smc", **options}, read_ahead=0)
+        found = smc.sample(
+            TOY, **{"algorithm": "smc", **options}, read_ahead=3, drafter=Anything(1)
+        )
         for one, other in zip(found, expected, strict=True):
             assert one.budget is not None
             assert other.budget is not None
@@ -166,7 +171,7 @@ def test_a_language_that_ends_by_itself() -> None:
 def test_it_is_not_known_with_a_nucleus() -> None:
     (found,) = smc.sample(
         TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
-        top_p=0.9,
+        top_p=0.9, algorithm="smc",
     )  # fmt: skip
     assert found.budget is None
 

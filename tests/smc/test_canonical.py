@@ -1,4 +1,4 @@
-"""With canonical spellings the target is p_lm over the tokenizer's own spellings, exactly."""
+"""With canonical spellings the target is exactly p_lm over the tokenizer's own spellings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPT = (1, 2)
 
 
 def by_hand(budget: int) -> dict[tuple[int, ...], float]:
-    """p_lm of the tokenizer's own spelling of each text that fits, token by token."""
+    """Compute p_lm of the tokenizer's spelling of each text within the budget, token by token."""
     found = {}
     for text in TEXTS:
         ids = (*TOKENIZER.encode(text).ids, *VOCABULARY.eos_ids)

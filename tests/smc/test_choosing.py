@@ -29,7 +29,7 @@ OPTIONS = ("b", "ab", "a", "abba", "")
 
 
 def truth(lm: ToyLM, prompt: Any, options: Sequence[str]) -> tuple[list[float], float]:
-    """P of each option and the evidence, summed over every spelling."""
+    """Return P of each option and the evidence, summed over all spellings."""
     automaton = lift(choice(*options), VOCABULARY)
     mass: dict[bytes, float] = defaultdict(float)
     for ids, p in target(lm, prompt, automaton, longest_answer(automaton) or 1).items():
@@ -39,7 +39,7 @@ def truth(lm: ToyLM, prompt: Any, options: Sequence[str]) -> tuple[list[float], 
 
 
 def test_options_have_the_probabilities_of_their_texts() -> None:
-    """In the order given; one may begin another, and may be empty."""
+    """Options keep their order; one may begin another, or be empty."""
     for seed in range(4):
         lm = ToyLM(VOCABULARY, seed=seed, spread=2.0)
         shares, evidence = truth(lm, PROMPT, OPTIONS)
@@ -68,7 +68,7 @@ def test_intervals_hold(seed: int, certify: float, most: int, orders: int) -> No
 
 
 def written(options: Sequence[str]) -> tuple[int, ...]:
-    """A prompt in which the options stand in their order."""
+    """Build a prompt that lists the options in order."""
     return tuple(i for option in options for i in (*VOCABULARY_IDS[option], 4))
 
 
@@ -138,7 +138,7 @@ def test_options_that_a_model_never_gives() -> None:
 
 
 def test_an_option_that_was_not_found() -> None:
-    """One prefix is not enough for either; each may still have everything."""
+    """One prefix isn't enough for any option, so each interval reaches one."""
     lm = ToyLM(VOCABULARY, seed=2)
     [found] = smc.choose(lm, [PROMPT], ["abab", "baba"], max_prefixes=1)
     assert found.best is None
@@ -146,7 +146,7 @@ def test_an_option_that_was_not_found() -> None:
 
 
 def test_canonical_spelling() -> None:
-    """The tokenizer's own alone, whatever other tokens an option can be cut into."""
+    """Only the tokenizer's spelling counts, although options have other tokenizations."""
     transformers = pytest.importorskip("transformers")
     from tests.smc.test_searching import ROOT
 
@@ -169,7 +169,7 @@ def test_canonical_spelling() -> None:
     assert found.log_evidence == pytest.approx(math.log(sum(masses)), abs=1e-6)
     assert found.probabilities == pytest.approx([p / sum(masses) for p in masses])
 
-    # Far from everything is read, but canonical spellings first, so nothing is missing.
+    # Most prefixes are not computed, but canonical spellings come first, so none is missing.
     fields = {"positive": bool, "topic": ["food", "staff"]}
     joint = smc.joint(lm, prompt, fields, max_prefixes=200)
     assert not joint.enumerated
@@ -237,18 +237,18 @@ class Unread(ToyLM):
         ({"options": "yes"}, "expected a list of options, got str"),
         ({"options": {"a": 1}}, "expected a list of options, got dict"),
         ({"options": {"a", "b"}}, "expected a list of options, got set"),
-        ({"options": ["a", "b", "a"]}, "options 0 and 2 are equal: 'a'; give each once"),
-        ({"options": ["a", 3]}, "got 3 at place 1; write it out, as in '3'"),
+        ({"options": ["a", "b", "a"]}, "distinct options, got 'a' at indices 0 and 2"),
+        ({"options": ["a", 3]}, "got 3 at index 1; convert it to text, as in '3'"),
         ({"options": [["a"], ["b"]]}, "expected 1 lists of options.*got 2"),
         ({"options": ["a", "\ud800"]}, "lone surrogate"),
         ({"options": ["c"]}, "can be written with the tokens"),
         ({"prompts": [PROMPT] * 2, "options": [["a"], []]}, "option of example 1, got none"),
-        ({"orders": 2}, "orders is 2, but the prompt is tuple; give a function"),
-        ({"orders": 3, "prompts": [written]}, "orders is 3, but 2 options have 2 orders"),
-        ({"orders": 0}, "expected orders of at least 1"),
+        ({"orders": 2}, "orders=2 needs the prompt as a function .* got tuple"),
+        ({"orders": 3, "prompts": [written]}, "at most 2 orders of 2 options .* got orders=3"),
+        ({"orders": 0}, "expected orders to be at least 1"),
         ({"spellings": "both"}, "expected spellings to be one of"),
-        ({"spellings": "canonical"}, "does not know"),
-        ({"prompts": "yes"}, "prompts is a single string"),
+        ({"spellings": "canonical"}, "got one without"),
+        ({"prompts": "yes"}, "got a single string"),
         ({"certify": 2}, r"expected certify in \(0, 1\]"),
         ({"temperature": math.nan}, "temperature is nan"),
     ],
@@ -265,12 +265,12 @@ def test_what_is_refused(options: dict[str, Any], message: str) -> None:
     [
         ({}, "expected at least one field"),
         ([("a", bool)], "expected a mapping"),
-        ({1: bool}, "expected names of fields that are strings"),
+        ({1: bool}, "expected field names as strings"),
         ({"a": []}, "expected field 'a' to have at least one value"),
         ({"a": range(0)}, "at least one value"),
         ({"a": str}, "expected field 'a' to be bool, a range"),
         ({"a": "yes"}, "to be bool, a range.*got 'yes'"),
-        ({"a": [1, 1.0]}, "two equal values, 1 and 1.0"),
+        ({"a": [1, 1.0]}, "got 1 and 1.0, which are equal"),
         ({"a": [math.inf]}, "finite numbers"),
         ({"a": [[1]]}, "finite numbers, booleans or None"),
     ],

@@ -1,5 +1,5 @@
-"""Continuous batching of `transformers`: greedy answers against `generate`, samples against all
-answers that there are, restarts for want of memory, and what is refused.
+"""Continuous batching of `transformers`: greedy answers against `generate`, samples against
+enumeration, restarts when memory runs out, and rejected requests.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ Request = tuple[tuple[int, ...], TokenAutomaton | None, int]
 
 
 def manager_of(options: dict[str, Any] | None = None, model: Any = None, **config: Any) -> Any:
-    """A manager that is not started, with little memory if that is asked for."""
+    """A manager that isn't started, with little memory on request."""
     settings = {"use_async_batching": False, "use_cuda_graph": False, "seed": 0}
     known = inspect.signature(transformers.ContinuousBatchingConfig).parameters
-    size = "page_size" if "page_size" in known else "block_size"  # in version 5.17
+    size = "page_size" if "page_size" in known else "block_size"  # name in version 5.17
     settings |= {"num_blocks": 64, size: 8, "max_batch_tokens": 32, **config}
     generation = transformers.GenerationConfig(
         eos_token_id=[3, 5], pad_token_id=4, **{"do_sample": False, **(options or {})}
     )
     batching = transformers.ContinuousBatchingConfig(**settings)
-    # It changes how the model attends, so it has one of its own.
+    # The manager changes the model's attention, so it has its own model.
     return (model or tiny_model()).init_continuous_batching(generation, batching)
 
 
 def run(manager: Any, requests: Sequence[Request], **options: Any) -> list[list[Answer]]:
-    """The answers to each of these requests, all of them running together."""
+    """The answers to each of these requests, which run together."""
     processor = smc.BudgetBatchProcessor(manager)
     manager.start()
     names = []
@@ -72,7 +72,7 @@ def fewest(automaton: TokenAutomaton) -> int:
 
 
 def greedy(prompt: tuple[int, ...], automaton: TokenAutomaton | None, budget: int) -> Answer:
-    """What `generate` answers by itself."""
+    """The answer of `generate`."""
     masks = [smc.BudgetLogitsProcessor(automaton, budget)] if automaton else []
     ids = torch.tensor([prompt])
     found = MODEL.generate(
@@ -83,7 +83,7 @@ def greedy(prompt: tuple[int, ...], automaton: TokenAutomaton | None, budget: in
 
 
 def mixed(count: int) -> list[Request]:
-    """Requests of all constraints and of none, with tight and loose budgets."""
+    """Requests with and without constraints, with tight and loose budgets."""
     kinds = [*(make() for make in CONSTRAINTS.values()), None]
     found: list[Request] = []
     for number in range(count):
@@ -101,7 +101,7 @@ def test_greedy_answers_are_those_of_generate():
 
 
 def test_requests_that_start_again_for_want_of_memory():
-    """Four blocks of eight tokens hold no two of these requests to their ends."""
+    """Four blocks of eight tokens are too small for two complete requests."""
     words = lift(regex("(a|b){12,14}"), VOCABULARY, literals="all")
     requests: list[Request] = [((0, 1, 2) * 2, words, 15) for _ in range(4)]
     restarts = Counter[str]()
@@ -139,7 +139,7 @@ def test_samples_are_answers_with_the_law_of_the_masks(name: str):
 
 
 def law_of_masks(prompt: tuple[int, ...], every: set[Answer]) -> dict[Answer, float]:
-    """The probability of each answer, if every step is renormalised over what is allowed."""
+    """The probability of each answer if every step is renormalized over allowed tokens."""
     follows = prefixes(every)
 
     def probability(answer: Answer) -> float:
@@ -155,7 +155,7 @@ def law_of_masks(prompt: tuple[int, ...], every: set[Answer]) -> dict[Answer, fl
 
 
 def test_what_narrows_the_choice_comes_after_the_masks():
-    """The token that a nucleus of one holds without the masks is often not allowed."""
+    """Without masks, the single token of a small nucleus would often be forbidden."""
     options = {"do_sample": True, "top_k": 1, "temperature": 0.7}
     requests = [request for request in mixed(16) if request[1] is not None]
     found = run(manager_of(options, per_request_processors=True), requests, temperature=1.3)
@@ -175,7 +175,7 @@ def test_constraints_leave_when_nobody_has_their_requests():
     processor.prepare_tensor_args([])
     del manager
     gc.collect()
-    with processor._lock:  # collected wherever that happens, so it must not need the lock
+    with processor._lock:  # garbage collection runs anywhere, so it must not need the lock
         assert len(processor._left) == 3
     processor._enter(automaton)
     [entry] = processor._pool._entries.values()
@@ -187,18 +187,18 @@ def test_constraints_leave_when_nobody_has_their_requests():
     [
         ({"budget": 1}, InfeasibleBudgetError, "at least 2 tokens"),
         ({"budget": 2.5}, ValueError, "budget is 2.5"),
-        ({"constraint": regex("a")}, ConstraintError, "Automaton, not over tokens"),
-        ({"max_new_tokens": 9}, ValueError, "max_new_tokens follows from budget"),
-        ({"prompt": [0, 6]}, ValueError, "token 6; the model knows 0 to 5"),
-        ({"prompt": [0, -1, 1]}, ValueError, "token -1; the model knows"),
-        ({"prompt": [2**70]}, ValueError, f"token {2**70}; the model knows"),
-        ({"prompt": "ab"}, ValueError, "a prompt is 'ab'; give text or token ids"),
+        ({"constraint": regex("a")}, ConstraintError, "a TokenAutomaton, got Automaton"),
+        ({"max_new_tokens": 9}, ValueError, "max_new_tokens is set from the budget"),
+        ({"prompt": [0, 6]}, ValueError, "from 0 to 5 in the prompt, got 6;"),
+        ({"prompt": [0, -1, 1]}, ValueError, "in the prompt, got -1;"),
+        ({"prompt": [2**70]}, ValueError, f"in the prompt, got {2**70};"),
+        ({"prompt": "ab"}, ValueError, "to be text or token ids, got 'ab'"),
         ({"prompt": []}, ValueError, "no tokens"),
-        ({"prompt": [0] * 65}, smc.PromptTooLongError, "65 tokens and its answer up to 8"),
-        ({"prompt": [0] * 57}, smc.PromptTooLongError, "context holds 64"),
+        ({"prompt": [0] * 65}, smc.PromptTooLongError, "65 tokens and a budget of 8"),
+        ({"prompt": [0] * 57}, smc.PromptTooLongError, "context is 64 tokens"),
         ({"temperature": 0}, ValueError, "temperature is 0.0"),
         ({"temperature": "hot"}, ValueError, "temperature is 'hot'; it must be a number"),
-        ({"top_k": 0}, ValueError, "top_k is 0; expected 1 or more"),
+        ({"top_k": 0}, ValueError, "expected top_k to be 1 or more, got 0"),
         ({"top_p": 1.5}, ValueError, "top_p is 1.5"),
         (
             {"constraint": lift(regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
@@ -206,7 +206,7 @@ def test_constraints_leave_when_nobody_has_their_requests():
         ),
         (
             {"constraint": lift(regex("a"), Vocabulary.from_bytes([b"a"] * 6, []), eos="accept")},
-            ConstraintError, "no token that ends a text",
+            ConstraintError, "a constraint with an EOS token",
         ),
     ],
 )  # fmt: skip
@@ -220,28 +220,28 @@ def test_requests_that_are_refused(change: dict[str, Any], error: type, message:
 
 BAD: dict[str, tuple[Callable[[Any, Any], str], str]] = {
     "an id beyond the vocabulary": (
-        lambda manager, _: manager.add_request([1, 6, 0], max_new_tokens=3), "token 6; the model",
+        lambda manager, _: manager.add_request([1, 6, 0], max_new_tokens=3), "prompt, got 6;",
     ),
-    "a negative id": (lambda manager, _: manager.add_request([-1]), "token -1; the model"),
-    "an id beyond 64 bits": (lambda manager, _: manager.add_request([2**70]), f"token {2**70};"),
+    "a negative id": (lambda manager, _: manager.add_request([-1]), "in the prompt, got -1;"),
+    "an id beyond 64 bits": (lambda manager, _: manager.add_request([2**70]), f"got {2**70};"),
     "one of several": (
-        lambda manager, _: manager.add_requests([[0], [7], [1]], max_new_tokens=2)[1], "token 7;",
+        lambda manager, _: manager.add_requests([[0], [7], [1]], max_new_tokens=2)[1], "got 7;",
     ),
     "a temperature of 0": (
         lambda manager, _: manager.add_request([0], temperature=0.0), "temperature is 0.0",
     ),
     "a prompt that no cache holds": (
-        lambda manager, _: manager.add_request([0] * 33, max_new_tokens=2), "for 34 tokens, more",
+        lambda manager, _: manager.add_request([0] * 33, max_new_tokens=2), "for 34 tokens, which",
     ),
     "a budget that no cache holds": (
         lambda _, processor: processor.add_request([0] * 17, CONSTRAINTS["few_words"](), 17),
-        "for 33 tokens, more",
+        "for 33 tokens, which",
     ),
     "a name in use": (
         lambda _, processor: processor.add_request(
             [0], CONSTRAINTS["few_words"](), 8, request_id="first"
         ),
-        "the name 'first' hasn't finished",
+        "got 'first' of an unfinished request",
     ),
     "an unknown option": (
         lambda _, processor: processor.add_request([0], CONSTRAINTS["few_words"](), 8, top_z=3),
@@ -252,7 +252,7 @@ BAD: dict[str, tuple[Callable[[Any, Any], str], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_wrong_request_fails_alone(name: str):
-    """Those before and after it are answered, and the manager takes others."""
+    """Requests before and after it are answered, and the manager accepts more."""
     add, message = BAD[name]
     manager = manager_of({"do_sample": True}, num_blocks=4, per_request_processors=True)
     processor = smc.BudgetBatchProcessor(manager)
@@ -277,7 +277,7 @@ def test_a_wrong_request_fails_alone(name: str):
 
 
 def test_a_budget_that_just_fits_the_cache_is_answered():
-    """The last token of an answer is never read."""
+    """The last token of an answer is never computed."""
     words = lift(regex("(a|b){14,16}"), VOCABULARY, literals="all")
     requests = [((0,) * 16, words, 17)] * 2
     assert run(manager_of(num_blocks=4), requests) == [[greedy(*requests[0])]] * 2
@@ -287,7 +287,7 @@ def test_a_budget_that_just_fits_the_cache_is_answered():
     ("value", "message"), [(torch.nan, "NaN"), (torch.inf, "NaN"), (-torch.inf, "probability zero")]
 )
 def test_scores_that_decide_nothing_end_the_request(value: float, message: str):
-    """The answer is never what `argmax` makes of them; other requests go on."""
+    """The answer is never the `argmax` of such scores; other requests continue."""
     manager = manager_of()
     processor = smc.BudgetBatchProcessor(manager)
     prompt_lengths: list[int] = []
@@ -320,7 +320,7 @@ def test_scores_that_decide_nothing_end_the_request(value: float, message: str):
 
 
 def test_a_head_wider_than_the_embedding():
-    """Its other ids are neither prompts nor answers."""
+    """The additional ids occur neither in prompts nor in answers."""
     model = tiny_model()
     model.lm_head.register_forward_hook(
         lambda module, given, out: torch.nn.functional.pad(out, (0, 4), value=50.0)
@@ -329,7 +329,7 @@ def test_a_head_wider_than_the_embedding():
     automaton = lift(regex("a*b"), wide)
     manager = manager_of(model=model)
     processor = smc.BudgetBatchProcessor(manager)
-    with pytest.raises(ValueError, match="token 6; the model knows 0 to 5"):
+    with pytest.raises(ValueError, match="from 0 to 5 in the prompt, got 6;"):
         processor.add_request([6], automaton, 5)
     manager.start()
     processor.add_request([1], automaton, 5)
@@ -338,7 +338,7 @@ def test_a_head_wider_than_the_embedding():
     assert output.error is None
     answer = [token for token in output.generated_tokens if token not in wide.eos_ids]
     assert automaton.accepts(answer)
-    with pytest.raises(ValueError, match="token 7; the model knows 0 to 5"):
+    with pytest.raises(ValueError, match="from 0 to 5 in the prompt, got 7;"):
         smc.sample(
             smc.TransformersLM(model, None, wide),
             [[7]],
@@ -354,13 +354,13 @@ def test_a_head_wider_than_the_embedding():
     [
         ({}, {"use_async_batching": True}, "use_async_batching=True"),
         ({}, {"use_cuda_graph": True}, "use_cuda_graph=True"),
-        ({"suppress_tokens": [0]}, {}, "SuppressTokensLogitsProcessor may forbid all tokens"),
+        ({"suppress_tokens": [0]}, {}, "SuppressTokensLogitsProcessor may forbid every token"),
     ],
 )
 def test_managers_that_are_refused(options: dict, config: dict, message: str):
     manager = manager_of(options, **config)
     asked = manager.continuous_batching_config
-    for name, value in config.items():  # without a device for them they are switched off
+    for name, value in config.items():  # disabled without a CUDA device
         setattr(asked, name, value)
     with pytest.raises(ValueError, match=message):
         smc.BudgetBatchProcessor(manager)
@@ -369,7 +369,7 @@ def test_managers_that_are_refused(options: dict, config: dict, message: str):
 def test_a_manager_that_runs_is_refused():
     manager = manager_of()
     manager.start()
-    with pytest.raises(ValueError, match="has been started"):
+    with pytest.raises(ValueError, match="has not been started"):
         smc.BudgetBatchProcessor(manager)
     manager.stop(block=True)
 

@@ -1,4 +1,4 @@
-"""Answers that are closed early are valid, in time, and weighted by a law that holds exactly."""
+"""Answers that are closed early are valid, in time, and weighted exactly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Ids = tuple[int, ...]
 
 
 class After:
-    """A token that is set once it has been asked so many times: after so many steps."""
+    """A cancel token that is set after a number of queries, one per step."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -48,19 +48,19 @@ def outcomes(
     chunk: int = 1024,
     **options: Any,
 ) -> Iterator[tuple[float, smc.Posterior]]:
-    """Every walk of the random choices: its probability, and what it ended in."""
+    """Yield the probability and the result of every walk over the random choices."""
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
             lm, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, cancel=cancel(), **options,
+            max_rows=1 << 20, draw=draw, cancel=cancel(), **{"algorithm": "smc", **options},
         )  # fmt: skip
 
     return walk(run, chunk=chunk)
 
 
 def expected_masses(found: Iterator[tuple[float, smc.Posterior]]) -> dict[bytes, float]:
-    """The mean of evidence times posterior, of each answer."""
+    """The mean of evidence times posterior, for each answer."""
     mass: dict[bytes, float] = defaultdict(float)
     total = 0.0
     for probability, posterior in found:
@@ -74,7 +74,7 @@ def expected_masses(found: Iterator[tuple[float, smc.Posterior]]) -> dict[bytes,
 
 
 def still_possible(automaton: TokenAutomaton, budget: int, steps: int) -> dict[bytes, float]:
-    """The target of those answers that are a shortest way from so many tokens on."""
+    """The target restricted to answers that take a shortest completion after some tokens."""
     mass: dict[bytes, float] = defaultdict(float)
     for ids, p in target(TOY, PROMPT, automaton, budget).items():
         state = automaton.run(ids[:steps])
@@ -110,7 +110,7 @@ def test_weights_are_those_of_the_answers_that_are_still_possible(
 
 
 def test_the_law_rejects_a_wrong_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that is drawn by one distribution and weighed by another breaks it."""
+    """Drawing from one distribution and weighing by another breaks the law."""
     automaton, every = CONSTRAINTS["few_words"](), {"proposal": smc.LCD(), "forced_runs": False}
 
     def weigh(self: Any, walk: smc.AutomatonPosition) -> torch.Tensor:
@@ -122,7 +122,7 @@ def test_the_law_rejects_a_wrong_way_out(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Noting(ToyLM):
-    """A model that notes the texts that it has read."""
+    """A model that records the texts that it has computed."""
 
     def __init__(self) -> None:
         super().__init__(VOCABULARY, seed=1, spread=1.5)
@@ -175,10 +175,10 @@ def test_every_outcome_is_valid_and_its_bounds_hold(options: dict[str, Any]) -> 
 
 
 def test_forced_tokens_are_read_along() -> None:
-    """On the way out, too, there is one pass for each choice."""
+    """A shortest completion also takes one forward pass per choice."""
     automaton = lift(regex("a*bababbab"), VOCABULARY)
     every = {"budget": 20, "particles": 3, "proposal": smc.GCD(), "cancel": After(2)}
-    (found,) = smc.sample(TOY, [PROMPT], automaton, **every)
+    (found,) = smc.sample(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     passes, most = found.diagnostics.lm_calls, max(len(each.ids) for each in found.particles)
     assert found.valid
     assert passes < most
@@ -190,7 +190,7 @@ def test_forced_tokens_are_read_along() -> None:
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -204,7 +204,7 @@ class SlowRows(ToyRows):
 
 
 class SlowLM(ToyLM):
-    """A model each of whose passes takes a second on this clock."""
+    """A model whose forward passes take a second each on this clock."""
 
     def __init__(self, clock: Clock, vocabulary: Vocabulary = VOCABULARY) -> None:
         super().__init__(vocabulary, seed=1, spread=0.5)
@@ -215,7 +215,7 @@ class SlowLM(ToyLM):
         return SlowRows(self, prompts), super().prefill(prompts)[1]
 
     def log_p(self, tokens: Ids) -> torch.Tensor:
-        """It would rather not end."""
+        """Return a low probability of the end of the text."""
         log_p = super().log_p(tokens).clone()
         log_p[list(self.vocabulary.eos_ids)] -= 12.0
         return log_p.log_softmax(dim=0)
@@ -226,7 +226,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-LONG = regex("[ab]{5,60}(aba|bab)")  # at the beginning a shortest answer takes 5 tokens and EOS
+LONG = regex("[ab]{5,60}(aba|bab)")  # initially the shortest answer has 5 tokens and EOS
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
@@ -252,7 +252,7 @@ def test_a_deadline_below_the_shortest_answer_is_overrun_and_says_so(clock: Cloc
         clock.now = 100.0
         (found,) = smc.sample(
             SlowLM(clock), [PROMPT], automaton, budget=64, particles=4, proposal=smc.GCD(),
-            deadline=deadline,
+            deadline=deadline, algorithm="smc",
         )  # fmt: skip
         assert found.valid
         assert found.stopped == "deadline"
@@ -266,9 +266,16 @@ def test_a_deadline_below_the_shortest_answer_is_overrun_and_says_so(clock: Cloc
 def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
     every = {"budget": 6, "particles": 5, "proposal": smc.GCD(), "seed": 3}
     automaton = CONSTRAINTS["few_words"]()
-    (plain,) = smc.sample(TOY, [PROMPT], automaton, **every)
+    (plain,) = smc.sample(TOY, [PROMPT], automaton, **{"algorithm": "smc", **every})
     for deadline in (1e6, math.inf):
-        (found,) = smc.sample(TOY, [PROMPT], automaton, **every, deadline=deadline, cancel=Event())
+        (found,) = smc.sample(
+            TOY,
+            [PROMPT],
+            automaton,
+            **{"algorithm": "smc", **every},
+            deadline=deadline,
+            cancel=Event(),
+        )
         assert found.stopped is None
         assert found.probabilities == plain.probabilities
         assert (found.log_evidence, found.bounds) == (plain.log_evidence, plain.bounds)
@@ -276,11 +283,11 @@ def test_an_ample_deadline_changes_nothing(clock: Clock) -> None:
 
 
 def test_batches_share_the_time(clock: Clock) -> None:
-    """Those that wait for the others have their part."""
+    """Later batches keep their share of the time."""
     automaton = lift(LONG, VOCABULARY)
     found = smc.sample(
         SlowLM(clock), [PROMPT] * 3, automaton, budget=64, particles=4, max_rows=4,
-        proposal=smc.GCD(), deadline=60, forced_runs=False,
+        proposal=smc.GCD(), deadline=60, forced_runs=False, algorithm="smc",
     )  # fmt: skip
     assert clock.now <= 160
     for each in found:
@@ -293,7 +300,7 @@ def test_examples_that_had_ended_were_not_stopped() -> None:
     short, long = CONSTRAINTS["forced"](), lift(LONG, VOCABULARY)
     found = smc.sample(
         TOY, [PROMPT, PROMPT], [short, long], budget=[3, 64], particles=2, proposal=smc.GCD(),
-        cancel=After(3),
+        cancel=After(3), algorithm="smc",
     )  # fmt: skip
     assert [each.stopped for each in found] == [None, "cancelled"]
     assert [each.valid for each in found] == [True, True]
@@ -303,14 +310,14 @@ def test_generate_takes_a_deadline() -> None:
     automaton = lift(LONG, VOCABULARY)
     found = tiny_model().generate(
         input_ids=torch.tensor([[1]]), max_new_tokens=40, return_dict_in_generate=True,
-        custom_generate=smc.generate(automaton, particles=2, deadline=0),
+        custom_generate=smc.generate(automaton, particles=2, deadline=0, algorithm="smc"),
     )  # fmt: skip
     (posterior,) = found.posteriors
     assert posterior.stopped == "deadline"
     assert posterior.valid
     assert found.sequences.shape[1] <= 1 + automaton.fewest_tokens
     with pytest.raises(ValueError, match=r"deadline is -2\.0"):
-        smc.generate(automaton, deadline=-2)
+        smc.generate(automaton, deadline=-2, algorithm="smc")
 
 
 def test_an_abandoned_call_raises() -> None:
@@ -319,7 +326,7 @@ def test_an_abandoned_call_raises() -> None:
     with pytest.raises(smc.AbandonedError):
         smc.sample(
             TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
-            abandon=abandon,
+            abandon=abandon, algorithm="smc",
         )  # fmt: skip
 
 
@@ -337,5 +344,5 @@ def test_limits_that_make_no_sense(limits: dict[str, Any], message: str) -> None
     with pytest.raises(ValueError, match=message):
         smc.sample(
             TOY, [PROMPT], CONSTRAINTS["few_words"](), budget=4, particles=2, proposal=smc.GCD(),
-            **limits,
+            **{"algorithm": "smc", **limits},
         )  # fmt: skip

@@ -1,9 +1,9 @@
 """Both algorithms against their definition: texts, weights and diagnostics, number by number.
 
-Sums over all walks say that the law is right. They do not say which particles compete, at which
-threshold, or what is reported of a step: a sampler that resamples at the wrong time is unbiased,
-too. So for the same uniform numbers all that `smc.sample` returns is what `tests.smc.definition`
-finds.
+Sums over all walks test that the weights are unbiased. They don't test which particles compete, the
+threshold, or the reported diagnostics: a sampler that resamples at the wrong time is also unbiased.
+So for the same uniform numbers, the whole result of `smc.sample` must equal that of
+`tests.smc.definition`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from smc.observation import Observation, Watch
 from tests.smc.definition import Example, answers_of, effective, log_sum, particles_of
 from tests.smc.rules import BUDGETS, NAMES, PROMPTS, RULES, TOY, Rule, automata
 
-# As users call it: the same lines run so often that checking their shapes takes long.
+# As users call it: checking shapes in these repeated calls takes long.
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
 
 def sampled(rule: Rule, **options: Any) -> list[smc.Posterior]:
     return smc.sample(
         TOY, PROMPTS, automata(), budget=BUDGETS, example_ids=NAMES, proposal=rule.proposal,
-        **options,
+        **{"algorithm": "smc", **options},
     )  # fmt: skip
 
 
 class Seen:
-    """An observer that notes the weights of all particles in each step, and behind it."""
+    """An observer that records the weights of all particles in each step and after it."""
 
     def __init__(self) -> None:
         self.names: list[int] = []
@@ -128,12 +128,12 @@ def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> No
 def test_no_random_number_is_used_twice(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Walks follow the order of choices and do not see it; draws would depend on each other."""
+    """Enumeration follows the order of choices and can't detect reuse of numbers."""
     monkeypatch.setattr(pool, "MOST_ANSWERS", 2)
     used: Counter[tuple[int, int, int, Purpose]] = Counter()
 
     def draw(keys: Keys, breaks: Breaks) -> torch.Tensor:
-        # A number by which nothing is decided, of a particle that is over, is nobody's.
+        # A number without effect, of an ended particle, may repeat.
         points = breaks()
         decides = ((points > 0) & (points < 1)).any(dim=-1)
         step = torch.as_tensor(keys.step).expand_as(keys.example)

@@ -1,5 +1,5 @@
-"""The discrete particle filter: over all outcomes of its choices, weight times probability is the
-target; and what it promises beyond that.
+"""The discrete particle filter: weight times probability, summed over all outcomes of its choices,
+equals the target; further properties.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
 from tests.smc.test_walk import PROMPT, TOY, Tilted, assert_exact, truth, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
+# All random choices are enumerated. Checking shapes in these repeated calls takes a third of the
+# time; other tests of the sampler check them.
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
 
@@ -68,7 +68,7 @@ OPTIONS: list[dict[str, Any]] = [
     {**PLAIN, "floor": 0.2},
     {"floor": 0.1},
 ]
-# Options and proposals know nothing of each other: two proposals meet all options, others two.
+# Options and proposals are independent: two proposals meet all options, the others two.
 PAIRS = [
     (proposal, options)
     for i, proposal in enumerate(PROPOSALS)
@@ -92,7 +92,7 @@ def timeless(posterior: smc.Posterior) -> smc.Posterior:
 
 @pytest.mark.parametrize(("proposal", "options"), PAIRS, ids=str)
 def test_weights_sum_to_the_target(proposal: str, options: dict) -> None:
-    """One uniform number a step: its outcomes are intervals, and all of them are walked."""
+    """A step has one uniform number: its outcomes are intervals, which are enumerated."""
     plain = {"algorithm": "discrete"}
     made = PROPOSALS[proposal]()
     for particles, constraint, budget in ((1, many_words, 3), (2, many_words, 4)):
@@ -103,7 +103,7 @@ def test_weights_sum_to_the_target(proposal: str, options: dict) -> None:
 
 @pytest.mark.parametrize("proposal", ["gcd", "tilted", "conditional", "in_time"])
 def test_so_do_those_of_compiled_loops(proposal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which these vocabularies are too small for otherwise."""
+    """Force compiled loops, for which these vocabularies are too small by default."""
     monkeypatch.setattr(compiled, "NARROW", 0)
     given = {"particles": 2, "proposal": PROPOSALS[proposal](), "algorithm": "discrete"}
     for options in (PLAIN, {"floor": 0.1}):
@@ -148,7 +148,7 @@ def test_a_pool_that_is_too_large_is_pruned(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_negative_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights that are not divided by pi, and pi of another threshold, are found out."""
+    """Weights without the division by pi, and pi of another threshold, are detected."""
     whole = discrete.select
     expected = truth(many_words(), 4)
 
@@ -187,7 +187,7 @@ def test_with_room_for_every_prefix_it_enumerates(proposal: str) -> None:
 
 
 def test_a_pool_that_was_pruned_is_no_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though no prefix was left out; the sum of the weights is what it was."""
+    """No prefix was dropped, and the sum of the weights is unchanged."""
     monkeypatch.setattr(answers, "MOST_ANSWERS", 5)
     (found,) = sample([PROMPT], many_words(), budget=6, particles=200, **PLAIN)
     assert not any(found.diagnostics.resampled)
@@ -207,7 +207,7 @@ def test_with_too_little_room_it_does_not_say_so() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(0, 3))
 def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) -> None:
     """With the language model's own lookahead, scores sum to the evidence before and after every
-    selection, whatever is kept. So they do with any score that the past determines up to a factor.
+    selection. So they do with any score that the past determines up to a factor.
     """
     hmm = random_hmm(seed=seed)
     lm = HMMAsLM(VOCABULARY, hmm)
@@ -222,7 +222,7 @@ def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) 
 
 @pytest.mark.parametrize("options", [{"floor": 0.3}, {"count_finished": True}], ids=str)
 def test_negative_control_of_no_variance(options: dict) -> None:
-    """What changes the scores, or leaves candidates out at random, does have variance."""
+    """Other scores, or random selection of candidates, do have variance."""
     hmm = random_hmm(seed=5)
     lm, automaton = HMMAsLM(VOCABULARY, hmm), many_words()
     proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
@@ -233,7 +233,7 @@ def test_negative_control_of_no_variance(options: dict) -> None:
     assert float(evidences.std()) > 1e-3
 
 
-# -- promises ------------------------------------------------------------------------------------
+# -- further properties --------------------------------------------------------------------------
 
 BATCH = {
     "prompts": [[0], [1, 2, 0], [2, 2], [0, 1, 0, 1, 0], [1]],
@@ -269,7 +269,7 @@ def test_a_batch_gives_what_each_example_alone_gives(proposal: str, options: dic
         assert [s.ids for s in alone.particles] == [s.ids for s in expected.particles]
         found = [s.log_weight for s in alone.particles]
         assert found == pytest.approx([s.log_weight for s in expected.particles], **close)
-        # What P-GCD looks up in a table of several automata differs in its last bits.
+        # P-GCD's values from a table of several automata differ in the last bits.
         if proposal in ("lm", "lcd", "gcd"):
             assert timeless(alone) == timeless(expected)
     grouped = sample(prompts, automata, budget=budgets, max_rows=1, **given)
@@ -314,7 +314,7 @@ def test_never_two_equal_prefixes_are_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Small(ToyLM):
-    """A language model that all but never says an "a" or goes on after one."""
+    """A language model with a tiny probability of "a" and of continuing after it."""
 
     def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
         log_p = super().log_p(tokens).clone()
@@ -327,7 +327,7 @@ class Small(ToyLM):
 def test_weights_over_many_orders_of_magnitude(
     options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sure prefixes were lost where the threshold came from a difference; see `test_selection`."""
+    """A threshold computed as a difference would lose certain prefixes; see `test_selection`."""
     monkeypatch.setattr("tests.smc.test_walk.TOY", Small(VOCABULARY, seed=4))
     automaton = many_words()
     expected = target(Small(VOCABULARY, seed=4), PROMPT, automaton, 5)
@@ -351,7 +351,7 @@ def test_the_nucleus_is_marked_as_inexact(proposal: str) -> None:
 
 
 def test_dead_is_an_outcome() -> None:
-    """LM keeps what it likes best, which may be nothing that the constraint allows."""
+    """LM keeps the most probable prefixes, which may all break the constraint."""
     found = sample([PROMPT] * 99, many_words(), budget=4, particles=1, proposal=smc.LM())
     dead = [each for each in found if each.dead]
     assert 0 < len(dead) < 99
@@ -371,7 +371,7 @@ def test_fallbacks_are_counted() -> None:
 
 
 def test_finished_answers_stop_stragglers() -> None:
-    """Where one answer has nearly all the mass, nothing else is read any more."""
+    """If one answer has nearly all the mass, nothing else is computed."""
 
     class Sure(ToyLM):
         def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
@@ -409,7 +409,7 @@ def test_scores_of_a_mask_are_weights() -> None:
 
 
 class Often(ToyLM):
-    """It goes on with an "a", mostly, and may end at any time."""
+    """A model that mostly continues with "a", and may end at any time."""
 
     def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
         p = torch.tensor([0.9, 0.05, 1e-9, 0.05, 1e-9, 1e-9], dtype=torch.float64)
@@ -417,7 +417,7 @@ class Often(ToyLM):
 
 
 def test_a_lookahead_that_expects_no_end_does_not_starve_what_runs() -> None:
-    """Answers compete by weight. With g = 1 they would hold all places, beside g of 1e-5."""
+    """Answers compete by weight. With g = 1 they would displace prefixes with g = 1e-5."""
     emission = torch.tensor([[0.5], [0.5], [1e-7], [1e-5], [1e-7], [1e-7]], dtype=torch.float64)
     emission = emission / emission.sum()
     hmm = HMM(torch.ones(1).double(), Dense(torch.ones(1, 1).double()), emission)
@@ -435,7 +435,7 @@ def test_a_lookahead_that_expects_no_end_does_not_starve_what_runs() -> None:
 
 
 def test_classes_that_are_as_many_as_tokens() -> None:
-    """Tables of a batch are filled up to the most classes; that does not make tokens of them."""
+    """Tables of a batch are padded to the most classes, which must not turn them into tokens."""
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])
     two = lift(choice("aa", "bb", "cc", "ab", "ba"), vocabulary)
     four = lift(choice("abc", "b", "ca"), vocabulary)
@@ -448,7 +448,7 @@ def test_classes_that_are_as_many_as_tokens() -> None:
 
 
 class Uneven(smc.GCD):
-    """Some tokens have a g of their own, one of them twice; or a g that is no number."""
+    """Some tokens have their own g, one of them twice; or g is NaN."""
 
     bad = 0.0
 
@@ -472,7 +472,7 @@ def test_weights_with_a_guide_of_classes_and_tokens() -> None:
 def test_a_guide_that_is_no_number_is_refused(bad: float) -> None:
     proposal = Uneven()
     proposal.bad = bad
-    with pytest.raises(FloatingPointError, match=r"Uneven\(\) returned .* not numbers"):
+    with pytest.raises(FloatingPointError, match=r"Uneven\(\) returned NaN"):
         sample([PROMPT], many_words(), proposal=proposal)
 
 
@@ -486,7 +486,7 @@ def test_a_guide_of_one_s_own_is_the_score() -> None:
 
 
 def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of answers a step are pruned before they are written out."""
+    """Thousands of answers per step are pruned before their tokens are copied."""
     names = [f"{i:03x}".encode() for i in range(1 << 12)]
     vocabulary = Vocabulary.from_bytes([*names, b"x"], [])
     automaton = lift(gcd.regex("[0-9a-f]{3}"), vocabulary, eos="accept")
@@ -498,13 +498,13 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(found.particles) <= 100
 
 
-# -- refused -------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "beam"}, "unknown algorithm 'beam'; choose one of smc, discrete"),
+        ({"algorithm": "beam"}, "unknown algorithm 'beam'; choose one of auto, smc, discrete"),
         ({"ess_threshold": 0.5}, "'discrete' does not read ess_threshold=0.5"),
         ({"resampling": "systematic"}, "'discrete' does not read resampling='systematic'"),
         ({"algorithm": "smc", "floor": 0.5}, "'smc' does not read floor=0.5"),
@@ -531,7 +531,7 @@ def test_arguments_without_sense(options: dict, message: str) -> None:
     ],
 )
 def test_values_of_another_type(name: str, value: object) -> None:
-    """Refused as well where nobody checks types."""
+    """Raise the error even without runtime type checks."""
     made = object.__new__(Discrete)
     for option, chosen in {**vars(Discrete()), name: value}.items():
         object.__setattr__(made, option, chosen)

@@ -1,4 +1,4 @@
-"""Posteriors that are read, not drawn, against plain enumeration."""
+"""Computed posteriors, without sampling, against plain enumeration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def problem(name: str, seed: int, spread: float) -> tuple[ToyLM, TokenAutomaton,
 
 
 def prefixes(answers: dict[Ids, float]) -> set[Ids]:
-    """Every prefix that some answer goes on from, but the empty one."""
+    """Every nonempty prefix of some answer."""
     return {ids[:t] for ids in answers for t in range(1, len(ids))}
 
 
@@ -72,7 +72,7 @@ def test_a_whole_language_is_the_target(name: str, rows: int) -> None:
         assert all(high - low < 1e-8 for low, high in found.intervals or [(0, 1)])
         squares = sum(p * p for p in truth.values())
         assert found.ess == pytest.approx(evidence**2 / squares)
-        if rows == 256:  # each prefix once, a level of the tree in a pass at most
+        if rows == 256:  # each prefix once, at most one level of the tree per pass
             assert found.diagnostics.tokens == len(PROMPT) + len(prefixes(truth))
             assert found.diagnostics.lm_calls <= (longest_answer(automaton) or 1)
 
@@ -115,7 +115,7 @@ def test_what_is_found_holds(
 
 
 def test_the_most_probable_branch_is_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what is open, counted anew before every pass of one row."""
+    """Recompute the open branches before every pass of one row."""
     chosen: list[tuple[Ids, Ids]] = []
     read = TreeReader.read
 
@@ -137,7 +137,7 @@ def test_the_most_probable_branch_is_read_first(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_negative_control_of_what_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Branches that are not kept one by one are open, too."""
+    """Branches that are not stored individually are open, too."""
     lm, automaton, truth = problem("all", 1, 3.0)
     [found] = smc.distribution(lm, [PROMPT], automaton, max_prefixes=2)
     assert holds(found, truth, VOCABULARY)
@@ -153,7 +153,7 @@ def test_negative_control_of_what_is_never_read(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_branch_is_read_with_the_rest_of_its_text() -> None:
-    """Two labels take one pass after the prompt, and those that part later one for each parting."""
+    """Two labels take one pass after the prompt; later branchings take one pass each."""
     tokens = [bytes([i]) for i in range(97, 123)] + [b"zebra", b""]
     vocabulary = Vocabulary.from_bytes(tokens, [len(tokens) - 1])
     lm = ToyLM(vocabulary, seed=1)
@@ -199,7 +199,7 @@ def test_temperature_and_budget() -> None:
 
 
 def test_a_long_language_has_intervals() -> None:
-    """Far more prefixes than may be read, and more than are kept one by one."""
+    """The language has far more prefixes than may be computed or stored individually."""
     lm = ToyLM(VOCABULARY, seed=3, spread=3.0)
     automaton = lift(gcd.regex("[ab]*"), VOCABULARY)
     truth = target(lm, PROMPT, automaton, 7)
@@ -218,7 +218,7 @@ def test_a_model_of_transformers(dtype: torch.dtype) -> None:
     wide = smc.TransformersLM(tiny_model(layers=2).double(), None, VOCABULARY)
 
     class Wide:
-        """Reads one text at a time, in double precision."""
+        """A model that computes one text at a time in double precision."""
 
         def log_p(self, tokens: Ids) -> torch.Tensor:
             return wide.prefill([tokens])[1][0]
@@ -254,7 +254,7 @@ def test_a_model_that_gives_no_answer_any_probability() -> None:
 
 
 def test_canonical_spellings() -> None:
-    """Those that the tokenizer writes, and no others, with what the model gives them."""
+    """Exactly the tokenizer's spellings, with the model's probabilities."""
     transformers = pytest.importorskip("transformers")
     from tests.smc.test_searching import ROOT
 
@@ -286,7 +286,7 @@ def test_canonical_spellings() -> None:
         assert each.log_p == pytest.approx(total, abs=1e-9)
 
 
-# -- extents -------------------------------------------------------------------------------------
+# -- sizes ---------------------------------------------------------------------------------------
 
 
 def test_extents() -> None:
@@ -308,15 +308,15 @@ def test_extents() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"constraint": CONSTRAINTS["a_star_b"]()}, r"has a cycle.*; give budget=.*max_prefixes="),
+        ({"constraint": CONSTRAINTS["a_star_b"]()}, r"has a cycle.*; pass budget=.*max_prefixes="),
         ({"constraint": gcd.regex("a*")}, "expected a finite language"),
         ({"budget": 1}, "needs at least 2 tokens"),
         ({"budget": 2.5}, "budget is 2.5"),
         ({"budget": [4, 4]}, "expected 1 budgets"),
         ({"constraint": [FINITE["few"]] * 2}, "expected 1 constraints"),
-        ({"constraint": "a|b"}, "is str, not over tokens"),
-        ({"max_prefixes": 0}, "max_prefixes of at least 1, got 0"),
-        ({"max_rows": 0}, "max_rows of at least 1, got 0"),
+        ({"constraint": "a|b"}, "to be a TokenAutomaton, got str"),
+        ({"max_prefixes": 0}, "max_prefixes to be at least 1, got 0"),
+        ({"max_rows": 0}, "max_rows to be at least 1, got 0"),
         ({"max_prefixes": 1.5}, "max_prefixes is 1.5"),
         ({"certify": 0}, r"expected certify in \(0, 1\], got 0"),
         ({"certify": 1.1}, "expected certify"),
@@ -324,13 +324,13 @@ def test_extents() -> None:
         ({"temperature": 0}, "temperature is 0"),
         ({"spellings": "both"}, "expected spellings to be one of all, canonical"),
         ({"spellings": "canonical"}, "does not know"),
-        ({"prompts": "yes"}, "prompts is a single string"),
-        ({"prompts": [1, 2]}, "list of such lists"),
+        ({"prompts": "yes"}, "got a single string"),
+        ({"prompts": [1, 2]}, "got a list of token ids"),
         ({"prompts": [()]}, "has no tokens"),
-        ({"lm": "model"}, r"lm is str, not a smc\.LanguageModel"),
+        ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got str"),
         (
             {"constraint": lift(gcd.regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
-            "lifted to another vocabulary",
+            "to be lifted to the model's vocabulary",
         ),
     ],
 )
@@ -355,5 +355,5 @@ def test_log_probabilities_that_are_not_numbers() -> None:
         def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
             return super().log_p(tokens) * (torch.nan if len(tokens) > 2 else 1.0)
 
-    with pytest.raises(FloatingPointError, match="not numbers"):
+    with pytest.raises(FloatingPointError, match="NaN"):
         smc.distribution(Broken(VOCABULARY), [PROMPT], FINITE["all"])

@@ -1,4 +1,4 @@
-"""The source of random numbers: a function of its keys, uniform, never drawing the impossible."""
+"""The random numbers: a function of keys, uniform, and never drawing impossible outcomes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_part_of_the_key_matters() -> None:
 
 
 def by_unbounded_integers(seed: int, example: int, particle: int, step: int, purpose: int) -> float:
-    """The same function, written with Python's integers modulo 2^64."""
+    """The same function with Python's integers modulo 2^64."""
     wide = (1 << 64) - 1
 
     def mix(x: int) -> int:
@@ -82,7 +82,7 @@ def test_wrapping_int64_arithmetic_is_right(
 
 
 def test_numbers_are_what_they_were() -> None:
-    """Stored results repeat only as long as this holds."""
+    """Stored results can be reproduced only as long as this holds."""
     u = uniform(2026, keys([0, 0, 1, 123456789], [0, 1, 0, 31], step=5))
     assert u.tolist() == PINNED
 

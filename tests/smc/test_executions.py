@@ -1,4 +1,4 @@
-"""Steps executed in static shapes against those executed eagerly, and the exact walk over both."""
+"""Steps in static shapes against eager steps, and the exact enumeration over both."""
 
 from __future__ import annotations
 
@@ -62,10 +62,11 @@ FILTER = {
 
 
 def assert_same(lm: Any, *given: Any, **options: Any) -> list[smc.Posterior]:
-    """Samples in both ways, and returns what static shapes gave."""
+    """Sample in both modes; return the result of static shapes."""
     options = {"forced_runs": False, **options}
     found, expected = (
-        smc.sample(lm, *given, execution=way, **options) for way in ("static", "eager")
+        smc.sample(lm, *given, execution=way, **{"algorithm": "smc", **options})
+        for way in ("static", "eager")
     )
     for one, other in zip(found, expected, strict=True):
         assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
@@ -78,7 +79,7 @@ def assert_same(lm: Any, *given: Any, **options: Any) -> list[smc.Posterior]:
         for name in ("running", "alive", "resampled"):
             assert getattr(one.diagnostics, name) == getattr(other.diagnostics, name)
         assert one.diagnostics.ess == pytest.approx(other.diagnostics.ess, abs=1e-6)
-        assert one.diagnostics.tokens >= other.diagnostics.tokens  # equal prefixes are read again
+        assert one.diagnostics.tokens >= other.diagnostics.tokens  # equal prefixes are recomputed
     return found
 
 
@@ -106,7 +107,7 @@ def test_the_same_tokens_for_the_same_seed(name: str, strata: str) -> None:
     assert resampled > 5
 
 
-# Options and proposals know nothing of each other: two proposals meet all options, others two.
+# Options and proposals are independent: two proposals meet all options, the others two.
 PAIRS = [
     (name, options)
     for i, name in enumerate(PROPOSALS)
@@ -152,7 +153,7 @@ def test_the_walk_over_all_choices_sums_to_the_target(name: str, options: dict[s
 
 
 def test_prefixes_that_nobody_goes_on_from_are_no_fallbacks() -> None:
-    """In static shapes there are rows without a particle, of which the HMM knows nothing either."""
+    """Static shapes have rows without a particle, where the HMM gives no information either."""
     counts = {
         way: [
             each.diagnostics.fallbacks
@@ -187,7 +188,7 @@ def test_copies_take_rows_that_nobody_goes_on_from() -> None:
             running = torch.rand(2 * N, generator=generator) < 0.8
             moved = move(row, running, N)
             assert torch.equal(moved.row.sort().values, torch.arange(2 * N))
-            # In place: no row is read that another row is written to.
+            # In place: a row that is a source is never overwritten.
             assert torch.equal(moved.source[moved.source], moved.source)
             stays = moved.source == torch.arange(2 * N)
             gone_on_from = row[running].unique()
@@ -228,7 +229,7 @@ def test_a_real_model_gives_the_same(
 
 
 def test_a_row_that_is_over_stays_within_the_context(stories: smc.TransformersLM) -> None:
-    """Learned positions end where the context does; the other row goes on for longer."""
+    """Learned positions end with the context, and the other row runs longer."""
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=stories.vocabulary.size, n_positions=12, n_embd=8, n_layer=1, n_head=2,
@@ -243,7 +244,7 @@ def test_a_row_that_is_over_stays_within_the_context(stories: smc.TransformersLM
 
 
 class Waiting(smc.GCD):
-    """A proposal of a user's own that looks where there are tokens."""
+    """A user's proposal that synchronizes with the host."""
 
     def alive(self, walk: smc.AutomatonPosition) -> torch.Tensor:
         alive = super().alive(walk)
@@ -252,7 +253,7 @@ class Waiting(smc.GCD):
 
 
 class Bare:
-    """A language model without a form in static shapes."""
+    """A language model without support for static shapes."""
 
     def __init__(self) -> None:
         self.encode, self.prefill, self.device = TOY.encode, TOY.prefill, TOY.device
@@ -260,7 +261,9 @@ class Bare:
 
 
 def test_refusals_name_what_was_wrong() -> None:
-    given: dict[str, Any] = {"budget": 4, "particles": 2, "execution": "static"}
+    given: dict[str, Any] = {
+        "budget": 4, "particles": 2, "execution": "static", "algorithm": "smc",
+    }  # fmt: skip
 
     def refused(message: str, lm: Any = TOY, **options: Any) -> None:
         with pytest.raises(ValueError, match=message):
@@ -268,9 +271,9 @@ def test_refusals_name_what_was_wrong() -> None:
 
     refused(r"Waiting\(\) cannot .* `guide` calls nonzero, .*execution='eager'", proposal=Waiting())
     refused("top_p=0.5 .* execution='eager'", top_p=0.5)
-    refused(r"Bare has no static_forward\(\)", lm=Bare())
+    refused(r"static_forward\(\), got Bare", lm=Bare())
     refused(
-        r"are \d+ answers, more than the 65536 .* give fewer particles", particles=1 << 15,
+        r"support 65536 answers, .* may give \d+; lower particles", particles=1 << 15,
         algorithm="discrete",
     )  # fmt: skip
     refused("execution is 'graph'; give one of auto, eager, static", execution="graph")
@@ -280,7 +283,7 @@ def test_refusals_name_what_was_wrong() -> None:
         sliding_window=4, num_attention_heads=2, num_key_value_heads=2,
     )  # fmt: skip
     windowed = smc.TransformersLM(transformers.MistralForCausalLM(config), None, VOCABULARY)
-    refused("MistralForCausalLM does not attend to all columns", lm=windowed)
+    refused("MistralForCausalLM has a sliding window", lm=windowed)
 
 
 def test_auto_is_eager_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +298,7 @@ def test_auto_is_eager_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Broken(ToyLM):
-    """A language model one of whose numbers is none, after the first token."""
+    """A language model that returns one NaN after the first token."""
 
     def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
         log_p = super().log_p(tokens).clone()
@@ -308,7 +311,7 @@ class Broken(ToyLM):
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_what_is_not_a_number_is_refused(name: str, algorithm: str, execution: str) -> None:
-    with pytest.raises(FloatingPointError, match="not numbers"):
+    with pytest.raises(FloatingPointError, match="NaN"):
         smc.sample(
             Broken(VOCABULARY), [[0]], a_star_b(), budget=4, particles=9,
             proposal=PROPOSALS[name](), execution=execution, algorithm=algorithm, forced_runs=False,
@@ -316,7 +319,7 @@ def test_what_is_not_a_number_is_refused(name: str, algorithm: str, execution: s
 
 
 class Silent(ToyLM):
-    """A language model that says nothing that is a number after an end."""
+    """A language model that returns NaN after the end of a text."""
 
     def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
         over = tokens[-1] in VOCABULARY.eos_ids and len(tokens) > 1
@@ -335,7 +338,7 @@ def test_what_the_model_says_after_the_end_does_not_matter(name: str, algorithm:
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_an_observer_is_shown_the_same(algorithm: str) -> None:
-    """Tokens, weights, ancestors and what the proposal allows; rows may have equal prefixes."""
+    """Compare tokens, weights, ancestors and allowed tokens; rows may have equal prefixes."""
     seen: dict[str, list[Any]] = {"eager": [], "static": []}
     for way, steps in seen.items():
         smc.sample(
@@ -362,7 +365,7 @@ def test_an_observer_is_shown_the_same(algorithm: str) -> None:
 def execute(
     execution: str, proposal: smc.Proposal | None = None, lm: ToyLM = TOY, budget: int = 5
 ) -> Outcome:
-    """Executes one example with the model in static shapes, as on a CUDA device."""
+    """Run one example in static shapes, as on a CUDA device."""
     given = settings_of(proposal or smc.GCD(), 3, "smc", {}, 8, False, execution=execution)
     batch = Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([budget]))
     executor = Executor(lm, given, lm.static_forward(), TENSORS)
@@ -373,7 +376,7 @@ def execute(
 def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
     execution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a CUDA device would do, whose graph fails."""
+    """Simulate a CUDA device whose graph capture fails."""
 
     def fails(self: StaticRun) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -384,13 +387,13 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
     monkeypatch.setattr(StaticRun, "_captured", fails)
     monkeypatch.setattr(smc.execution, "run_static", on_cuda)
     if execution == "static":
-        with pytest.raises(NotStaticError, match=r"GCD.* cannot be captured .*stream is capturing"):
+        with pytest.raises(NotStaticError, match=r"GCD.* can't be captured .*stream is capturing"):
             execute(execution)
         return
     found, options = execute(execution), {"forced_runs": False, "seed": 1}
     [expected] = smc.sample(
         TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=5, particles=3, proposal=smc.GCD(),
-        example_ids=[3], **options,
+        example_ids=[3], **{"algorithm": "smc", **options},
     )  # fmt: skip
     assert found.log_weight.tolist() == [s.log_weight for s in expected.particles]
 
@@ -410,7 +413,7 @@ def test_a_device_without_memory_is_no_reason_to_go_on_eagerly(
 
 
 class RaisesOnce(smc.GCD):
-    """A proposal of a user's own with a mistake that only its first call has."""
+    """A user's proposal with a mistake in its first call only."""
 
     asked = 0
 
@@ -427,7 +430,7 @@ def test_an_error_of_the_proposal_is_no_reason_to_go_on_eagerly() -> None:
 
 
 class Narrow(ToyLM):
-    """A language model that notes the columns it has, and the most that a run of steps filled."""
+    """A language model that records its columns, and the most that a run of steps filled."""
 
     columns, used = 0, 0
 
@@ -455,7 +458,7 @@ class Narrow(ToyLM):
 def test_there_are_columns_for_the_steps_before_a_capture(
     budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a CUDA device would do until a step is captured, which fails here."""
+    """Simulate a CUDA device until a step is captured, which fails here."""
     for name in ("Stream", "current_stream", "CUDAGraph"):
         monkeypatch.setattr(torch.cuda, name, Mock())
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())

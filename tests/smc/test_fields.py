@@ -30,13 +30,13 @@ ABSENT = object()
 
 
 def no_errors(group: Sequence[int], count: int) -> list[float]:
-    """Errors of texts that are all known."""
+    """Zero errors for known texts."""
     assert all(0 <= number < count for number in group)
     return [0.0] * count
 
 
 def at(document: Any, pointer: str) -> Any:
-    """The value at a pointer, by the text of RFC 6901."""
+    """The value at a pointer, as defined in RFC 6901."""
     for token in pointer.split("/")[1:]:
         key = token.replace("~1", "/").replace("~0", "~")
         try:
@@ -47,7 +47,7 @@ def at(document: Any, pointer: str) -> Any:
 
 
 def truth(lm: ToyLM, pointer: str) -> dict[Any, float]:
-    """P of every value at a pointer, or of its absence, by enumeration."""
+    """P of every value at a pointer, or of its absence, from enumeration."""
     mass: dict[Any, float] = defaultdict(float)
     for ids, p in target(lm, [0], AUTOMATON, BUDGET).items():
         value = at(json.loads(VOCABULARY.decode(ids)), pointer)
@@ -131,7 +131,7 @@ JSON = st.recursive(
 @settings(max_examples=60)
 @given(JSON, st.booleans())
 def test_equal_values_are_one_value(value: Any, reverse: bool) -> None:
-    """However they are spaced, ordered and escaped; and what is written reads back the same."""
+    """Equal regardless of spacing, order and escapes; the canonical text parses to the value."""
     text = json.dumps(value, indent=1, ensure_ascii=reverse)
     items = list(value.items()) if isinstance(value, dict) else None
     other = json.dumps(dict(reversed(items)) if items else value)

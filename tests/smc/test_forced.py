@@ -1,4 +1,4 @@
-"""Forced runs: the weights of token-by-token sampling, and fewer passes of the language model."""
+"""Forced runs: the weights of token-by-token sampling with fewer forward passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import choice
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
-# One end-of-text id, so that the end can be forced, too; some texts can be spelled in two ways.
+# A single EOS id, so that the end can be forced too; some texts have two spellings.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])
 PROMPT = (0, 1)
 TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
@@ -51,7 +51,7 @@ def automaton_of(name: str) -> TokenAutomaton:
 
 
 def budget_of(automaton: TokenAutomaton) -> int:
-    """Room for every spelling but the longest, so that the budget matters."""
+    """A budget for every spelling but the longest, so that the budget matters."""
     return automaton.fewest_tokens + 1
 
 
@@ -61,14 +61,14 @@ def walks(
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
             TOY, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
-            max_rows=1 << 20, draw=draw, **options,  # type: ignore[arg-type]
+            max_rows=1 << 20, draw=draw, **{"algorithm": "smc", **options},  # type: ignore[arg-type]
         )  # fmt: skip
 
     return list(walk(run))
 
 
 def outcomes(automaton: TokenAutomaton, budget: int, **options: object) -> dict:
-    """Of one particle: the probability of every sequence, and its weight."""
+    """The probability and the weight of every sequence of one particle."""
     found: dict[tuple[int, ...], tuple[float, float]] = {}
     for probability, posterior in walks(automaton, budget, particles=1, **options):
         (sample,) = posterior.particles
@@ -126,7 +126,7 @@ def test_the_walk_over_all_choices_gives_the_target(
 
 
 class Counted(ToyLM):
-    """Counts its passes, and what it read in each."""
+    """A model that counts its passes, and their tokens."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(VOCABULARY, seed=3, spread=1.5, **options)  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
     (found,) = smc.sample(
         lm, [PROMPT], automaton, budget=9, particles=3, proposal=smc.GCD(), algorithm=algorithm
     )
-    assert lm.passes == [4]  # c c c a, and no pass for the end of text
+    assert lm.passes == [4]  # c c c a, and no pass for EOS
     assert (found.diagnostics.lm_calls, found.diagnostics.tokens) == (2, len(PROMPT) + 4)
     assert found.diagnostics.forced == 5
     assert found.texts == ("ccca",)
@@ -175,16 +175,20 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
 def test_a_batch_gives_what_each_example_alone_gives(
     algorithm: str, most_read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs of all lengths, none among them, in one batch; and passes of bounded width."""
+    """Combine runs of all lengths, including empty ones, in one batch; and narrow passes."""
     automata = [automaton_of(name) for name in LANGUAGES]
     options = {"proposal": smc.GCD(), "particles": 4, "algorithm": algorithm, "seed": 5}
     budgets = [budget_of(automaton) + 1 for automaton in automata]
     alone = [
-        smc.sample(TOY, [PROMPT], a, budget=n, example_ids=[i], **options)[0]  # type: ignore[arg-type]
+        smc.sample(TOY, [PROMPT], a, budget=n, example_ids=[i], **{"algorithm": "smc", **options})[
+            0
+        ]  # type: ignore[arg-type]
         for i, (a, n) in enumerate(zip(automata, budgets, strict=True))
     ]
     monkeypatch.setattr(smc.eager, "MOST_READ", most_read)
-    together = smc.sample(TOY, [PROMPT] * len(automata), automata, budget=budgets, **options)  # type: ignore[arg-type]
+    together = smc.sample(
+        TOY, [PROMPT] * len(automata), automata, budget=budgets, **{"algorithm": "smc", **options}
+    )  # type: ignore[arg-type]
     for one, other in zip(alone, together, strict=True):
         assert one.answers == other.answers
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-12)
@@ -204,13 +208,21 @@ def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.Mo
         return read(rows, runs, lengths)
 
     monkeypatch.setattr(ToyRows, "extend", extend)
-    smc.sample(TOY, [PROMPT], automaton_of("all_forced"), budget=9, particles=4, proposal=smc.GCD())
+    smc.sample(
+        TOY,
+        [PROMPT],
+        automaton_of("all_forced"),
+        budget=9,
+        particles=4,
+        proposal=smc.GCD(),
+        algorithm="smc",
+    )
     assert sum(widths) == 4
     assert max(widths) == min(4, max(1, most_read // VOCABULARY.size))
 
 
 class Talkative(smc.GCD):
-    """Names a token even for prefixes that are over."""
+    """A proposal that names a forced token even for ended prefixes."""
 
     def forced(self, state: smc.AutomatonPosition) -> torch.Tensor:
         return torch.where(state.running, super().forced(state), 0)
@@ -218,7 +230,15 @@ class Talkative(smc.GCD):
 
 def test_nothing_is_forced_behind_the_end() -> None:
     [found], [expected] = (
-        smc.sample(TOY, [PROMPT], automaton_of("all_forced"), budget=6, particles=3, proposal=p)
+        smc.sample(
+            TOY,
+            [PROMPT],
+            automaton_of("all_forced"),
+            budget=6,
+            particles=3,
+            proposal=p,
+            algorithm="smc",
+        )
         for p in (Talkative(), smc.GCD())
     )
     assert found.texts == expected.texts
@@ -226,7 +246,7 @@ def test_nothing_is_forced_behind_the_end() -> None:
 
 
 class Refusing(ToyLM):
-    """Gives the token c no chance."""
+    """A model that gives the token c probability zero."""
 
     def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
         log_p = super().log_p(tokens).clone()
@@ -251,11 +271,11 @@ def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
 
 @pytest.mark.parametrize("proposal", ["gcd", "no_potential"])
 def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(proposal: str) -> None:
-    """Behind an `a` the only token that is allowed is impossible; all others go on to `ba`."""
+    """After `a` the only allowed token is impossible; all other particles continue to `ba`."""
     (found,) = smc.sample(
         Refusing(VOCABULARY, seed=3), [PROMPT], lift(choice("ac", "ba"), VOCABULARY), budget=4,
         particles=64, proposal=PROPOSALS[proposal](), forced_runs=False, strata="none",
-        ess_threshold=1.0,
+        ess_threshold=1.0, algorithm="smc",
     )  # fmt: skip
     first, second, third = found.diagnostics.alive
     assert 0 < second < first == third == 64
@@ -269,10 +289,12 @@ def test_a_real_model_reads_runs_as_it_reads_tokens() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
     lm = smc.TransformersLM(model, tokenizer)
     automaton = lift(regex(r"Once upon a (time|day), there was a (cat|dog)\."), lm.vocabulary)
-    budget = automaton.fewest_tokens  # which leaves few spellings
+    budget = automaton.fewest_tokens  # few spellings fit
     options = {"budget": budget, "particles": 6, "ess_threshold": 0.0, "proposal": smc.GCD()}
-    ours = smc.sample(lm, ["Lily", "A big"], automaton, **options)  # type: ignore[arg-type]
-    slow = smc.sample(lm, ["Lily", "A big"], automaton, forced_runs=False, **options)  # type: ignore[arg-type]
+    ours = smc.sample(lm, ["Lily", "A big"], automaton, **{"algorithm": "smc", **options})  # type: ignore[arg-type]
+    slow = smc.sample(
+        lm, ["Lily", "A big"], automaton, forced_runs=False, **{"algorithm": "smc", **options}
+    )  # type: ignore[arg-type]
     checked = 0
     for prompt, found, other in zip(("Lily", "A big"), ours, slow, strict=True):
         assert found.diagnostics.forced > 0
@@ -291,7 +313,7 @@ def token_by_token(
     ids: tuple[int, ...],
     budget: int,
 ) -> float:
-    """The weight of a sequence under GCD: the mass that each mask leaves, in one plain pass."""
+    """The weight of a sequence under GCD: the mass of each mask, in one plain pass."""
     known = lm.encode(prompt)
     with torch.no_grad():
         logits = lm.model(torch.tensor([[*known, *ids]])).logits[0].double()

@@ -1,5 +1,5 @@
-"""`generate` of `transformers`, with particles: what `smc.sample` finds, in its form and by its
-rules, or a refusal by name.
+"""`generate` of `transformers` with particles: the results of `smc.sample` in its format and by its
+rules, or an error that names the unsupported setting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = ROOT / "tests" / "models" / "stories260K"
 PAD = 4
-SEVERAL = {"do_sample": True, "top_k": 0}  # without which generate returns one sequence alone
+SEVERAL = {"do_sample": True, "top_k": 0}  # required by generate for several sequences
 PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
 INPUTS = {
     "input_ids": torch.tensor([[PAD, PAD, PAD, 1], [0, 1, 2, 2], [PAD, PAD, 2, 1]]),
@@ -47,7 +47,7 @@ def automata() -> list[Any]:
 
 
 def test_the_posteriors_are_those_of_the_sampler() -> None:
-    """Left padding, a constraint for each prompt, temperature and top_p."""
+    """Use left padding, a constraint per prompt, temperature and top_p."""
     found = model().generate(
         **INPUTS,
         custom_generate=smc.generate(automata(), particles=8, seed=5, resampling="residual"),
@@ -141,7 +141,7 @@ def test_the_generator_of_torch_decides_where_no_seed_is_given() -> None:
         options = {"max_new_tokens": 8, "num_return_sequences": 5, **SEVERAL}
         return model().generate(**INPUTS, custom_generate=custom, **options).tolist()
 
-    model()  # made once, and from the same generator
+    model()  # created once, from the same generator
     torch.manual_seed(0)
     first, second = draw(decode), draw(decode)
     torch.manual_seed(0)
@@ -188,7 +188,7 @@ def test_a_real_checkpoint() -> None:
 
 
 class Recorder(transformers.generation.BaseStreamer):
-    """A streamer that can take several rows."""
+    """A streamer that accepts several rows."""
 
     def __init__(self) -> None:
         self.given: list[torch.Tensor] = []
@@ -218,7 +218,7 @@ def test_a_streamer_gets_prompts_then_answers_as_in_sampling(wrapped: bool) -> N
 
 @pytest.mark.parametrize("options", [{"num_beams": 1, "min_p": 0.5}, {"max_new_tokens": 1}, {}])
 def test_a_streamer_is_ended_where_there_is_no_answer(idle: Any, options: dict[str, Any]) -> None:
-    """Refused by name, refused by the sampler, or the model fails."""
+    """Rejected by name, rejected by the sampler, or a failing model."""
     decode, streamer = smc.generate(CONSTRAINTS["a_star_b"]()), Recorder()
     options = {"max_new_tokens": 6, "custom_generate": decode, **options}
     with pytest.raises((ValueError, AssertionError), match=r"min_p|needs at least 2|was asked"):
@@ -249,9 +249,9 @@ def test_who_reads_a_streamer_sees_the_answer_and_its_end() -> None:
 
 @pytest.fixture
 def idle() -> Any:
-    """A model that must not be asked."""
+    """A model that must not be called."""
     idle = tiny_model()
-    num_logits(idle)  # is asked once
+    num_logits(idle)  # calls it once
 
     def asked(*_: Any) -> None:
         raise AssertionError("the model was asked")
@@ -261,7 +261,7 @@ def idle() -> Any:
 
 
 class Custom(transformers.LogitsProcessor):
-    """Does nothing."""
+    """A processor without effect."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores
@@ -275,18 +275,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"min_p": 0.1}, "min_p=0.1"),
     ({"output_scores": True}, "output_scores=True"),
     ({"output_hidden_states": True}, "output_hidden_states=True"),
-    ({"repetition_penalty": 1.2}, "honour repetition_penalty=1.2; leave this out"),
-    ({"bad_words_ids": [[1]]}, "honour bad_words_ids="),
-    ({"logits_processor": [Custom()]}, "honour Custom; .* with smc.BudgetLogitsProcessor"),
+    ({"repetition_penalty": 1.2}, "support repetition_penalty=1.2; omit it"),
+    ({"bad_words_ids": [[1]]}, "support bad_words_ids="),
+    ({"logits_processor": [Custom()]}, "support Custom; .* use smc.BudgetLogitsProcessor"),
     ({"max_time": 2.0}, "max_time=2.0"),
     ({"temperature": 0.0}, "temperature is 0.0; it must be positive and finite"),
     ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
-    ({"eos_token_id": [3, 1]}, r"stop at tokens \[1\], .* as \[3, 5\] do"),
-    ({"position_ids": torch.arange(4).expand(3, 4)}, "counts positions"),
+    ({"eos_token_id": [3, 1]}, r"EOS ids of the constraint, \[3, 5\], got \[1\]"),
+    ({"position_ids": torch.arange(4).expand(3, 4)}, "expected position_ids to start at 0"),
     ({"inputs_embeds": torch.zeros(3, 4, 8)}, "inputs_embeds"),
     ({"assistant_model": tiny_model()}, "assistant_model=LlamaForCausalLM"),
     ({"max_new_tokens": 1}, "example 0: needs at least 2 tokens"),
-    ({"max_new_tokens": 80}, "context holds 64"),
+    ({"max_new_tokens": 80}, "context is 64 tokens"),
 ]
 
 
@@ -326,8 +326,8 @@ OF_MODEL: list[tuple[dict[str, Any], str]] = [
     ({"exponential_decay_length_penalty": (3, 1.5)}, "exponential_decay_length_penalty = None"),
     ({"prompt_lookup_num_tokens": 3}, "model.generation_config.prompt_lookup_num_tokens = None"),
     ({"max_time": 9.0}, "set model.generation_config.max_time = None"),
-    ({"temperature": 0.0}, "generation_config of the model sets temperature=0.0: pass temper"),
-    ({"top_p": 0.0}, "generation_config of the model sets top_p=0.0: pass top_p=1.0"),
+    ({"temperature": 0.0}, "model's generation_config sets temperature=0.0: pass temperature"),
+    ({"top_p": 0.0}, "the model's generation_config sets top_p=0.0: pass top_p=1.0"),
     (
         {"top_k": 5, "suppress_tokens": [1], "repetition_penalty": 1.1},
         "top_k=0, repetition_penalty=1.0 to generate and set model.generation_config.suppress",
@@ -341,7 +341,7 @@ OF_MODEL: list[tuple[dict[str, Any], str]] = [
 def test_settings_of_the_model_are_refused_as_its_own(
     settings: dict[str, Any], advice: str
 ) -> None:
-    """And who does what the message says gets answers."""
+    """Following the error message gives answers."""
     tiny = tiny_model()
     for name, value in settings.items():
         setattr(tiny.generation_config, name, value)
@@ -353,7 +353,7 @@ def test_settings_of_the_model_are_refused_as_its_own(
     message = str(found.value)
     for name, value in settings.items():
         assert name == "do_sample" or f"{name}={value!r}" in message
-    assert "generation_config of the model sets" in message
+    assert "the model's generation_config sets" in message
     for name in re.findall(r"set model\.generation_config\.(\w+) = None", message):
         setattr(tiny.generation_config, name, None)
     passed = re.search(r"pass (.*?) to generate", message)
@@ -366,10 +366,10 @@ def test_settings_that_are_passed_are_not_said_to_be_the_model_s() -> None:
     tiny = tiny_model()
     tiny.generation_config.top_k = 7
     options = {**INPUTS, "custom_generate": smc.generate(CONSTRAINTS["a_star_b"]())}
-    with pytest.raises(ValueError, match="honour top_k=7; leave this out"):
+    with pytest.raises(ValueError, match="support top_k=7; omit it"):
         tiny.generate(**options, max_new_tokens=6, top_k=7)
     config = transformers.GenerationConfig(max_new_tokens=6, top_k=8)
-    with pytest.raises(ValueError, match="honour top_k=8; leave this out"):
+    with pytest.raises(ValueError, match="support top_k=8; omit it"):
         tiny.generate(**options, generation_config=config)
 
 
@@ -385,9 +385,9 @@ def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
     with pytest.raises(ValueError, match="3 prompts but 2 constraints"):
         idle.generate(**INPUTS, custom_generate=smc.generate([one] * 2), max_new_tokens=6)
     wide = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
-    with pytest.raises(ConstraintError, match="predicts 6 tokens, the constraint knows 7"):
+    with pytest.raises(ConstraintError, match="the model's 6 tokens, got one over 7"):
         idle.generate(**INPUTS, custom_generate=smc.generate(wide), max_new_tokens=6)
-    with pytest.raises(ConstraintError, match=r"Automaton, not over tokens; lift it"):
+    with pytest.raises(ConstraintError, match=r"a TokenAutomaton, got Automaton; use gcd.lift"):
         smc.generate(choice("ab"))  # type: ignore[arg-type]
     with pytest.raises(InfeasibleBudgetError):
         idle.generate(**INPUTS, custom_generate=smc.generate(automata()), max_new_tokens=1)
@@ -396,7 +396,7 @@ def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
         idle.generate(**right, custom_generate=smc.generate(one), max_new_tokens=6)
     read = transformers.DynamicCache()
     model()(torch.tensor([[1, 2]]), past_key_values=read)
-    with pytest.raises(ValueError, match=r"(past_key_values|cache) holds 2 tokens"):
+    with pytest.raises(ValueError, match=r"empty (past_key_values|cache), got one with 2 tokens"):
         idle.generate(
             torch.tensor([[1, 2, 0]]), past_key_values=read, custom_generate=smc.generate(one),
             max_new_tokens=6,
@@ -430,11 +430,11 @@ def test_options_are_checked_at_once() -> None:
     with pytest.raises(ValueError, match="does not read temperature="):
         smc.generate(CONSTRAINTS["a_star_b"](), temperature=0.5)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="does not read floor="):
-        smc.generate(CONSTRAINTS["a_star_b"](), floor=0.5)
+        smc.generate(CONSTRAINTS["a_star_b"](), floor=0.5, algorithm="smc")
 
 
 def test_transformers_is_loaded_when_it_is_needed() -> None:
-    """Modules that import it at once are loaded by name, and by one another alone."""
+    """Modules that import it eagerly are imported by name or by one another only."""
     lazy = {"generate_call", "generation", "logits_processor"}
     for path in (ROOT / "smc").glob("*.py"):
         names = set()

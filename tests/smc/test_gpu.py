@@ -1,4 +1,4 @@
-"""The static step on a CUDA device: captured it is what it is eagerly, and nothing in it waits."""
+"""The static step on a CUDA device: capture changes no result, and nothing synchronizes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_captured_step_is_the_eager_one(
         smc.sample(
             stories, ["A story. ", "The "], automaton, budget=[12, 9], particles=6, seed=3,
             proposal=proposal_of(name, stories), execution=way, forced_runs=False,
-            **OPTIONS[algorithm],
+            **{"algorithm": "smc", **OPTIONS[algorithm]},
         )
         for way in ("static", "eager")
     )  # fmt: skip
@@ -114,7 +114,7 @@ def test_nothing_waits_for_the_device(
     steps = steps_of(kind, reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
     prompts = [stories.encode("A story. "), stories.encode("The ")]
     run = StaticRun(steps, prompts, 12, graph=graph)
-    run.advance()  # tables that are made once, at first use
+    run.advance()  # creates the tables that are made at first use
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(5):

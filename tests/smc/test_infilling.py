@@ -1,4 +1,4 @@
-"""The evidence of an infilling is the sum over all spellings of what the healed prompt leaves."""
+"""The evidence of an infilling is the sum over all spellings that the healed prompt allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def by_enumeration(
     lm: ToyLM, prompt: tuple[int, ...], texts: list[bytes], budget: int
 ) -> dict[bytes, float]:
-    """p_lm of each of these texts and its end, over all of its spellings within the budget."""
+    """p_lm of each of these texts and EOS, over all of its spellings within the budget."""
     (eos,) = lm.vocabulary.eos_ids
     found = dict.fromkeys(texts, 0.0)
     for text in texts:
@@ -70,7 +70,7 @@ def test_evidence_and_posterior_over_all_spellings(extra, before, after, words, 
 
 
 def test_a_prompt_that_is_not_healed_loses_spellings():
-    """What a cut prompt gains: P(text | prompt as it was) is without the tokens that straddle."""
+    """Healing gains the spellings with tokens that straddle the end of the prompt."""
     vocabulary = vocabulary_of(["ab"])
     lm = ToyLM(vocabulary, seed=3)
     start = vocabulary.size - 2
@@ -86,7 +86,7 @@ def test_a_prompt_that_is_not_healed_loses_spellings():
 
 @pytest.mark.parametrize("particles", [1, 3])
 def test_the_lookahead_of_the_right_model_is_the_evidence(particles: int) -> None:
-    """With the language model's own HMM every particle weighs what enumeration gives."""
+    """With the language model's own HMM, every particle's weight equals the enumerated evidence."""
     vocabulary = vocabulary_of(EXTRA[:3])
     hmm = random_hmm(vocabulary.size, seed=5)
     lm = HMMAsLM(vocabulary, hmm)
@@ -96,7 +96,7 @@ def test_the_lookahead_of_the_right_model_is_the_evidence(particles: int) -> Non
     evidence = sum(by_enumeration(lm, PROMPT, texts, 7).values())
     proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
     (found,) = smc.sample(
-        lm, [PROMPT], constraint, budget=7, particles=particles, proposal=proposal
+        lm, [PROMPT], constraint, budget=7, particles=particles, proposal=proposal, algorithm="smc"
     )
     assert math.exp(found.log_evidence) == pytest.approx(evidence, rel=1e-9)
     weights = [sample.log_weight for sample in found.particles]

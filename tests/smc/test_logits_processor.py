@@ -1,5 +1,5 @@
-"""The logits processor against enumeration, against the sampler's own proposals, and in every way
-of decoding that `generate` has.
+"""The logits processor against enumeration, against the sampler's own proposals, and in all
+decoding methods of `generate`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Answer = tuple[int, ...]
 
 
 def answers(automaton: TokenAutomaton, budget: int) -> set[Answer]:
-    """All token sequences that obey constraint and budget, found by trying every token."""
+    """All token sequences within constraint and budget, found by trying every token."""
     return set(target(ToyLM(VOCABULARY), (0,), automaton, budget))
 
 
 def prefixes(complete: set[Answer]) -> dict[Answer, set[int]]:
-    """What may follow each prefix of an answer that is not complete."""
+    """The possible next tokens of each incomplete prefix of an answer."""
     found: dict[Answer, set[int]] = {}
     for answer in complete:
         for length in range(len(answer)):
@@ -62,7 +62,7 @@ def model() -> Any:
 
 
 def log_p_after(ids: list[int]) -> torch.Tensor:
-    """log p(next | ids), alone and without a cache."""
+    """Return log p(next | ids) without batch and cache."""
     with torch.no_grad():
         return model()(torch.tensor([ids])).logits[0, -1].double().log_softmax(dim=0)
 
@@ -73,7 +73,7 @@ def log_p_of(prompt: list[int], answer: Answer) -> float:
 
 
 def answer_of(row: torch.Tensor, start: int) -> Answer:
-    """A generated row up to its end of text."""
+    """A generated row up to EOS."""
     ids = row[start:].tolist()
     ends = [t for t, token in enumerate(ids) if token in VOCABULARY.eos_ids]
     assert ends, ids
@@ -85,7 +85,7 @@ def answer_of(row: torch.Tensor, start: int) -> Answer:
 
 
 def segmented() -> TokenAutomaton:
-    """Any number of b, then a, in at most two tokens; then a word, which `ab` may have begun."""
+    """Any number of b, then a, in at most two tokens; then a word, which `ab` may straddle."""
     plan = segments([
         Segment(regex("b*"), until="a", tokens=2), Segment(regex("b|ba|abb"), tokens=3),
     ])  # fmt: skip
@@ -145,7 +145,7 @@ def test_twisted_scores_are_the_samplers_own(options: dict[str, Any]) -> None:
         expected = proposal.guide(state, log_p).tilted(log_p).log_softmax(dim=1)
         torch.testing.assert_close(found.double().log_softmax(dim=1), expected, atol=1e-5, rtol=0)
         fresh = smc.BudgetLogitsProcessor(automaton, budget, proposal, prompt_length=1)
-        assert torch.equal(fresh(ids, scores), found)  # nothing is remembered but the tokens
+        assert torch.equal(fresh(ids, scores), found)  # the state depends on the tokens only
 
 
 def test_a_bare_lookahead_is_twisted() -> None:
@@ -159,7 +159,7 @@ def test_a_bare_lookahead_is_twisted() -> None:
 
 
 def test_what_is_over_ends_again() -> None:
-    """Finished, padded, strayed and late rows: beams have such, with others that go on."""
+    """Finished, padded, invalid and late rows, as in beam search, beside running ones."""
     automaton = CONSTRAINTS["few_words"]()
     processor = smc.BudgetLogitsProcessor(automaton, 4, prompt_length=1)
     rows = [[0, 0, 3, 4], [0, 1, 0, 3], [0, 0, 0, 0], [0, 1, 1, 1]]
@@ -183,7 +183,7 @@ PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
 
 
 def greedy(prompt: list[int], automaton: TokenAutomaton, budget: int) -> Answer:
-    """By the enumerated answers, and a model that reads each prefix alone."""
+    """Choose greedily among enumerated answers, computing each prefix alone."""
     complete = answers(automaton, budget)
     table, answer = prefixes(complete), ()
     while answer not in complete:
@@ -195,7 +195,7 @@ def greedy(prompt: list[int], automaton: TokenAutomaton, budget: int) -> Answer:
 def test_greedy_search_of_padded_prompts_each_under_its_own_constraint_and_budget() -> None:
     automata, budgets = [CONSTRAINTS[n]() for n in ("a_star_b", "few_words", "forced")], [7, 4, 3]
     processor = smc.BudgetLogitsProcessor(automata, budgets)
-    for order in ([0, 1, 2], [2, 1, 0], [0, 1, 2]):  # reused, with prompts in other places
+    for order in ([0, 1, 2], [2, 1, 0], [0, 1, 2]):  # reused, with prompts in other positions
         found = generate([PROMPTS[i] for i in order], 7, processor)
         for place, row in enumerate(found):
             expected = greedy(PROMPTS[order[place]], automata[place], budgets[place])
@@ -203,7 +203,7 @@ def test_greedy_search_of_padded_prompts_each_under_its_own_constraint_and_budge
 
 
 def law(prompt: list[int], automaton: TokenAutomaton, budget: int) -> dict[Answer, float]:
-    """GCD's distribution: in each step the model's, renormalised over what is allowed."""
+    """GCD's distribution: the model's, renormalized over allowed tokens in each step."""
     complete = answers(automaton, budget)
     table, found = prefixes(complete), {}
     for answer in complete:
@@ -257,7 +257,7 @@ EXACT = {"exact_top_k": None, "defence": 0.0}
 
 @pytest.mark.parametrize("lookahead", [None, EXACT], ids=["gcd", "pgcd"])
 def test_beams_find_the_most_probable_answers(lookahead: dict[str, Any] | None) -> None:
-    """With beams for everything, the scores of complete answers are the model's, in its order."""
+    """With enough beams, the scores of complete answers are the model's, in its order."""
     automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()]
     proposal = None if lookahead is None else smc.PGCD(random_hmm(), **lookahead)
     processor = smc.BudgetLogitsProcessor(automata, 4, proposal)
@@ -277,14 +277,14 @@ def test_beams_find_the_most_probable_answers(lookahead: dict[str, Any] | None) 
 
 
 def test_more_beams_than_answers() -> None:
-    """Beams are then filled with what cannot come, which must harm nothing."""
+    """Extra beams contain impossible sequences, which must not affect the others."""
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3)
     found = generate([PROMPTS[1]], 3, processor, num_beams=5)
     assert VOCABULARY.decode(answer_of(found[0], 4)) == b"ba"
 
 
 def test_one_processor_serves_many_calls() -> None:
-    """Among them such whose prompt is a prompt before with a part of its answer, or all of it."""
+    """Some prompts are an earlier prompt with a part of its answer, or all of it."""
     automaton = CONSTRAINTS["a_star_b"]()
     processor = smc.BudgetLogitsProcessor(automaton, 6)
     prompt = [0, 1]
@@ -390,7 +390,7 @@ def test_assisted_decoding_says_what_greedy_search_says(draft: str) -> None:
 
 
 class Forbids(transformers.LogitsProcessor):
-    """Forbids a token, or allows it again."""
+    """A processor that forbids a token, or allows it again."""
 
     def __init__(self, token: int, score: float = -torch.inf) -> None:
         self.token, self.score = token, score
@@ -404,7 +404,7 @@ class Forbids(transformers.LogitsProcessor):
 def test_a_processor_that_forbids_all_that_is_allowed(lookahead: dict[str, Any] | None) -> None:
     proposal = None if lookahead is None else smc.PGCD(random_hmm(), **lookahead)
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3, proposal)
-    with pytest.raises(ValueError, match=r"after 0 tokens .* allow token 1 \(b'b'\) alone"):
+    with pytest.raises(ValueError, match=r"after 0 tokens, .* allow only token 1 \(b'b'\)"):
         generate([[1]], 3, processor, suppress_tokens=[1])
     with pytest.raises(ValueError, match=r"after 2 tokens .* allow token 3 .* and 1 others"):
         generate([[1]], 3, processor, suppress_tokens=[3, 5])
@@ -422,28 +422,28 @@ def test_calls_that_do_not_fit() -> None:
     automaton, other = CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()
     processor = smc.BudgetLogitsProcessor(automaton, 6)
     for tokens in (5, 7):
-        with pytest.raises(ValueError, match=f"max_new_tokens is {tokens}, the budget .* is 6"):
+        with pytest.raises(ValueError, match=f"the budget 6, got {tokens};"):
             generate([[1]], tokens, processor)
-    with pytest.raises(ConstraintError, match=r"stops at tokens \[3\], the constraint at \[3, 5\]"):
+    with pytest.raises(ConstraintError, match=r"EOS ids \[3, 5\], got \[3\];"):
         generate([[1]], 6, processor, eos_token_id=3)
-    with pytest.raises(ValueError, match="2 constraints but 3 prompts"):
+    with pytest.raises(ValueError, match="expected 2 prompts, one per constraint, got 3"):
         generate(PROMPTS, 6, smc.BudgetLogitsProcessor([automaton, other], 6))
-    with pytest.raises(ValueError, match="1 constraints but 2 prompts"):
+    with pytest.raises(ValueError, match="expected 1 prompts, one per constraint, got 2"):
         generate(PROMPTS[:2], 6, smc.BudgetLogitsProcessor([automaton], 6), num_beams=2)
     wide = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
-    with pytest.raises(ConstraintError, match="predicts 6 tokens, the constraint knows 7"):
+    with pytest.raises(ConstraintError, match="the constraint's 7 tokens, got 6"):
         generate([[1]], 6, smc.BudgetLogitsProcessor(wide, 6))
 
 
 def test_outside_of_generate_the_prompt_must_be_known() -> None:
     automaton, scores = CONSTRAINTS["a_star_b"](), torch.zeros(3, VOCABULARY.size)
-    with pytest.raises(ValueError, match="make it with prompt_length"):
+    with pytest.raises(ValueError, match="pass prompt_length="):
         smc.BudgetLogitsProcessor(automaton, 6)(torch.ones(3, 2, dtype=torch.int64), scores)
     short = smc.BudgetLogitsProcessor(automaton, 6, prompt_length=3)
-    with pytest.raises(ValueError, match="prompt_length is 3, but there are 2 tokens"):
+    with pytest.raises(ValueError, match=r"prompt_length to be at most 2, .* got 3"):
         short(torch.ones(3, 2, dtype=torch.int64), scores)
     both = smc.BudgetLogitsProcessor([automaton] * 2, 6, prompt_length=2)
-    with pytest.raises(ValueError, match="2 constraints but 3 rows"):
+    with pytest.raises(ValueError, match="expected 2 rows, one per constraint, got 3"):
         both(torch.ones(3, 2, dtype=torch.int64), scores)
 
 
@@ -451,7 +451,7 @@ def test_a_version_of_transformers_that_names_things_differently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(generate_call, "_NEEDED", {"input_ids_length", "something_else"})
-    with pytest.raises(ValueError, match="make it with prompt_length"):
+    with pytest.raises(ValueError, match="pass prompt_length="):
         generate([[1]], 6, smc.BudgetLogitsProcessor(CONSTRAINTS["a_star_b"](), 6))
 
 
@@ -460,22 +460,22 @@ def test_arguments_that_make_no_sense() -> None:
     automaton = CONSTRAINTS["a_star_b"]()
     with pytest.raises(InfeasibleBudgetError, match="constraint 1: needs at least 2 tokens"):
         smc.BudgetLogitsProcessor([CONSTRAINTS["few_words"](), automaton], [6, 1])
-    with pytest.raises(ValueError, match="2 constraints but 1 budgets"):
+    with pytest.raises(ValueError, match=r"one per constraint \(2\), got 1"):
         smc.BudgetLogitsProcessor([automaton] * 2, [6])
-    with pytest.raises(ConstraintError, match=r"Automaton, not over tokens; lift it"):
+    with pytest.raises(ConstraintError, match=r"a TokenAutomaton, got Automaton; use gcd.lift"):
         smc.BudgetLogitsProcessor(choice("a"), 6)  # type: ignore[arg-type]
     with pytest.raises(ConstraintError, match="at least one"):
         smc.BudgetLogitsProcessor([], 6)
-    with pytest.raises(ValueError, match=r"lookahead is .*; give a proposal that looks ahead"):
+    with pytest.raises(ValueError, match=r"expected lookahead to be a proposal .* got LCD"):
         smc.BudgetLogitsProcessor(automaton, 6, smc.LCD())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"lookahead is <class .*; give a proposal"):
+    with pytest.raises(ValueError, match=r"expected lookahead to be a proposal .* got <class"):
         smc.BudgetLogitsProcessor(automaton, 6, smc.HMMLookahead)  # type: ignore[arg-type]
     with pytest.raises(ConstraintError, match=r"whole number of tokens, got 6\.0"):
         smc.BudgetLogitsProcessor(automaton, 6.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"prompt_length is 4\.0; it must be a whole number"):
         smc.BudgetLogitsProcessor(automaton, 6, prompt_length=4.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="prompt_length is -1; it must be 0 or more"):
+    with pytest.raises(ValueError, match="prompt_length to be 0 or more, got -1"):
         smc.BudgetLogitsProcessor(automaton, 6, prompt_length=-1)
     endless = lift(choice("a"), Vocabulary.from_bytes([b"a"], []), eos="accept")
-    with pytest.raises(ConstraintError, match="no token that ends a text"):
+    with pytest.raises(ConstraintError, match="expected a constraint with an EOS token"):
         smc.BudgetLogitsProcessor(endless, 6)

@@ -1,4 +1,4 @@
-"""Any tractable model can look ahead: a bigram model over tokens proves the seam."""
+"""Lookahead with any tractable model, tested with a bigram model over tokens."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class Last(NamedTuple):
 
 
 class Bigram(smc.Lookahead[Last]):
-    """log P(next token | last token), a row for each token and one, the last, for the beginning.
+    """Log p(next token | last token), one row per token and a last row for the beginning.
 
-    Its eventual completion is that within `long` tokens, so languages must be shorter for it.
+    Eventual completion is computed as completion within `long` tokens, so languages must be
+    shorter.
     """
 
     eventual = True
@@ -82,7 +83,7 @@ class Bigram(smc.Lookahead[Last]):
 
 
 def table(vocabulary: Vocabulary, seed: int = 0, never: tuple[int, ...] = ()) -> torch.Tensor:
-    """A random bigram model; these tokens are impossible."""
+    """A random bigram model; the tokens in `never` are impossible."""
     generator = torch.Generator().manual_seed(seed)
     shape = (vocabulary.size + 1, vocabulary.size)
     logits = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -91,7 +92,7 @@ def table(vocabulary: Vocabulary, seed: int = 0, never: tuple[int, ...] = ()) ->
 
 
 class BigramLM(ToyLM):
-    """The same model as a language model that does not read its prompt."""
+    """The same model as a language model that ignores its prompt."""
 
     def __init__(self, vocabulary: Vocabulary, bigram: torch.Tensor) -> None:
         super().__init__(vocabulary)
@@ -108,7 +109,9 @@ def assert_equal_weights(automaton: TokenAutomaton, budget: int, seed: int) -> N
     bigram = table(automaton.vocabulary, seed)
     lm = BigramLM(automaton.vocabulary, bigram)
     proposal = smc.Twisted(Bigram(bigram), exact_top_k=None, defence=0)
-    [found] = smc.sample(lm, [PROMPT], automaton, budget=budget, particles=8, proposal=proposal)
+    [found] = smc.sample(
+        lm, [PROMPT], automaton, budget=budget, particles=8, proposal=proposal, algorithm="smc"
+    )
     evidence = sum(target(lm, PROMPT, automaton, budget).values())
     expected = float(torch.tensor(evidence, dtype=torch.float64).log())
     assert found.complete
@@ -130,7 +133,7 @@ def test_the_right_model_gives_equal_weights(name: str, budget: int) -> None:
 def test_in_no_step_do_weights_differ_forced_runs_included(
     language: str, strata: str, forced_runs: bool
 ) -> None:
-    """Nor between steps: behind a forced run psi is g of its last token, and no other number."""
+    """Also between steps: after a forced run psi is g of its last token."""
     automaton = automaton_of(language)
     budget = budget_of(automaton) + 1
     bigram = table(automaton.vocabulary, seed=4)
@@ -141,6 +144,7 @@ def test_in_no_step_do_weights_differ_forced_runs_included(
         proposal=smc.Twisted(Bigram(bigram), exact_top_k=None, defence=0),
         forced_runs=forced_runs,
         observe=lambda _: lambda seen: weights.extend([seen.log_weight, seen.after.log_weight]),
+        algorithm="smc",
     )  # fmt: skip
     evidence = sum(target(lm, PROMPT, automaton, budget).values())
     for each in weights:
@@ -166,17 +170,24 @@ def test_equal_weights_for_random_automata(
 
 @pytest.mark.parametrize("options", [{"twist": "joint"}, {"twist": 0.5}, {"seed": 1}])
 def test_negative_control_of_equal_weights(options: dict) -> None:
-    """Another twist, or another model, costs something."""
+    """Another twist, or another model, has variance."""
     lm = BigramLM(VOCABULARY, table(VOCABULARY))
     model = Bigram(table(VOCABULARY, options.pop("seed", 0)))
     proposal = smc.Twisted(model, exact_top_k=None, defence=0, **options)
     [found] = smc.sample(
-        lm, [PROMPT], few_words(), budget=4, particles=32, proposal=proposal, ess_threshold=0
+        lm,
+        [PROMPT],
+        few_words(),
+        budget=4,
+        particles=32,
+        proposal=proposal,
+        ess_threshold=0,
+        algorithm="smc",
     )
     assert found.ess < 32 - 1e-6
 
 
-# -- right weights, right support ------------------------------------------------------------
+# -- unbiased weights, exact support ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("twist", TWISTS)
@@ -186,8 +197,8 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
 def test_weights_sum_to_the_target(
     twist: str, exact_top_k: int | None, never: tuple[int, ...]
 ) -> None:
-    """For a language model of another kind, and for lookaheads that are wrong."""
-    # Weights without a potential are the same code for every number of exact tokens.
+    """Use another kind of language model, and wrong lookaheads."""
+    # Without a potential the code is the same for every number of exact tokens.
     for potential in (True, False) if exact_top_k == 1 else (True,):
         proposal = smc.Twisted(
             Bigram(table(VOCABULARY, 3, never)),
@@ -202,7 +213,7 @@ def test_weights_sum_to_the_target(
 @pytest.mark.parametrize("twist", TWISTS)
 @pytest.mark.parametrize("exact_top_k", [0, 2, None])
 def test_support_and_normaliser(twist: str, exact_top_k: int | None) -> None:
-    """g is positive exactly on GCD's mask, at most one if it is conditional, and Z is its sum."""
+    """g is positive exactly on GCD's mask, at most one if conditional, and Z is its sum."""
     model = Bigram(table(VOCABULARY, 5, never=(1,)))
     proposal = smc.Twisted(model, twist=twist, exact_top_k=exact_top_k, defence=0)
     automata = AutomatonBatch([a_star_b(), few_words()])
@@ -219,7 +230,7 @@ def test_support_and_normaliser(twist: str, exact_top_k: int | None) -> None:
 
 
 def test_classes_share_what_their_tokens_have() -> None:
-    """A class's g is the mean of its tokens', weighted by the model; each favourite has its own."""
+    """A class's g is the weighted mean over its tokens; each top token has its own."""
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"c", b"$"], [3])
     automaton = lift(choice(*(x + y for x in "abc" for y in "abc")), vocabulary)
     bigram = table(vocabulary, 2)
@@ -238,7 +249,7 @@ def test_classes_share_what_their_tokens_have() -> None:
 
 @pytest.mark.parametrize("exact_top_k", [0, None])
 def test_joint_twists_sum_to_the_chance_of_completion(exact_top_k: int | None) -> None:
-    """That of a class is divided among its tokens, which is no matter of the law of the weights."""
+    """The joint value of a class is divided among its tokens, which the weights don't test."""
     for name, budget in (("a_star_b", 4), ("few_words", 5)):
         lookahead = Bigram(table(VOCABULARY, seed=2))
         proposal = smc.Twisted(lookahead, twist="joint", exact_top_k=exact_top_k, defence=0)
@@ -266,7 +277,7 @@ def test_in_time_goes_to_gcd_as_the_budget_grows() -> None:
 
 
 def test_an_end_is_certain_and_the_least_defence_holds_what_is_impossible() -> None:
-    """g of a token that completes the text is one, even where the model gives it no chance."""
+    """g of a token that completes the text is one, even if its probability is zero."""
     proposal = smc.Twisted(Bigram(table(VOCABULARY, never=(0, 3))), exact_top_k=2, defence=0)
     state = proposal.start(smc.Batch(AutomatonBatch([few_words()]), torch.tensor([4])))
     log_p = torch.full((1, VOCABULARY.size), -VOCABULARY.size, dtype=torch.float64).log_softmax(1)
@@ -285,21 +296,21 @@ def test_an_end_is_certain_and_the_least_defence_holds_what_is_impossible() -> N
 
 
 class LateBigram(Bigram):
-    """Wrong: it counts on one token more than there is."""
+    """Wrong: assume one token more than the budget."""
 
     def tokens(self, state: Last, walk: AutomatonPosition, tokens: torch.Tensor) -> smc.Expectation:
         return super().tokens(state, walk._replace(remaining=walk.remaining + 1), tokens)
 
 
 class DoubleBigram(Bigram):
-    """Wrong: it forgets what it has read."""
+    """Wrong: forget the previous tokens."""
 
     def advance(self, state: Last, tokens: torch.Tensor) -> Last:
         return state
 
 
 class UnevenBigram(Bigram):
-    """Wrong: a class is the most probable of its tokens."""
+    """Wrong: use the most probable token of a class."""
 
     def classes(self, state: Last, walk: AutomatonPosition) -> smc.Expectation:
         class_of = walk.automata.classes.of[walk.automaton_of_row].long()
@@ -314,7 +325,7 @@ class UnevenBigram(Bigram):
 @pytest.mark.parametrize("never", [(), (1,), (3, 5)])
 def test_a_lookahead_obeys_the_laws(name: str, never: tuple[int, ...]) -> None:
     model = Bigram(table(VOCABULARY, 1, never))
-    # a*b has ever longer texts, of which those of 200 tokens are as good as none.
+    # a*b has arbitrarily long texts; those of 200 tokens have negligible probability.
     model.long = 200
     assert check_lookahead(model, CONSTRAINTS[name](), 5) > 2
 
@@ -325,7 +336,7 @@ def test_so_does_an_hmm(eventual: bool) -> None:
     hmm = HMM.random(4, VOCABULARY.size, generator=generator, dtype=torch.float64)
     model = smc.HMMLookahead(hmm, eventual=eventual)
     for make in CONSTRAINTS.values():
-        check_lookahead(model, make(), 5, tolerance=1e-4)  # of its table
+        check_lookahead(model, make(), 5, tolerance=1e-4)  # tolerance of its table
 
 
 @pytest.mark.parametrize("wrong", [LateBigram, DoubleBigram, UnevenBigram])
@@ -336,7 +347,7 @@ def test_negative_control_of_the_laws(wrong: type[Bigram]) -> None:
 
 def test_numbers_that_are_none_are_refused() -> None:
     model = Bigram(table(VOCABULARY) * torch.nan)
-    with pytest.raises(FloatingPointError, match=r"Bigram.* not numbers"):
+    with pytest.raises(FloatingPointError, match=r"Bigram returned NaN"):
         smc.sample(
             ToyLM(VOCABULARY),
             [PROMPT],
@@ -344,6 +355,7 @@ def test_numbers_that_are_none_are_refused() -> None:
             budget=4,
             particles=2,
             proposal=smc.Twisted(model),
+            algorithm="smc",
         )
 
 
@@ -351,7 +363,7 @@ def test_numbers_that_are_none_are_refused() -> None:
 
 
 class Picky(Bigram):
-    """A lookahead that refuses, and keeps what it makes."""
+    """A lookahead that rejects constraints and keeps its tables."""
 
     max_bytes = 100
     freed = False
@@ -376,6 +388,7 @@ def test_what_a_lookahead_refuses_is_refused_before_any_work() -> None:
             budget=4,
             particles=2,
             proposal=proposal,
+            algorithm="smc",
         )
     assert proposal.max_bytes == 100
     assert proposal.memory(few_words(), 4) == 28
@@ -392,7 +405,7 @@ class ToyLMThatIsNotAsked(ToyLM):
 
 
 def test_members_that_need_not_be_given() -> None:
-    """A lookahead or a proposal without them refuses nothing and keeps nothing."""
+    """Without them a lookahead or a proposal rejects nothing and keeps no tables."""
     for proposal in (smc.LM(), smc.LCD(), smc.GCD(), smc.Twisted(Bigram(table(VOCABULARY)))):
         proposal.check([few_words()], [1])
         proposal.free()
@@ -404,8 +417,8 @@ def test_members_that_need_not_be_given() -> None:
 @pytest.mark.parametrize(
     ("lookahead", "options", "message"),
     [
-        ("bigram", {}, "lookahead is str.*smc.PGCD"),
-        (Bigram(table(VOCABULARY)), {"twist": "both"}, "twist is one of conditional"),
+        ("bigram", {}, "got str.*smc.PGCD"),
+        (Bigram(table(VOCABULARY)), {"twist": "both"}, "twist to be one of conditional"),
         (Bigram(table(VOCABULARY)), {"exact_top_k": -1}, "exact_top_k"),
     ],
 )
@@ -417,6 +430,6 @@ def test_arguments_without_sense(lookahead: object, options: dict, message: str)
 def test_in_time_needs_a_model_that_knows_of_no_budget() -> None:
     model = Bigram(table(VOCABULARY))
     model.eventual = False
-    with pytest.raises(ValueError, match="log_eventual, and Bigram does not"):
+    with pytest.raises(ValueError, match="log_eventual, but Bigram doesn't"):
         smc.Twisted(model, twist="in_time")
     smc.Twisted(model)

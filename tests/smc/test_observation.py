@@ -1,4 +1,4 @@
-"""What an observer is shown is what happened, and looking on changes nothing."""
+"""Observations match the steps, and observation changes no result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,13 @@ def watched(only: set[int] | None = None, **options: Any):
         return batches[-1][1].append
 
     found = smc.sample(
-        LM, PROMPTS, constraints(), budget=BUDGETS, proposal=smc.GCD(), observe=observe, **options
+        LM,
+        PROMPTS,
+        constraints(),
+        budget=BUDGETS,
+        proposal=smc.GCD(),
+        observe=observe,
+        **{"algorithm": "smc", **options},
     )
     return found, batches
 
@@ -50,7 +56,7 @@ def timeless(posteriors: list[smc.Posterior]) -> list[smc.Posterior]:
 def mass_within(
     automaton: TokenAutomaton, tokens: list[int], prompt: list[int], left: int
 ) -> float:
-    """Log of the model's probability of the tokens that GCD allows, one by one."""
+    """Log of the model's probability of the tokens that GCD allows, token by token."""
     state = automaton.initial
     for token in tokens:
         state = automaton.step(state, token)
@@ -65,7 +71,14 @@ def mass_within(
 def test_looking_on_changes_nothing(algorithm):
     options = {"algorithm": algorithm, "particles": 4, "max_rows": 8}
     found, batches = watched(**options)
-    unseen = smc.sample(LM, PROMPTS, constraints(), budget=BUDGETS, proposal=smc.GCD(), **options)
+    unseen = smc.sample(
+        LM,
+        PROMPTS,
+        constraints(),
+        budget=BUDGETS,
+        proposal=smc.GCD(),
+        **{"algorithm": "smc", **options},
+    )
     assert timeless(found) == timeless(unseen)
     assert sorted(name for names, _ in batches for name in names) == [0, 1, 2]
     assert all(steps for _, steps in batches)
@@ -77,7 +90,7 @@ def test_looking_on_changes_nothing(algorithm):
 @pytest.mark.parametrize("strata", ["none", "state"])
 @pytest.mark.parametrize("threshold", [0.0, 0.9, 1.0])
 def test_weights_and_ancestors_are_those_of_the_definition(strata, threshold):
-    """For GCD: weights gain Z at each step, and resampling moves them among equals."""
+    """For GCD: weights gain Z at each step, and resampling equalizes them."""
     posteriors, batches = watched(particles=5, strata=strata, ess_threshold=threshold)
     [(names, steps)] = batches
     automata = constraints()
@@ -117,7 +130,7 @@ def test_weights_and_ancestors_are_those_of_the_definition(strata, threshold):
 
 
 def test_the_filter_shows_answers_as_they_end():
-    """Where there is room for all, they are the target itself."""
+    """With enough slots, the answers are the target itself."""
     found, [(names, steps)] = watched(
         algorithm="discrete", particles=10_000, count_finished=False, floor=0.0, max_rows=30_000
     )
@@ -129,7 +142,7 @@ def test_the_filter_shows_answers_as_they_end():
                 ids = tuple(part.tokens[q, : part.length[q]].tolist())
                 assert ids not in ended
                 ended[ids] = part.log_weight[q].exp().item()
-                # The ancestor is the beginning of the text, without what the step appended.
+                # The ancestor is the beginning of the text, without the step's tokens.
                 a = int(part.ancestor[q])
                 before = tuple(seen.tokens[a, : seen.length[a]].tolist())
                 assert len(before) < len(ids)

@@ -1,4 +1,4 @@
-"""Every way to go over the vocabulary gives the reference's log Z, and its tokens."""
+"""Every pass over the vocabulary gives the reference's log Z and tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from smc.vocabulary.passes import COMPILED, TENSORS, VocabularyPass
 
 ROOT = Path(__file__).resolve().parents[2]
 V = 2300
-"""Tokens: more than two blocks of either kind, the last one not full."""
+"""Number of tokens: more than two blocks of either kind, the last one incomplete."""
 
 
 def vocabulary() -> Vocabulary:
@@ -54,7 +54,7 @@ PROPOSALS = {
 def compare(
     given: VocabularyPass, name: str, dtype: torch.dtype, draws: int = 12, device: str = "cpu"
 ) -> None:
-    """A pass beside the reference, at a start and after tokens, at three temperatures."""
+    """Compare a pass with the reference, at a start and after tokens, at three temperatures."""
     generator = torch.Generator().manual_seed(1)
     automata = AutomatonBatch([AUTOMATA[i % 2] for i in range(4)], device=device)
     batch = Batch(automata, torch.tensor([3, 5, 3, 4], device=device))
@@ -90,7 +90,7 @@ def compare(
 def compare_selection(
     given: VocabularyPass, dtype: torch.dtype, N: int, device: str = "cpu"
 ) -> None:
-    """The discrete filter's selection by these candidates beside the reference's."""
+    """Compare the discrete filter's selection of these candidates with the reference."""
     generator = torch.Generator().manual_seed(N)
     proposal = pgcd(device, exact_top_k=7)
     batch = Batch(AutomatonBatch(AUTOMATA, device=device), torch.tensor([3, 5], device=device))
@@ -141,7 +141,7 @@ def test_blocks_are_the_reference(name: str, dtype: torch.dtype) -> None:
 
 
 def test_sums_over_every_class_are_those_over_live_ones(monkeypatch) -> None:
-    """What a device computes that nobody waits for, beside the compiled loops."""
+    """Compare computations without host synchronization with the compiled loops."""
     for proposal in (pgcd(exact_top_k=7), pgcd(exact_top_k=0)):
         batch = Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 4]))
         state = proposal.start(batch)
@@ -159,7 +159,7 @@ def test_sums_over_every_class_are_those_over_live_ones(monkeypatch) -> None:
 
 
 def test_what_the_model_finds_impossible_is_still_told_apart() -> None:
-    """All that the mask leaves is e^-150 as likely as the rest: beyond float32's exponentials."""
+    """The mask leaves a probability of e^-150, beyond the range of float32 exponentials."""
     proposal, batch = smc.GCD(), Batch(AutomatonBatch([AUTOMATA[1]]), torch.tensor([2]))
     state = proposal.start(batch)
     logits = torch.zeros(1, V)

@@ -1,4 +1,4 @@
-"""P-GCD: right weights for every option and every HMM, equal weights for the right HMM."""
+"""P-GCD: unbiased weights for every option and every HMM, equal weights for the right HMM."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def random_hmm(
 
 
 def parts(guide: smc.Guide) -> tuple[torch.Tensor, torch.Tensor]:
-    """log g of every token, and log Z."""
+    """Log g of every token, and log Z."""
     return guide.log_g, guide.log_z
 
 
 class HMMAsLM(ToyLM):
-    """The HMM's own conditional distributions; the prompt is not read."""
+    """The HMM's own conditional distributions, without the prompt."""
 
     def __init__(self, vocabulary: Vocabulary, hmm: HMM) -> None:
         super().__init__(vocabulary)
@@ -75,7 +75,7 @@ class HMMAsLM(ToyLM):
 def reached(
     proposal: PGCD, automata: list[TokenAutomaton], budget: int, steps: int, seed: int = 0
 ) -> tuple[object, torch.Tensor]:
-    """Where so many steps of the proposal itself lead, and log-probabilities for the next one."""
+    """The state after steps of the proposal itself, and log-probabilities for the next one."""
     batch = smc.Batch(AutomatonBatch(automata), torch.full((len(automata),), budget))
     state = proposal.take(proposal.start(batch), torch.arange(len(automata)).repeat_interleave(5))
     generator = torch.Generator().manual_seed(seed)
@@ -96,7 +96,7 @@ def reached(
 # -- unbiased --------------------------------------------------------------------------------
 
 
-# A potential is left out behind the guide, for which two exact tokens are like none or all.
+# A potential is computed after the guide, where two exact tokens behave like none or all.
 @pytest.mark.parametrize(
     ("options", "potential"),
     [(options, True) for options in OPTIONS]
@@ -135,7 +135,7 @@ def never(tokens: list[int], seed: int = 3) -> HMM:
 @pytest.mark.parametrize("options", OPTIONS[::2], ids=str)
 @pytest.mark.parametrize("impossible", [[1], [3, 5], [0, 1, 2, 3, 5]])
 def test_an_hmm_that_is_wrong(impossible: list[int], options: dict) -> None:
-    """It holds a token, the end, or everything to be impossible; the weights are right."""
+    """The HMM gives a token, the end, or everything probability zero; the weights are right."""
     for potential in (True, False):
         proposal = PGCD(never(impossible), potential=potential, **options)
         assert_exact(few_words(), 3, proposal=proposal, particles=1)
@@ -159,10 +159,16 @@ def assert_equal_weights(
 ) -> None:
     lm = HMMAsLM(automaton.vocabulary, hmm)
     proposal = PGCD(hmm, exact_top_k=None, defence=0)
-    exactly = partial(lookahead_table, tolerance=0)  # not with rows that moved by less than 1e-6
+    exactly = partial(lookahead_table, tolerance=0)  # no early stop at changes below 1e-6
     with mock.patch("smc.proposals.tables.lookahead_table", exactly):
         [found] = smc.sample(
-            lm, [PROMPT], automaton, budget=budget, particles=particles, proposal=proposal
+            lm,
+            [PROMPT],
+            automaton,
+            budget=budget,
+            particles=particles,
+            proposal=proposal,
+            algorithm="smc",
         )
     table = exactly(hmm, automaton, budget)
     expected = log_completed(
@@ -203,7 +209,7 @@ def test_equal_weights_for_random_automata(
     [{"lookahead": "joint"}, {"lookahead": "in_time"}, {"lookahead": 0.5}, {"defence": 0.3}],
 )
 def test_negative_control_of_equal_weights(options: dict) -> None:
-    """Every other option costs something even where the HMM is right."""
+    """Every other option has variance, even with the right HMM."""
     hmm = random_hmm(seed=1)
     proposal = PGCD(hmm, **{"exact_top_k": None, "defence": 0.0, **options})
     automaton = lift(choice("ab", "ba", "bbb", "aab", "bab"), VOCABULARY)
@@ -215,6 +221,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
         particles=32,
         proposal=proposal,
         ess_threshold=0,
+        algorithm="smc",
     )
     assert found.ess < 32 - 1e-6
 
@@ -225,7 +232,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
 @pytest.mark.parametrize("steps", [0, 1, 2])
 @pytest.mark.parametrize("lookahead", [*TWISTS, 0, 0.3, 1])
 def test_the_exact_form(lookahead: str | float, steps: int) -> None:
-    """g is what `log_completed` says one token later; with K = V the tied form is the same."""
+    """g equals `log_completed` one token later; with K = V the tied form is the same."""
     hmm = random_hmm(seed=6)
     exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
@@ -233,7 +240,7 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
     table, walk = state.model.table, state.walk
     belief = belief_of("lookahead", lookahead)
     assert belief is None or 0 <= belief <= 1
-    near = 1e-10 if belief in (None, 1) else 1e-4  # the denominator of the others is a limit
+    near = 1e-10 if belief in (None, 1) else 1e-4  # the other denominators are limits
     for token in range(VOCABULARY.size):
         tokens = torch.full((len(log_p), 1), token)
         after = exact.advance(state, tokens)
@@ -248,7 +255,7 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
                 table.without_budget, after.model.predicted, after.walk.states, endless
             )
             expected -= (1 - belief) * torch.where(expected.isneginf(), 0.0, completed)
-        # A prefix that is over has no next token.
+        # An ended prefix has no next token.
         expected = torch.where(walk.running | walk.finished, expected, -torch.inf)
         running = walk.running
         torch.testing.assert_close(log_g[running, token], expected[running], rtol=0, atol=near)
@@ -258,7 +265,7 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
 
 
 def test_in_time_is_gcd_where_there_is_time() -> None:
-    """All of a finite language fits: g is one on the mask, whatever the HMM thinks of the words."""
+    """All of a finite language fits, so g is one on the mask, regardless of the HMM."""
     proposal = PGCD(random_hmm(seed=6), lookahead="in_time", exact_top_k=2, defence=0)
     automaton = lift(choice("ab", "bbb", "abab"), VOCABULARY)
     for steps in range(3):
@@ -270,9 +277,9 @@ def test_in_time_is_gcd_where_there_is_time() -> None:
 
 
 def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
-    """Two ways on, alike in length; the HMM holds one to be rare, the language model does not.
+    """There are two continuations of equal length, one of which is rare under the HMM only.
 
-    Particles that all go the one way have equal weights, so it is the evidence that tells.
+    Particles that all take the same continuation have equal weights, so the evidence is compared.
     """
     emission = torch.full((VOCABULARY.size, 1), 1e-3, dtype=torch.float64)
     emission[VOCABULARY.token_bytes.index(b"b")] = 1
@@ -290,6 +297,7 @@ def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
             particles=32,
             proposal=proposal,
             ess_threshold=0,
+            algorithm="smc",
         )
         evidence[lookahead] = sum(found.log_evidence for found in posteriors) / 50
     assert evidence["in_time"] > evidence["conditional"] + 0.1
@@ -298,7 +306,7 @@ def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("impossible", [[], [1], [3, 5], [0, 1, 2, 3, 5]])
 def test_support_and_normaliser(options: dict, impossible: list[int]) -> None:
-    """The support is GCD's, and Z is the sum that it claims to be, defended or not."""
+    """The support is GCD's, and Z is the sum of p g, with and without the defensive mixture."""
     proposal = PGCD(never(impossible) if impossible else random_hmm(), **options)
     for steps in range(3):
         state, log_p = reached(proposal, [a_star_b(), few_words()], 4, steps, seed=steps)
@@ -350,7 +358,7 @@ def test_tokens_of_one_class_share_g_and_favourites_do_not() -> None:
 
 
 def test_what_the_hmm_cannot_say_is_counted() -> None:
-    """A prefix that the HMM holds impossible: GCD; a token only: the least defence."""
+    """A prefix that is impossible under the HMM: GCD; a token only: the least defense."""
     proposal = PGCD(never([0]), defence=0)
     state, log_p = reached(proposal, [few_words()], 4, 0)
     log_g, log_z = parts(proposal.guide(state, log_p))
@@ -361,7 +369,7 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
     lost = proposal.advance(state, torch.zeros(5, 1, dtype=torch.int64))
     assert not lost.model.predicted.any()
     log_g, log_z = parts(proposal.guide(lost, log_p))
-    # After "a" the end is certain to be one, whatever the HMM thinks; "b" it knows nothing about.
+    # After "a" the end has g = 1, regardless of the HMM, which has no information about "b".
     assert (log_g[:, 3] > log_g[:, 1]).all()
     assert proposal.counts == (10, 0, 10)
     again = proposal.advance(state, torch.tensor([[1, 0]] * 5))
@@ -383,7 +391,7 @@ def test_the_users_own_object_counts(execution: str) -> None:
     proposal = PGCD(never([3, 5]), defence=0)
     smc.sample(
         ToyLM(VOCABULARY, seed=4), [(0,)], few_words(), budget=4, particles=3, proposal=proposal,
-        execution=execution,
+        execution=execution, algorithm="smc",
     )  # fmt: skip
     assert proposal.counts.rows >= proposal.counts.fallbacks > 0
 
@@ -391,10 +399,16 @@ def test_the_users_own_object_counts(execution: str) -> None:
 def test_answers_tell_how_often_the_hmm_had_nothing_to_say() -> None:
     lm, proposal = ToyLM(VOCABULARY, seed=4), PGCD(never([3, 5]), defence=0)
     automata = [few_words(), a_star_b()]
-    found = smc.sample(lm, [(0,), (1,)], automata, budget=4, particles=8, proposal=proposal)
+    found = smc.sample(
+        lm, [(0,), (1,)], automata, budget=4, particles=8, proposal=proposal, algorithm="smc"
+    )
     assert sum(answer.diagnostics.fallbacks for answer in found) == proposal.counts.fallbacks > 0
-    [gcd] = smc.sample(lm, [(0,)], automata[0], budget=4, particles=8, proposal=smc.GCD())
-    [good] = smc.sample(lm, [(0,)], automata[0], budget=4, particles=8, proposal=PGCD(random_hmm()))
+    [gcd] = smc.sample(
+        lm, [(0,)], automata[0], budget=4, particles=8, proposal=smc.GCD(), algorithm="smc"
+    )
+    [good] = smc.sample(
+        lm, [(0,)], automata[0], budget=4, particles=8, proposal=PGCD(random_hmm()), algorithm="smc"
+    )
     assert gcd.diagnostics.fallbacks == good.diagnostics.fallbacks == 0
 
 
@@ -421,17 +435,22 @@ def test_a_batch_is_each_example_alone(exact_top_k: int | None) -> None:
     automata.append(automata[0])
     budgets, prompts = [4, 6, 4, 3], [(0,), (1, 1), (2, 0, 1), (0,)]
     options = {"particles": 8, "proposal": proposal, "seed": 3}
-    together = smc.sample(lm, prompts, automata, budget=budgets, **options)
+    together = smc.sample(lm, prompts, automata, budget=budgets, **{"algorithm": "smc", **options})
     for i, found in enumerate(together):
         [alone] = smc.sample(
-            lm, [prompts[i]], [automata[i]], budget=[budgets[i]], example_ids=[i], **options
+            lm,
+            [prompts[i]],
+            [automata[i]],
+            budget=[budgets[i]],
+            example_ids=[i],
+            **{"algorithm": "smc", **options},
         )
         assert [s.ids for s in found.particles] == [s.ids for s in alone.particles]
         assert found.log_evidence == pytest.approx(alone.log_evidence, abs=1e-10)
 
 
 def test_a_long_literal_in_float32() -> None:
-    """200 tokens, of probability 1e-300 and less under the HMM, go through without a count."""
+    """200 tokens with a probability of at most 1e-300 under the HMM cause no fallback."""
     vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 250)] + [b"$"], [249])
     texts = ["".join(chr(1 + (k * i) % 120) for i in range(200)) for k in (1, 7)]
     automaton = lift(choice(*texts), vocabulary)
@@ -439,7 +458,9 @@ def test_a_long_literal_in_float32() -> None:
     hmm = HMM.random(32, 250, generator=generator, concentration=0.2)
     proposal = PGCD(hmm)
     lm = ToyLM(vocabulary)
-    [found] = smc.sample(lm, [(0,)], automaton, budget=201, particles=4, proposal=proposal)
+    [found] = smc.sample(
+        lm, [(0,)], automaton, budget=201, particles=4, proposal=proposal, algorithm="smc"
+    )
     assert found.complete
     assert found.log_evidence is not None
     assert math.isfinite(found.log_evidence)
@@ -450,7 +471,7 @@ def test_a_long_literal_in_float32() -> None:
 def test_any_number_of_threads_gives_the_same(
     lookahead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables are made inside of a sampler, in its inference mode, a thread for some rows each."""
+    """Tables are computed inside a sampler, in inference mode, with several threads."""
     monkeypatch.setattr(recursion, "_TOGETHER", 1)
     automata, before = [few_words(), a_star_b(), few_words()], torch.get_num_threads()
     found = []
@@ -465,6 +486,7 @@ def test_any_number_of_threads_gives_the_same(
                     budget=[4, 6, 5],
                     particles=8,
                     proposal=PGCD(random_hmm(), lookahead=lookahead, exact_top_k=2),
+                    algorithm="smc",
                 )
             )
     finally:
@@ -482,10 +504,10 @@ def test_any_number_of_threads_gives_the_same(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lookahead": "both"}, "lookahead is one of conditional, .* not 'both'"),
-        ({"lookahead": 1.5}, "lookahead is one of conditional, .* 1 .conditional., not 1.5"),
-        ({"lookahead": math.nan}, "lookahead is one of"),
-        ({"lookahead": True}, "lookahead is one of"),
+        ({"lookahead": "both"}, "lookahead to be one of conditional, .* got 'both'"),
+        ({"lookahead": 1.5}, "lookahead to be one of conditional, .* got 1.5"),
+        ({"lookahead": math.nan}, "lookahead to be one of"),
+        ({"lookahead": True}, "lookahead to be one of"),
         ({"exact_top_k": -1}, "exact_top_k"),
         ({"exact_top_k": True}, "exact_top_k"),
         ({"exact_top_k": 64.0}, "exact_top_k"),
@@ -508,7 +530,7 @@ def test_bad_hmms() -> None:
         PGCD(HMM(hmm.initial, hmm.transition, hmm.emission * 2))
     with pytest.raises(ValueError, match="initial"):
         PGCD(HMM(hmm.initial * torch.nan, hmm.transition, hmm.emission))
-    with pytest.raises(ValueError, match=r"hmm is str.*hmm\.load"):
+    with pytest.raises(ValueError, match=r"got str.*hmm\.load"):
         PGCD("models/some-hmm")  # type: ignore[arg-type]
     lm, automaton = ToyLM(VOCABULARY), few_words()
     for proposal, message in (
@@ -516,11 +538,13 @@ def test_bad_hmms() -> None:
         (PGCD(hmm, max_bytes=100), r"MiB: .* states of the\s+constraint"),
     ):
         with pytest.raises(ConstraintError, match=message):
-            smc.sample(lm, [(0,)], automaton, budget=4, particles=2, proposal=proposal)
+            smc.sample(
+                lm, [(0,)], automaton, budget=4, particles=2, proposal=proposal, algorithm="smc"
+            )
 
 
 class Untouched(ToyLM):
-    """A language model that must not be asked anything."""
+    """A language model that must not be called."""
 
     def prefill(self, prompts: object) -> NoReturn:
         raise AssertionError("the language model was asked")
@@ -528,7 +552,7 @@ class Untouched(ToyLM):
 
 @pytest.mark.parametrize("max_rows", [2, 256])
 def test_what_the_hmm_refuses_is_refused_before_any_work(max_rows: int) -> None:
-    """Also what only a later group of examples would come to."""
+    """Also if only a later batch of examples would fail."""
     automata = [few_words(), few_words(), lift(choice("ab" * 40), VOCABULARY)]
     small = max(lookahead_table(random_hmm(), each, 3).num_bytes for each in automata[:2])
     for proposal, message in (
@@ -544,4 +568,5 @@ def test_what_the_hmm_refuses_is_refused_before_any_work(max_rows: int) -> None:
                 particles=2,
                 proposal=proposal,
                 max_rows=max_rows,
+                algorithm="smc",
             )

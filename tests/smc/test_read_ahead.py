@@ -1,4 +1,4 @@
-"""Reading ahead changes no answer and no weight, whatever is guessed; only the number of passes."""
+"""Reading ahead changes the number of passes, but no answer and no weight, for any drafter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 
 
 class Anything:
-    """Guesses at random: tokens that are not allowed, end a text, or do not exist among them."""
+    """A drafter with random guesses: forbidden tokens, EOS, and ids that don't exist."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
@@ -45,13 +45,13 @@ class Anything:
 
 
 class Told:
-    """Knows the answers, and is always right."""
+    """A drafter that knows the answers and is always right."""
 
     def __init__(self, *answers: Sequence[int]) -> None:
         self._answers = answers
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
-        """Go on as the answers do, whatever the prompt was."""
+        """Continue like the answers, for any prompt."""
         pieces = vocabulary.token_bytes
         return [
             [
@@ -65,10 +65,10 @@ class Told:
 
 
 class Raises:
-    """Fails."""
+    """A drafter that raises an error."""
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
-        """Fail."""
+        """Raise an error."""
         raise KeyError("no idea")
 
 
@@ -80,35 +80,35 @@ class CountingRows:
         self._rows = rows
 
     def extend(self, runs: Tensor, lengths: Tensor) -> Tensor:
-        """Read."""
+        """Extend rows."""
         self._lm.passes += 1
         self._lm.tokens += int(lengths.sum())
         return self._rows.extend(runs, lengths)
 
     def reorder(self, ancestors: Tensor) -> None:
-        """Move rows."""
+        """Reorder rows."""
         self._rows.reorder(ancestors)
 
     def truncate(self, lengths: Tensor) -> None:
-        """Cut rows."""
+        """Truncate rows."""
         self._rows.truncate(lengths)
 
 
 class CountingLM(ToyLM):
-    """Counts passes, and the tokens that they read."""
+    """A model that counts passes and their tokens."""
 
     passes = tokens = 0
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor]:
-        """Read prompts."""
+        """Compute prompts."""
         rows, log_p = super().prefill(prompts)
         return CountingRows(self, rows), log_p
 
 
 def assert_same(lm: Any, *given: Any, ahead: Any, tolerance: float = 1e-9, **options: Any) -> Any:
-    """Samples with and without; returns what came out with."""
-    found = smc.sample(lm, *given, **ahead, **options)
-    expected = smc.sample(lm, *given, read_ahead=0, **options)
+    """Sample with and without reading ahead; return the result with it."""
+    found = smc.sample(lm, *given, **ahead, **{"algorithm": "smc", **options})
+    expected = smc.sample(lm, *given, read_ahead=0, **{"algorithm": "smc", **options})
     for one, other in zip(found, expected, strict=True):
         assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
         assert [s.finished for s in one.particles] == [s.finished for s in other.particles]
@@ -126,7 +126,7 @@ def assert_same(lm: Any, *given: Any, ahead: Any, tolerance: float = 1e-9, **opt
         assert read == other.diagnostics.tokens
         assert one.diagnostics.lm_calls <= other.diagnostics.lm_calls
         assert one.diagnostics.landed <= one.diagnostics.used <= one.diagnostics.drafted
-        if options["particles"] == 1:  # a choice that lands saves a pass
+        if options["particles"] == 1:  # a choice that matches its draft saves a pass
             saved = other.diagnostics.lm_calls - one.diagnostics.lm_calls
             assert one.diagnostics.landed == saved
     return found
@@ -172,7 +172,7 @@ def test_particles_are_the_same(proposal: str, drafter: str) -> None:
 def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
     used, offset = 0, [*FILTER].index(options) + [*DRAFTERS].index(drafter)
     for seed, (particles, ahead) in enumerate([(1, 1), (1, 6), (2, 2), (4, 3)]):
-        # Options, drafters and proposals know nothing of each other: any two of them meet.
+        # Options, drafters and proposals are independent: all pairs of them occur.
         proposal = ("gcd", "pgcd", "lm")[(seed + offset) % 3]
         found = assert_same(
             TOY, **examples(), proposal=PROPOSALS[proposal](), particles=particles, seed=seed,
@@ -186,7 +186,7 @@ def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
-    """A draft goes on through what is forced, up to the end of a text."""
+    """A draft continues through forced runs, up to the end of a text."""
     automaton, used = lift(LANGUAGES[language](), FORCED), 0
     for seed in range(9):
         found = assert_same(
@@ -231,13 +231,15 @@ def test_on_random_languages(words: list[str], ahead: int, particles: int, seed:
 def test_a_right_guess_saves_every_pass_but_one() -> None:
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
     lm = CountingLM(VOCABULARY, seed=2)
-    (alone,) = smc.sample(lm, [[1]], automaton, budget=12, particles=1, proposal=smc.GCD(), seed=4)
+    (alone,) = smc.sample(
+        lm, [[1]], automaton, budget=12, particles=1, proposal=smc.GCD(), seed=4, algorithm="smc"
+    )
     (answer,) = alone.particles
     assert len(answer.ids) > 4
     slow, lm.passes = lm.passes, 0
     (found,) = smc.sample(
         lm, [[1]], automaton, budget=12, particles=1, proposal=smc.GCD(), seed=4,
-        read_ahead=20, drafter=Told(answer.ids),
+        read_ahead=20, drafter=Told(answer.ids), algorithm="smc",
     )  # fmt: skip
     assert slow == alone.diagnostics.lm_calls - 1 > 3
     assert (lm.passes, found.diagnostics.lm_calls) == (1, 2)
@@ -245,16 +247,17 @@ def test_a_right_guess_saves_every_pass_but_one() -> None:
 
 
 def test_examples_that_land_go_on_alone_until_all_need_a_pass() -> None:
-    """With one particle each, a batch takes as many passes as its slowest example, or one more."""
+    """With one particle each, a batch takes as many passes as its slowest example, plus one."""
     used = waited = 0
     for seed in range(10):
         lm = CountingLM(VOCABULARY, seed=2)
         found = smc.sample(
             lm, [[1], [2], [1, 2], [2, 1]], lift(regex("[ab]{8}"), VOCABULARY), budget=9,
             particles=1, proposal=smc.GCD(), seed=seed, read_ahead=2, drafter=Anything(seed),
+            algorithm="smc",
         )  # fmt: skip
         calls = [each.diagnostics.lm_calls - 1 for each in found]
-        assert lm.passes <= max(calls) + 1  # the first may be for what is forced in one example
+        assert lm.passes <= max(calls) + 1  # the first may be for a forced run of one example
         used += sum(each.diagnostics.used for each in found)
         waited += len(set(calls)) > 1
     assert used > 10
@@ -284,7 +287,7 @@ def test_a_drafter_that_fails_is_named_and_nothing_else_happens(
 
 
 class Appends:
-    """Changes what it is given, and guesses for one text more than there are."""
+    """A drafter that modifies its argument, and returns guesses for one text too many."""
 
     def propose(self, texts: Any, vocabulary: Vocabulary) -> list[list[int]]:
         """Guess."""
@@ -303,7 +306,7 @@ def test_a_drafter_cannot_change_the_texts(caplog: pytest.LogCaptureFixture) -> 
 
 
 class PartlyNaN(ToyLM):
-    """Says NaN after texts that begin with two b."""
+    """A model that returns NaN after texts that begin with two b."""
 
     def log_p(self, tokens: tuple[int, ...]) -> Tensor:
         """Return log p(next | tokens)."""
@@ -320,7 +323,7 @@ def test_nan_matters_where_somebody_lands_on_it() -> None:
             try:
                 (found,) = smc.sample(
                     lm, [[0]], automaton, budget=5, particles=1, proposal=smc.GCD(), seed=seed,
-                    read_ahead=ahead, drafter=Told([1, 1, 1]),
+                    read_ahead=ahead, drafter=Told([1, 1, 1]), algorithm="smc",
                 )  # fmt: skip
                 outcomes.append([s.ids for s in found.particles])
             except FloatingPointError:
@@ -336,7 +339,7 @@ def test_an_observer_sees_what_it_sees_without() -> None:
         steps: list[Any] = []
         smc.sample(
             TOY, **examples(), proposal=smc.GCD(), particles=3, read_ahead=ahead,
-            drafter=Anything(), observe=lambda _, steps=steps: steps.append,
+            drafter=Anything(), algorithm="smc", observe=lambda _, steps=steps: steps.append,
         )  # fmt: skip
         seen.append(steps)
     for one, other in zip(*seen, strict=True):
@@ -376,7 +379,7 @@ def test_a_transformer_says_the_same(kind: str, particles: int) -> None:
 @settings(max_examples=15)
 @given(data=st.data())
 def test_rows_say_what_fresh_rows_say(kind: str, data: st.DataObject) -> None:
-    """After any sequence of drafts, cuts and moves."""
+    """Compare after any sequence of drafts, truncations and moves."""
     lm = _model(kind)
     draw, size = data.draw, lm.vocabulary.size
     prompts = [[1, 5, 9], [1, 7], [1, 300, 2, 8]]
@@ -408,7 +411,7 @@ def test_rows_say_what_fresh_rows_say(kind: str, data: st.DataObject) -> None:
 @given(st.text("ab ", max_size=24).map(str.encode), st.integers(1, 5), st.integers(1, 3))
 def test_look_up_finds_the_longest_end(text: bytes, longest: int, shortest: int) -> None:
     def ends(size: int) -> list[int]:
-        """Where a copy of the last so many bytes ends."""
+        """Return where copies of the last `size` bytes end."""
         tail = text[len(text) - size :]
         return [i for i in range(size, len(text)) if text[i - size : i] == tail]
 
@@ -427,7 +430,7 @@ def test_look_up_finds_the_longest_end(text: bytes, longest: int, shortest: int)
 
 
 def test_look_up_goes_back_no_further_than_it_may() -> None:
-    """Of many places at which a word does not begin, the last one is copied from."""
+    """Among many occurrences that don't begin a word, the last one is copied."""
     text = b"(abcX" + b"zabcY" * (MOST_PLACES - 1)
     assert PromptLookup().copied_from(text + b".abc") == 4
     text += b"zabcY"
@@ -448,7 +451,7 @@ def test_look_up_gives_the_tokens_of_what_follows() -> None:
         ({"read_ahead": "much"}, "read_ahead is 'much'"),
         ({"read_ahead": 1.5}, "read_ahead is 1.5"),
         ({"read_ahead": True}, "read_ahead is True"),
-        ({"read_ahead": 2, "execution": "static"}, "static shapes do not"),
+        ({"read_ahead": 2, "execution": "static"}, "static shapes don't support read_ahead=2"),
         ({"drafter": PromptLookup}, "give one that is made"),
         ({"drafter": "lookup"}, "drafter is 'lookup'"),
     ],
@@ -458,7 +461,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
     with pytest.raises(ValueError, match=message):
         smc.sample(
             TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=4, particles=1, proposal=smc.GCD(),
-            **options,
+            **{"algorithm": "smc", **options},
         )  # fmt: skip
 
 
@@ -469,7 +472,9 @@ def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
 
     def drafted(lm: Any, **more: Any) -> int:
-        [found] = smc.sample(lm, [[1, 0, 1, 0, 1]], automaton, **options, **more)
+        [found] = smc.sample(
+            lm, [[1, 0, 1, 0, 1]], automaton, **options, **{"algorithm": "smc", **more}
+        )
         return found.diagnostics.drafted
 
     lm = ToyLM(VOCABULARY, seed=2)

@@ -1,4 +1,4 @@
-"""Resampling: unbiased in every scheme, and safe at its boundaries."""
+"""Resampling: every scheme is unbiased and handles its edge cases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def normalised(values: list[float] | torch.Tensor) -> torch.Tensor:
 
 
 def expected_copies(resample: object, weights: torch.Tensor) -> torch.Tensor:
-    """Exact expected number of copies of each particle, by walking all outcomes of all choices."""
+    """Exact expected number of copies of each particle, by enumerating all outcomes."""
     N = weights.shape[1]
     cells: list[list[tuple[float, float]]] = []
 
@@ -76,7 +76,7 @@ def always_the_heaviest(
 def systematic_off_by_half_a_slice(
     weights: torch.Tensor, uniform: Uniform, size: torch.Tensor
 ) -> torch.Tensor:
-    """Another: nearly right, but the offset covers only half of each slice."""
+    """Another wrong scheme: nearly right, but the offset covers only half of each slice."""
     return SCHEMES["systematic"](weights, lambda count, breaks: uniform(count, breaks) / 2, size)
 
 
@@ -127,7 +127,7 @@ def test_a_particle_of_weight_zero_never_survives(name: str, values: list[float]
 
 @schemes
 def test_zero_weights_among_1024_particles(name: str) -> None:
-    """Where a float32 running sum revives the dead, at the end above all."""
+    """A float32 cumulative sum would revive dead particles, mostly at the end."""
     generator = torch.Generator().manual_seed(1)
     for trial in range(30):
         weights = torch.rand(4, 1024, generator=generator, dtype=torch.float64)
@@ -185,7 +185,7 @@ def test_unknown_names_are_refused_with_the_choices() -> None:
 
 
 def by_definition(name: str, weights: list[float], u: list[float]) -> list[int]:
-    """The ancestors, for one number for each."""
+    """The ancestors for given uniform numbers."""
 
     def inverse(weights: list[float], point: float) -> int:
         ends = itertools.accumulate(weights)
@@ -207,7 +207,7 @@ def by_definition(name: str, weights: list[float], u: list[float]) -> list[int]:
 @schemes
 @pytest.mark.parametrize("room", [0, 3])
 def test_each_scheme_is_its_definition(name: str, room: int) -> None:
-    """Unbiased as all are, they are told apart; also where there is room for more particles."""
+    """All schemes are unbiased, so this tells them apart; also with padded rows."""
     rng = np.random.default_rng(4)
     for m in (1, 2, 3, 5, 8, 13) * 4:
         weights = rng.exponential(size=m) ** 3

@@ -1,4 +1,4 @@
-"""What `sample` promises beyond unbiasedness, and what it refuses."""
+"""Properties of `sample` besides unbiasedness, and its errors."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def sample(
     lm: smc.LanguageModel = TOY,
     **options: Any,
 ) -> list[smc.Posterior]:
-    defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD()}
-    # As users call it, without the checks of types that only tests make.
+    defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "smc"}
+    # As users call it, without the type checks of the tests.
     return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
 
 
 def timeless(posterior: smc.Posterior) -> smc.Posterior:
-    """Everything but the seconds."""
+    """The posterior without times."""
     return replace(
         posterior, diagnostics=replace(posterior.diagnostics, seconds=0.0, start_seconds=0.0)
     )
 
 
 def assert_close(found: Any, expected: Any) -> None:
-    """Equal in all that is no float, and to 1e-12 where it is one."""
+    """Compare floats up to 1e-12, and everything else exactly."""
     if is_dataclass(expected):
         found, expected = vars(found), vars(expected)
     if isinstance(expected, dict):
@@ -102,9 +102,9 @@ BATCH = {
 def test_a_batch_gives_what_each_example_alone_gives(
     proposal: smc.Proposal, resampling: str, threshold: float
 ) -> None:
-    """With the toy model, whose numbers do not depend on the batch, up to the last bits.
+    """Use the toy model, whose values don't depend on the batch except for the last bits.
 
-    Sums over particles may round otherwise in another layout: on CPUs with AVX2 alone they do.
+    Sums over particles may round differently in another layout, for example on CPUs with AVX2.
     """
     options: dict[str, Any] = {
         "proposal": proposal,
@@ -133,7 +133,7 @@ def test_a_batch_gives_what_each_example_alone_gives(
 
 
 def test_evidence_and_answers_are_unbiased_in_numbers() -> None:
-    """The statistical check, at a size that the walk cannot reach."""
+    """A statistical test at a size that enumeration can't reach."""
     automaton = CONSTRAINTS["a_star_b"]()
     mass = target(TOY, [0], automaton, 7)
     n = 3000
@@ -192,7 +192,7 @@ def test_diagnostics_add_up() -> None:
 
 
 def test_equal_prefixes_are_read_once() -> None:
-    """A forced answer costs one token per step, whatever the number of particles."""
+    """A forced answer costs one token per step for any number of particles."""
     (found,) = sample([[1, 1]], CONSTRAINTS["forced"](), budget=3, particles=50)
     assert found.diagnostics.tokens == 2 + 2
     assert found.diagnostics.generated == 150
@@ -209,7 +209,7 @@ def test_several_eos_ids_all_count() -> None:
 
 
 def test_a_language_without_eos() -> None:
-    """`eos="accept"`: the answer ends by itself, and no token is spent on it."""
+    """With `eos="accept"` the answer ends without EOS, which takes no token."""
     vocabulary = Vocabulary.from_bytes([b"a", b"b"], [])
     automaton = lift(choice("ab", "b"), vocabulary, eos="accept")
     lm = ToyLM(vocabulary, seed=5)
@@ -224,7 +224,7 @@ def test_a_language_without_eos() -> None:
 @pytest.mark.parametrize("proposal", PROPOSALS)
 @pytest.mark.parametrize("top_p", [1.0, 0.6])
 def test_the_empty_answer_of_a_language_without_eos(proposal: smc.Proposal, top_p: float) -> None:
-    """It is certain: nothing is drawn, and nothing read but the prompt; also beside others."""
+    """It is certain: nothing is drawn or computed except the prompt, also in a batch."""
     vocabulary = Vocabulary.from_bytes([b"a", b"b"], [])
     empty, word = (lift(choice(text), vocabulary, eos="accept") for text in ("", "ab"))
     lm = ToyLM(vocabulary, seed=5)
@@ -308,7 +308,7 @@ NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
         ({"ess_threshold": -0.1}, "ess_threshold is -0.1"),
         ({"ess_threshold": math.nan}, "ess_threshold is nan; it must be 0 or more"),
         ({"max_rows": 0}, "max_rows is 0"),
-        ({"resampling": "best"}, "unknown resampling scheme 'best'"),
+        ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
         ({"budget": [4, 4]}, "1 prompts but 2 budgets"),
         ({"example_ids": []}, "1 prompts but 0 example_ids"),
         ({"example_ids": [0.5]}, "example_ids is 0.5; it must be a whole number"),
@@ -346,23 +346,25 @@ def test_prompts_that_are_neither_text_nor_ids(prompt: Any) -> None:
         HMMLanguageModel(hmm, VOCABULARY),
         smc.TransformersLM(tiny_model(), None, VOCABULARY),
     ):
-        with pytest.raises(ValueError, match=r"a prompt is .*; give text .*apply_chat_template\("):
+        with pytest.raises(
+            ValueError, match=r"to be text or token ids, got .*apply_chat_template\("
+        ):
             sample([[0], prompt], FORCED, lm)
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_what_a_tokenizer_returns_is_no_list_of_prompts() -> None:
-    """Its keys are texts."""
+    """Iterating it yields its keys, which are texts."""
     transformers = pytest.importorskip("transformers")
     encoded = transformers.BatchEncoding({"input_ids": [[0]], "attention_mask": [[1]]})
-    with pytest.raises(ValueError, match="prompts is BatchEncoding of input_ids, attention_mask"):
+    with pytest.raises(ValueError, match="BatchEncoding with the keys input_ids, attention_mask"):
         sample(encoded, FORCED)
     assert len(sample(torch.tensor([[0, 1], [1, 0]]), FORCED)) == 2
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_a_bare_model_is_to_be_wrapped() -> None:
-    with pytest.raises(ValueError, match=r"lm is LlamaForCausalLM.*smc.TransformersLM\(model"):
+    with pytest.raises(ValueError, match=r"got LlamaForCausalLM.*smc.TransformersLM\(model"):
         sample([[0]], FORCED, tiny_model())
 
 
@@ -373,19 +375,19 @@ def test_prompts_given_as_one_string() -> None:
 
 @pytest.mark.parametrize("flat", [[0, 1], np.array([0, 1])])
 def test_prompts_given_as_one_list_of_ids(flat: Any) -> None:
-    with pytest.raises(ValueError, match="list of token ids; give a list of such lists"):
+    with pytest.raises(ValueError, match=r"got a list of token ids; pass \[token_ids\]"):
         sample(flat, FORCED)
 
 
 @pytest.mark.parametrize("token", [-1, 6])
 def test_ids_that_the_model_does_not_know(token: int) -> None:
-    with pytest.raises(ValueError, match=f"example 1 has token {token}; the model knows 0 to 5"):
+    with pytest.raises(ValueError, match=f"0 to 5 in the prompt of example 1, got {token};"):
         sample([[0], [1, token]], FORCED, Untouchable(VOCABULARY))
 
 
 def test_a_constraint_over_bytes_is_to_be_lifted() -> None:
     for automata in (choice("ba"), [choice("ba")]):
-        with pytest.raises(ConstraintError, match=r"is Automaton.*gcd.lift\(automaton, lm"):
+        with pytest.raises(ConstraintError, match=r"got Automaton.*gcd.lift\(automaton, lm"):
             sample([[0]], automata, Untouchable(VOCABULARY))  # type: ignore[arg-type]
 
 
@@ -398,7 +400,7 @@ def test_integers_may_be_those_of_numpy() -> None:
 
 
 class Untouchable(ToyLM):
-    """Fails when it is asked to do any work."""
+    """A model that fails on any forward pass."""
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Any:
         raise AssertionError("refusals come before any model work")
@@ -420,7 +422,9 @@ def test_a_budget_too_small_is_refused_with_both_numbers(proposal: smc.Proposal)
 
 def test_prompts_are_never_cut() -> None:
     lm = Untouchable(VOCABULARY, context=10)
-    with pytest.raises(smc.PromptTooLongError, match=r"example 1 has 5 tokens.*to 6.*10") as e:
+    with pytest.raises(
+        smc.PromptTooLongError, match=r"example 1 has 5 tokens .* budget of 6, .* is 10 tokens"
+    ) as e:
         sample([[0] * 4, [0] * 5], FORCED, lm, budget=6)
     assert (e.value.example, e.value.length, e.value.budget, e.value.context) == (1, 5, 6, 10)
     with pytest.raises(ValueError, match=r"^the prompt has no tokens"):
@@ -430,9 +434,9 @@ def test_prompts_are_never_cut() -> None:
 @pytest.mark.parametrize(
     ("vocabulary", "what"),
     [
-        (OTHER_EOS, r"ends with ids \(3, 5\), the constraint with \(3,\)"),
-        (OTHER_BYTES, "token 0 stands for different bytes"),
-        (NARROWER, "predicts 6 tokens, the constraint knows 5"),
+        (OTHER_EOS, r"EOS ids are \(3, 5\), the constraint\'s \(3,\)"),
+        (OTHER_BYTES, "token 0 has different bytes"),
+        (NARROWER, "the model has 6 tokens, the constraint has 5"),
     ],
 )
 def test_another_vocabulary_is_refused(vocabulary: Vocabulary, what: str) -> None:
@@ -448,7 +452,7 @@ def test_an_equal_vocabulary_is_accepted() -> None:
 
 
 def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
-    """One run is the same as its tokens; -1 is no token; what is over does not move."""
+    """A run equals its tokens one by one; -1 is no token; an ended prefix doesn't advance."""
     automata = [FORCED, CONSTRAINTS["a_star_b"]()]
     batch = smc.Batch(AutomatonBatch(automata), torch.tensor([5, 3]))
     for proposal in PROPOSALS:
@@ -465,13 +469,13 @@ def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
         swapped = proposal.take(together, torch.tensor([1, 0, 1]))
         assert swapped.finished.tolist() == [False, True, False]
         assert start.remaining.tolist() == [5, 3]
-        # Nor does what has spent its budget: of four tokens it takes three.
+        # A prefix without remaining budget stops too: it takes three of four tokens.
         spent = proposal.advance(start, torch.tensor([[1, 0, 3, 5], [0, 0, 0, 1]]))
         assert spent.remaining.tolist() == [2, 0]
 
 
 def test_only_the_unguided_proposal_gives_up_what_can_no_longer_finish_in_time() -> None:
-    """After "a", a budget of two leaves one token, and "b" and EOS are two."""
+    """After "a", a budget of two leaves one token, but "b" and EOS take two."""
     batch = smc.Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([2]))
     a = torch.tensor([[0]])
     assert smc.LM().advance(smc.LM().start(batch), a).running.tolist() == [False]
@@ -496,7 +500,7 @@ def test_greedy_closing_begins_when_the_budget_is_just_enough() -> None:
 
 
 def test_pairs_of_ids_are_independent_streams() -> None:
-    """The same prompt under different ids gives different samples."""
+    """The same prompt with different ids gives different samples."""
     found = sample([[0]] * 6, CONSTRAINTS["a_star_b"](), particles=8)
     ids = [tuple(sample.ids for sample in p.particles) for p in found]
     assert all(a != b for a, b in itertools.combinations(ids, 2))

@@ -37,7 +37,7 @@ LOOKAHEADS = {
     "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defence=0.0),
     "model": lambda: smc.HMMLookahead(random_hmm(seed=3)),
 }
-EVERY = 2000  # more than any of these has prefixes
+EVERY = 2000  # more prefixes than any of these languages has
 
 
 def search(lm: Any, automaton: TokenAutomaton, **options: Any) -> smc.SearchResult:
@@ -45,14 +45,14 @@ def search(lm: Any, automaton: TokenAutomaton, **options: Any) -> smc.SearchResu
 
 
 def ranked(lm: ToyLM, automaton: TokenAutomaton, budget: int, temperature: float = 1.0):
-    """All answers and their log p, the most probable first."""
+    """All answers with log p, the most probable first."""
     found = target(lm, PROMPT, automaton, budget, temperature=temperature)
     pairs = ((ids, math.log(p)) for ids, p in found.items() if p > 0)
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 
 
 def check(found: smc.SearchResult, truth: list[tuple[tuple[int, ...], float]], wanted: int) -> None:
-    """What is true of every search: right values, in order, and best of all where it says so."""
+    """Check the properties of every search: values, order, and optimality if it is claimed."""
     assert len(found.answers) <= wanted
     known = dict(truth)
     logs = [answer.log_p for answer in found.answers]
@@ -115,7 +115,7 @@ def test_best_first(name, seed, slack, beams, answers, temperature, most):
 
 
 def test_best_first_reads_no_prefix_that_is_less_probable_than_the_best_answer():
-    """Nor one twice: read one at a time, they are the prefixes with more log p than it has."""
+    """Also none twice: computed one at a time, they are the prefixes with a higher log p."""
     lm, automaton, budget = problem("all", 4, 3)
     found = search(lm, automaton, budget=budget, beams=1, algorithm="best_first")
     above = {()}
@@ -125,17 +125,17 @@ def test_best_first_reads_no_prefix_that_is_less_probable_than_the_best_answer()
         for token in automaton.allowed(state, budget - len(ids)).tolist():
             there = automaton.step(state, token)
             if log_p + after[token] > found.best.log_p and there != automaton.final:
-                # What leaves no choice is read with the prefix before it.
+                # Forced tokens are computed with the prefix before them.
                 if len(automaton.allowed(there, budget - len(ids) - 1)) > 1:
                     above.add((*ids, token))
                 visit(there, (*ids, token), log_p + after[token])
 
     visit(automaton.initial, (), 0.0)
-    assert 0 <= found.read - (len(above) - 1) <= 2  # forced ends are read to be known
+    assert 0 <= found.read - (len(above) - 1) <= 2  # forced ends are computed for their values
 
 
 def test_a_single_beam_goes_where_the_lookahead_says():
-    """Of the language model's own HMM: to the token after which most of the evidence lies."""
+    """With the language model's own HMM: to the token with most of the evidence."""
     hmm = random_hmm(seed=6)
     lm, automaton, budget = HMMAsLM(VOCABULARY, hmm), AUTOMATA["all"], 5
     everything = target(lm, PROMPT, automaton, budget)
@@ -178,7 +178,7 @@ def test_languages_that_end_by_themselves(algorithm):
 def test_a_model_that_gives_no_answer_any_probability(algorithm):
     lm = HMMAsLM(VOCABULARY, never([0, 2]))  # neither a nor ab
     found = search(lm, AUTOMATA["a_star_b"], budget=6, algorithm=algorithm)
-    assert [answer.answer for answer in found.answers] == [b"b"] * 2  # of two ids that end texts
+    assert [answer.answer for answer in found.answers] == [b"b"] * 2  # with either EOS id
     assert found.proved == 2
     lm = HMMAsLM(VOCABULARY, never([1, 2]))
     found = search(lm, AUTOMATA["a_star_b"], budget=6, algorithm=algorithm)
@@ -187,10 +187,10 @@ def test_a_model_that_gives_no_answer_any_probability(algorithm):
 
 @pytest.mark.parametrize("name", sorted(AUTOMATA))
 def test_a_model_of_transformers(name, monkeypatch):
-    """Rows that are copied, cut back and extended say what prefixes read from the prompt on say."""
+    """Copied, truncated and extended rows give the values of recomputed prefixes."""
     pytest.importorskip("transformers")
     lm = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
-    monkeypatch.setattr("smc.revisiting.MOST_READ", 2 * VOCABULARY.size)  # several passes a run
+    monkeypatch.setattr("smc.revisiting.MOST_READ", 2 * VOCABULARY.size)  # several passes per run
     automaton = AUTOMATA[name]
     (whole,) = smc.sample(lm, [PROMPT], automaton, budget=4, particles=EVERY, proposal=smc.GCD(),
                           algorithm="discrete", count_finished=False)  # fmt: skip
@@ -207,7 +207,7 @@ def test_log_probabilities_that_are_not_numbers():
         def log_p(self, tokens):
             return super().log_p(tokens) * (torch.nan if len(tokens) > 2 else 1.0)
 
-    with pytest.raises(FloatingPointError, match="not numbers"):
+    with pytest.raises(FloatingPointError, match="NaN"):
         search(Broken(VOCABULARY), AUTOMATA["all"], budget=6)
 
 
@@ -222,17 +222,18 @@ def test_log_probabilities_that_are_not_numbers():
         ({"algorithm": "greedy"}, "algorithm is 'greedy'; give one of beams, best_first"),
         ({"temperature": 0}, "temperature is 0"),
         ({"temperature": True}, "temperature is True"),
-        ({"lookahead": smc.GCD()}, r"lookahead is GCD\(\)"),
+        ({"lookahead": smc.GCD()}, r"expected lookahead .* got GCD\(\)"),
         ({"algorithm": "best_first", "lookahead": LOOKAHEADS["pgcd"]()}, "leave lookahead out"),
         ({"budget": 1}, "needs at least 2 tokens"),
+        ({"deadline": -1}, "deadline is -1"),
         ({"budget": 2.5}, "budget is 2.5"),
         ({"prompt": ()}, "has no tokens"),
-        ({"prompt": (77,)}, "^the prompt has token 77"),
-        ({"lm": "model"}, r"lm is str, not a smc\.LanguageModel"),
-        ({"constraint": gcd.regex("a")}, "is Automaton, not over tokens"),
+        ({"prompt": (77,)}, "in the prompt, got 77"),
+        ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got str"),
+        ({"constraint": gcd.regex("a")}, "to be a TokenAutomaton, got Automaton"),
         (
             {"constraint": lift(gcd.regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
-            "lifted to another vocabulary",
+            "to be lifted to the model's vocabulary",
         ),
     ],
 )
@@ -240,6 +241,41 @@ def test_what_is_refused(options, message):
     given = {"lm": ToyLM(VOCABULARY), "prompt": PROMPT, "constraint": AUTOMATA["few_words"]}
     with pytest.raises(ValueError, match=message):
         smc.search(**{**given, "budget": 5, **options})
+
+
+@pytest.mark.parametrize("lookahead", ["none", "pgcd"])
+@pytest.mark.parametrize("name", list(AUTOMATA))
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_answer_is_found_in_time_and_is_bounded(
+    name: str, beams: int, lookahead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock counts the prefixes that the model reads."""
+    now = [0.0]
+    monkeypatch.setattr(smc.deadlines, "_clock", lambda: now[0])
+
+    class Slow(ToyLM):
+        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+            now[0] += 0.01
+            return super().log_p(tokens)
+
+    lm, automaton, budget = Slow(VOCABULARY, seed=5), AUTOMATA[name], 8
+    truth = ranked(lm, automaton, budget)
+    ways = ["beams"] if lookahead == "pgcd" else ["beams", "best_first"]
+    for algorithm in ways:
+        options = {"budget": budget, "beams": beams, "algorithm": algorithm}
+        options["lookahead"] = LOOKAHEADS[lookahead]()
+        now[0] = 0.0
+        whole = search(lm, automaton, **options)
+        assert whole.stopped is None
+        needed = now[0]
+        for part in (0.0, 0.3, 0.6, 2.0):
+            now[0] = 0.0
+            found = search(lm, automaton, **options, deadline=part * needed)
+            assert found.answers
+            check(found, truth, beams)
+            assert found.read <= whole.read or part == 0.0
+        assert found.stopped is None
+        assert found.answers == whole.answers
 
 
 def test_the_page_runs_on_any_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
-"""Sampling segments: over all random choices the weights sum to p_lm of what the definition says.
+"""Sampling segments: the weights sum to p_lm of the definition over all random choices.
 
-The targets come from the definition of segments by enumeration, not from the automaton.
+The targets are enumerated from the definition of segments, not from the automaton.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.smc.test_pgcd import random_hmm
 from tests.smc.test_walk import PROMPT, TOY, walk_sums
 from tests.smc.toys import VOCABULARY
 
-# Of the vocabulary, `ab` straddles the end of the first segment; 4 is a special token.
+# The token `ab` straddles the end of the first segment; 4 is a special token.
 PLANS = {
     "straddling": [
         Segment(gcd.regex("b?"), until="a", tokens=2),
@@ -39,7 +39,7 @@ PROPOSALS = {
 
 @cache
 def target(name: str) -> dict[bytes, float]:
-    """p_lm of every answer within the budget, EOS included, summed over its spellings."""
+    """Compute p_lm of every answer within the budget, including EOS, summed over spellings."""
     mass: dict[bytes, float] = defaultdict(float)
     for ids in truth(gcd.segments(PLANS[name]), VOCABULARY, BUDGET[name] - 1):
         for eos in VOCABULARY.eos_ids:
@@ -77,17 +77,21 @@ def test_weights_sum_to_the_target(name: str, proposal: str, options: dict) -> N
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("proposal", ["gcd", "pgcd"])
 def test_every_answer_is_complete_and_can_be_split(algorithm: str, proposal: str) -> None:
-    """Where LCD runs out of tokens in the first segment, the others always finish the second."""
+    """LCD runs out of tokens in the first segment; the others always finish the second."""
     plan = gcd.segments([Segment(gcd.regex("[ab]*"), until=4, tokens=5), *PLANS["special"][1:]])
     automaton = gcd.lift(plan, VOCABULARY)
     budget = automaton.fewest_tokens + 3
     options = {"budget": budget, "particles": 8, "algorithm": algorithm}
-    (posterior,) = smc.sample(TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **options)
+    (posterior,) = smc.sample(
+        TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **{"algorithm": "smc", **options}
+    )
     assert posterior.valid
     assert posterior.complete
     for sample in posterior.particles:
         thought, answer = plan.split(sample.ids, VOCABULARY)
         assert sample.answer == thought + answer
         assert answer in (b"b", b"ab")
-    (local,) = smc.sample(TOY, [PROMPT], automaton, proposal=smc.LCD(), **options)
+    (local,) = smc.sample(
+        TOY, [PROMPT], automaton, proposal=smc.LCD(), **{"algorithm": "smc", **options}
+    )
     assert local.diagnostics.share_finished < 1 or algorithm == "discrete"

@@ -1,5 +1,5 @@
-"""Selection: the threshold against its equation, one pass against plain sums, the law of what is
-kept by walking through u.
+"""Selection: the threshold against its equation, passes against plain sums, and the selection
+probabilities by enumerating u.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
 
 
 def auto() -> VocabularyPass:
-    """The way to go over the vocabulary here."""
+    """The default pass of this device."""
     return pass_of("auto", torch.device("cpu"))
 
 
@@ -39,7 +39,7 @@ logs = st.floats(-70, 5) | st.just(-math.inf)
 
 
 def solved(scores: np.ndarray, slots: int) -> float:
-    """c in exact arithmetic, which is checked to solve its equation; 0 where all fit."""
+    """c in exact arithmetic, checked against its equation; 0 if all candidates fit."""
     positive = sorted((Fraction(float(s)) for s in scores if s > 0), reverse=True)
     if len(positive) <= slots:
         return 0.0
@@ -73,15 +73,15 @@ def test_the_threshold_solves_its_equation(log_scores: list[float], slots: int) 
 
 @pytest.mark.parametrize("small", [1e-16, 1e-30, 1e-60, 1e-200])
 def test_small_scores_are_not_lost_beside_large_ones(small: float) -> None:
-    """What is left of the total after large scores are taken off it is rounding. With three places
-    for scores 1, small, small/2 and small/4, c is (small + small/2 + small/4) / 2: taken as the
-    total minus one, it would be zero, or -1e-17.
+    """Subtracting large scores from the total would leave only rounding errors. With three slots
+    for scores 1, small, small/2 and small/4, c is (small + small/2 + small/4) / 2; computed as the
+    total minus one, it would be zero or -1e-17.
     """
     scores = torch.tensor([[small / 2, 1.0, small / 4, small]], dtype=torch.float64)
     none = torch.full((1,), -torch.inf, dtype=torch.float64)
     log_c = threshold(scores.log(), none, 3)
     assert float(log_c.exp()) == pytest.approx(1.75 * small / 2, rel=1e-12)
-    # The same where the small ones are only known by their sum.
+    # The same if only the sum of the small scores is known.
     log_rest = torch.tensor([0.75 * small], dtype=torch.float64).log()
     top = torch.tensor([[1.0, small, small / 2]], dtype=torch.float64)
     assert float(threshold(top.log(), log_rest, 2).exp()) == pytest.approx(2.25 * small, rel=1e-12)
@@ -90,7 +90,7 @@ def test_small_scores_are_not_lost_beside_large_ones(small: float) -> None:
 def factors_of(
     seed: int, rows: int, vocabulary: int, classes: int, own: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, Factors]:
-    """Log-probabilities of any scale, and factors that are as different by class and by token."""
+    """Log-probabilities of any scale, and factors of equally varied scales by class and token."""
     log_p, class_of, which, alive = case(rows, vocabulary, classes, seed)
     generator = torch.Generator().manual_seed(seed)
     by_class = 40 * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
@@ -107,7 +107,7 @@ def factors_of(
 
 
 def spread(log_p: torch.Tensor, factors: Factors) -> torch.Tensor:
-    """The score of every token, one after the other."""
+    """The score of every token, computed one by one."""
     log_s = torch.full(log_p.shape, -torch.inf, dtype=torch.float64)
     for r, row in enumerate(log_p.double()):
         klass = factors.classes.of[factors.automaton_of_row[r]].long()
@@ -136,9 +136,9 @@ def test_one_pass_finds_the_best_and_sums_up_the_others(
     monkeypatch.setattr(compiled, "NARROW", 0)
     for seed in range(3):
         log_p, factors = factors_of(seed, 9, vocabulary, classes, own, dtype)
-        log_p[4] = -torch.inf  # nothing can follow
-        factors.by_class[5] = -torch.inf  # nothing is a candidate, but for listed tokens
-        factors.by_class[6, 2:] = -torch.inf  # few are
+        log_p[4] = -torch.inf  # no token is possible
+        factors.by_class[5] = -torch.inf  # only listed tokens are candidates
+        factors.by_class[6, 2:] = -torch.inf  # few candidates
         found = auto().best(log_p, factors, K)
         log_s = spread(log_p, factors)
         best, tokens = log_s.topk(K, dim=1)
@@ -158,7 +158,7 @@ def test_one_pass_finds_the_best_and_sums_up_the_others(
 def test_scores_that_a_product_of_exponentials_cannot_hold(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is likely to the model may be all but hopeless, and the reverse."""
+    """Tokens with a high probability may have a tiny factor, and vice versa."""
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(compiled, "NARROW", 0)
     V = 4000
@@ -187,7 +187,7 @@ def kept(
 
 
 def only(found: Selection) -> Selection:
-    """The places that are taken."""
+    """The slots that are taken."""
     *fields, dropped = found
     return Selection(*(field[found.kept] for field in fields), dropped)
 
@@ -206,14 +206,14 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
     own: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The mean over equally spaced u of what is kept is pi, to the spacing; never twice the same;
-    and min(1, s / c) sums to the places there are.
+    """The mean over equally spaced u of the kept candidates is pi, up to the spacing; none is kept
+    twice; and min(1, s / c) sums to the number of slots.
     """
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(compiled, "NARROW", 0)
     slots, points = 7, 120
     log_p, factors = factors_of(5, 6, vocabulary, classes, own, torch.float64)
-    log_p, by_class = log_p / 20, factors.by_class / 20  # so that many matter
+    log_p, by_class = log_p / 20, factors.by_class / 20  # so that many tokens matter
     factors = factors._replace(by_class=by_class, by_token=factors.by_token / 20)
     log_s = spread(log_p, factors)
     finished = None
@@ -242,7 +242,7 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
         scores = mine.flatten().numpy()
         if finished is not None:
             others = finished.top[example].exp().numpy()
-            # The rest of what is finished is many small ones.
+            # The rest of the finished answers consists of many small scores.
             rest = np.full(1000, float(finished.rest[example].exp()) / 1000)
             scores = np.concatenate([scores, others, rest])
         c = solved(scores, slots)
@@ -273,7 +273,7 @@ def test_where_all_fit_nothing_is_chosen() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounding may leave a target beyond the last candidate, or two at one."""
+    """Rounding may move a target beyond the last candidate, or two targets to one."""
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(compiled, "NARROW", 0)
     log_p = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64).log()
@@ -306,7 +306,7 @@ def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch
     st.lists(st.floats(-30, 3), min_size=1, max_size=40), st.integers(1, 9), st.floats(0.01, 0.99)
 )
 def test_pruning_keeps_the_sum_of_the_weights(log_w: list[float], slots: int, u: float) -> None:
-    """With s = w, what is kept weighs as much in all as what there was."""
+    """With s = w, the kept weights have the same sum as all weights."""
     weights = torch.tensor(log_w, dtype=torch.float64)
     found, log_pi = select_without_replacement(weights, slots, lambda _: u)
     assert len(found) == min(slots, len(log_w))
@@ -315,7 +315,7 @@ def test_pruning_keeps_the_sum_of_the_weights(log_w: list[float], slots: int, u:
 
 
 def test_a_choice_among_very_many() -> None:
-    """A table of places by candidates would take 34 GB."""
+    """A table of slots by candidates would take 34 GB."""
     weights = torch.randn(70_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found, log_pi = select_without_replacement(weights, 1 << 16, lambda _: 0.3)
     assert len(found) == 1 << 16
@@ -325,7 +325,7 @@ def test_a_choice_among_very_many() -> None:
 
 @pytest.mark.parametrize("far", [-1e7, -1e9, -1e30, float(torch.finfo(torch.float32).min)])
 def test_scores_whose_logarithms_have_no_digits_left(far: float) -> None:
-    """Rounding of such logarithms is of any size; there are never too many, nor an error."""
+    """Logarithms this large have arbitrary rounding; there are never too many, nor an error."""
     generator = torch.Generator().manual_seed(1)
     for u in (0.1, 0.5, 0.9):
         weights = far + torch.randn(30, generator=generator, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""A model is refused exactly if a batch gives other log-probabilities than each sequence alone.
+"""A model is rejected exactly if its log-probabilities depend on the batch.
 
-Tiny random models of real types, and one model with injected faults. All types are swept by
-`scripts/check_causal_models.py`.
+The tests use tiny random models of real types, and one model with injected faults.
+`scripts/check_causal_models.py` checks all types.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_models_that_attend_to_later_tokens_are_refused(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["camembert", "roberta", "roberta-prelayernorm", "xlm-roberta"])
 def test_models_that_count_from_their_padding_are_refused(name: str, dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match="does not count positions from 0"):
+    with pytest.raises(ValueError, match="doesn't count positions from 0"):
         prefill(tiny_type(name, dtype, decoder=True))
 
 
@@ -70,7 +70,7 @@ def test_rounding_is_not_a_fault(name: str, dtype: torch.dtype) -> None:
 
 
 class Faulty(torch.nn.Module):
-    """Changes the arguments or the logits of a model's forward pass."""
+    """A model with changed arguments or logits of its forward pass."""
 
     def __init__(self, model: Any, fault: Callable[..., None]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def without(name: str) -> Callable[..., Any]:
 
 
 def shifting(when: Callable[[dict[str, Any]], bool]) -> Callable[..., Any]:
-    """Move the logits by a nat or so, in passes of some kind."""
+    """Shift the logits by about a nat, in passes of some kind."""
 
     def fault(forward: Any, given: dict[str, Any]) -> Any:
         output = forward(**given)
@@ -125,7 +125,7 @@ def has_cache(given: dict[str, Any]) -> bool:
 def test_faults_of_any_kind_are_found(fault: Callable[..., Any]) -> None:
     model = tiny_type("llama", torch.float32, decoder=False)
     Faulty(model, fault)
-    with pytest.raises(ValueError, match="off by"):
+    with pytest.raises(ValueError, match="got a difference of"):
         prefill(model)
 
 

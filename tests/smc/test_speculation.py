@@ -1,8 +1,8 @@
-"""The law of speculative decoding as engines do it: that of local masks, whatever is drafted.
+"""The distribution of speculative decoding in serving engines: that of local masks, for any draft.
 
-An engine drafts some tokens, and verifies them in one pass of the model against its masked
-probabilities q: a token that was drafted for certain is accepted with probability q of it, else
-another is drawn from q without it, and the rest of the draft is thrown away. Nothing is weighed.
+An engine drafts some tokens, and verifies them in one forward pass against its masked probabilities
+q: a drafted token is accepted with probability q; otherwise another token is drawn from q without
+it, and the rest of the draft is discarded. There are no weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUDGET = 4
 
 
 def masked(automaton: TokenAutomaton, ids: Ids, within_budget: bool) -> dict[int, float]:
-    """The engine's probabilities of the next token: the model's, under a local mask."""
+    """The engine's probabilities of the next token: the model's under a local mask."""
     state = automaton.initial
     for token in ids:
         state = automaton.step(state, token)
@@ -42,7 +42,7 @@ def masked(automaton: TokenAutomaton, ids: Ids, within_budget: bool) -> dict[int
 def law_of_speculation(
     automaton: TokenAutomaton, within_budget: bool, draws: random.Random
 ) -> dict[Ids, float]:
-    """The probability of every answer, over all outcomes; -1 ends what the budget has cut off."""
+    """The probability of every answer over all outcomes; -1 marks truncation by the budget."""
     law: dict[Ids, float] = defaultdict(float)
 
     def go_on(ids: Ids, draft: Ids, probability: float) -> None:
@@ -59,7 +59,7 @@ def law_of_speculation(
         if accepted:
             go_on((*ids, draft[0]), draft[1:], probability * accepted)
         for token, p in q.items():
-            if token != draft[0]:  # the rest of q, of mass 1 - accepted, drawn when it is rejected
+            if token != draft[0]:  # the rest of q, of mass 1 - accepted, drawn after rejection
                 go_on((*ids, token), (), probability * (1 - accepted) * (p / (1 - accepted)))
 
     go_on((), (), 1.0)
@@ -67,13 +67,13 @@ def law_of_speculation(
 
 
 def law_of_one_particle(automaton: TokenAutomaton, proposal: smc.Proposal) -> dict[Ids, float]:
-    """The probability of every answer of one particle, which nobody weighs."""
+    """The probability of every answer of one particle without weights."""
     law: dict[Ids, float] = defaultdict(float)
 
     def run(draw: smc.Draw, names: list[int]) -> list[smc.Posterior]:
         return smc.sample(
             TOY, [PROMPT] * len(names), automaton, budget=BUDGET, example_ids=names, draw=draw,
-            particles=1, proposal=proposal, max_rows=1 << 20, forced_runs=False,
+            particles=1, proposal=proposal, max_rows=1 << 20, forced_runs=False, algorithm="smc",
         )  # fmt: skip
 
     for probability, posterior in walk(run):
@@ -103,7 +103,7 @@ def test_speculation_has_the_law_of_its_mask(
 
 
 def test_reading_ahead_has_the_law_of_the_target() -> None:
-    """Where every draft is nonsense, too."""
+    """Use wrong drafts, too."""
     automaton = CONSTRAINTS["a_star_b"]()
     ahead = {"read_ahead": 2, "drafter": Anything(3)}
     mass, evidence, total, _ = walk_sums(automaton, 3, proposal=smc.GCD(), **ahead)

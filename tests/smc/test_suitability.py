@@ -1,6 +1,4 @@
-"""Models that can't be sampled from are refused by what they are; adapters of the weights are read
-as peft reads them.
-"""
+"""Unsuitable models are rejected by kind, and adapters of the weights are applied as in peft."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def generated(model: Any, **options: Any) -> Any:
 
 
 def evidence(model: Any) -> float:
-    """log p that the model itself gives to all answers, by a pass over each prefix alone."""
+    """Log p of all answers under the model, from a pass over each prefix alone."""
     total = 0.0
     for answer in ([0], [0, 1], [2], [1, 0], [1, 1, 1]):
         for eos in VOCABULARY.eos_ids:
@@ -86,7 +84,7 @@ def test_soft_prompts_are_refused_by_name(kind: str) -> None:
     with model.disable_adapter():
         lm = smc.TransformersLM(model, None, VOCABULARY)
         _, log_p = lm.prefill([PROMPT])
-        if kind != "MULTITASK_PROMPT_TUNING":  # whose `generate` wants task_ids all the same
+        if kind != "MULTITASK_PROMPT_TUNING":  # whose `generate` requires task_ids
             [posterior] = generated(model).posteriors
             assert posterior.log_evidence == pytest.approx(evidence(tiny_model()), abs=1e-5)
     plain = smc.TransformersLM(tiny_model(), None, VOCABULARY)
@@ -97,7 +95,7 @@ def test_soft_prompts_are_refused_by_name(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
 def test_the_logits_processor_works_with_a_soft_prompt(kind: str) -> None:
-    """It is what the refusal tells to use."""
+    """The error message recommends it."""
     automaton = CONSTRAINTS["few_words"]()
     processor = smc.BudgetLogitsProcessor(automaton, 5)
     found = adapted(SOFT[kind]()).generate(
@@ -139,26 +137,26 @@ SIZES = {
     "num_attention_heads": 1,
 }  # fmt: skip
 OTHERS: dict[str, tuple[Any, str]] = {
-    "path": (lambda: "gpt2", "model is str, not a language model"),
+    "path": (lambda: "gpt2", "expected a language model of transformers, got str"),
     "classifier": (
         lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SIZES)),
-        "LlamaForSequenceClassification is a classifier without a language-modeling head; load one",
+        "got a classifier without one, LlamaForSequenceClassification; load one",
     ),
     "no head": (
         lambda: transformers.LlamaModel(transformers.LlamaConfig(**SIZES)),
-        "LlamaModel is a model without a language-modeling head; load one with .*ForCausalLM",
+        "got a model without one, LlamaModel; load one with .*ForCausalLM",
     ),
     "masked": (
         lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
-        "BertForMaskedLM is a masked language model",
+        "masked language model BertForMaskedLM",
     ),
     "encoder-decoder": (
         lambda: transformers.T5ForConditionalGeneration(
             transformers.T5Config(vocab_size=6, d_model=8, d_kv=8, d_ff=8, num_layers=1)
         ),
-        "T5ForConditionalGeneration is an encoder-decoder",
+        "got the encoder-decoder T5ForConditionalGeneration",
     ),
-    "not loaded": (lambda: tiny_model().to("meta"), "not in memory: its device is 'meta'"),
+    "not loaded": (lambda: tiny_model().to("meta"), r"not in memory \(device 'meta'\)"),
     "quantized": (
         lambda: torch.ao.quantization.quantize_dynamic(
             tiny_model(), {torch.nn.Linear}, dtype=torch.qint8

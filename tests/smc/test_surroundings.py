@@ -1,4 +1,4 @@
-"""What the caller's process has set (default device and type, autocast) changes no answer."""
+"""Settings of the caller's process (default device and dtype, autocast) change no answer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
 def test_default_device_and_dtype_change_nothing(name: str) -> None:
     call = CALLS[name]()
     expected = call()
-    if name != "batch":  # which makes its model in the call
+    if name != "batch":  # creates its model in the call
         with torch.device("meta"):
             assert call() == expected
     torch.set_default_dtype(torch.float64)

@@ -1,4 +1,4 @@
-"""Tables that are kept: the same numbers, found again, bounded, gone with their automata."""
+"""Cached tables: same values, found again, bounded, and freed with their automata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HMM_ = HMM.random(
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many automata each table that is computed has."""
+    """The number of automata of each computed table."""
     sizes: list[int] = []
 
     def counted(hmm: HMM, batch: AutomatonBatch, *rest: object, **options: object) -> object:
@@ -91,7 +91,7 @@ def test_threads_that_ask_for_the_same_table_make_it_once(
 
     def met(*args: object, **options: object) -> object:
         with suppress(threading.BrokenBarrierError):
-            meeting.wait(0.5)  # for the other thread to be here too, if it can
+            meeting.wait(0.5)  # gives the other thread time to arrive
         return make(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tables, "lookahead_table", met)
@@ -154,7 +154,7 @@ def test_another_call_computes_no_table(built: list[int]) -> None:
                 budget=[4, 5],
                 particles=particles,
                 proposal=proposal,
-                **options,  # type: ignore[arg-type]
+                **{"algorithm": "smc", **options},  # type: ignore[arg-type]
             )
     assert built == [2]
 

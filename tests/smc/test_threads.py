@@ -1,7 +1,7 @@
-"""Several threads sample from one model, and generate beside that, as each would alone.
+"""Concurrent threads that sample and generate with one model get the results of each alone.
 
-A thread halts in the middle of a pass, between the layers of the model, until it is told to go on:
-so passes overlap for certain, and end in an order that is given.
+A thread halts in the middle of a forward pass, between the layers of the model, until it is
+released. So passes overlap with certainty, and end in a given order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 pytest.importorskip("transformers")
 
-SECONDS = 60  # after which a thread is no longer waited for
+SECONDS = 60  # timeout for a thread
 PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
 INPUTS = {
     "input_ids": torch.tensor([[4, 4, 4, 1], [0, 1, 2, 2], [4, 4, 2, 1]]),
@@ -33,10 +33,10 @@ INPUTS = {
 
 
 class Halt:
-    """Where a thread stands still.
+    """A halting point of a thread.
 
     Attributes:
-        error: what is raised when it goes on.
+        error: error to raise when the thread continues.
     """
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -44,14 +44,14 @@ class Halt:
         self._is_here, self._may_go = threading.Event(), threading.Event()
 
     def stand(self) -> None:
-        """Called by the thread."""
+        """Halt; called by the thread."""
         self._is_here.set()
         assert self._may_go.wait(SECONDS)
         if self.error is not None:
             raise self.error
 
     def wait(self, thread: Future[Any]) -> None:
-        """Waits for the thread to be there; it must not end before."""
+        """Wait until the thread halts; it must not end before."""
         thread.add_done_callback(lambda _: self._is_here.set())
         assert self._is_here.wait(SECONDS)
         if thread.done():
@@ -64,7 +64,7 @@ class Halt:
 
 @contextmanager
 def halting(model: Any, at_pass: int) -> Iterator[Callable[..., Future[Any]]]:
-    """Gives a function that starts work in a thread, which halts once in its `at_pass`-th pass."""
+    """Yield a function that starts a thread, which halts once in its `at_pass`-th pass."""
     here = threading.local()
 
     def between_layers(*_: Any) -> None:
@@ -100,11 +100,11 @@ def model() -> Any:
 
 
 Call = Callable[[int], list[smc.Posterior]]
-"""Samples by this seed."""
+"""A function that samples with this seed."""
 
 
 def several_lms(model: Any) -> Call:
-    """Each call makes a language model of its own."""
+    """Create a new language model in each call."""
 
     def call(seed: int) -> list[smc.Posterior]:
         return sample(smc.TransformersLM(model, None, VOCABULARY), seed)
@@ -121,7 +121,7 @@ def kept_prompts(model: Any) -> Call:
 
 
 def within_generate(model: Any) -> Call:
-    """Calls of `generate` with one decoder, whose seed it is."""
+    """Call `generate` with one decoder, which has the seed."""
     decode = smc.generate(CONSTRAINTS["a_star_b"](), particles=6, seed=0)
     options = {"max_new_tokens": 9, "return_dict_in_generate": True, "custom_generate": decode}
 
@@ -137,9 +137,8 @@ def sample(lm: smc.TransformersLM, seed: int) -> list[smc.Posterior]:
     )
 
 
-# With the first pass in which rows go on from shared prompts, in a call that is not the first one:
-# prompts are read in a pass before, or kept; a new language model takes seven to find out how
-# positions are counted, and whether prompts can be shared.
+# The first pass in which rows use shared prompts, in a call that is not the first one. Prompts are
+# computed in an earlier pass or cached; a new language model takes seven passes for its self-check.
 WAYS = {several_lms: 9, one_lm: 2, kept_prompts: 1, within_generate: 2}
 
 
@@ -157,7 +156,7 @@ def call(way: Any, model: Any) -> Call:
 
 @pytest.fixture
 def alone(way: Any) -> Call:
-    """The same with a model of its own."""
+    """Run the same with a separate model."""
     return way(tiny_model(layers=2))
 
 
@@ -175,7 +174,7 @@ def same(found: list[smc.Posterior], alone: list[smc.Posterior]) -> bool:
 def test_threads_halt_where_prompts_are_shared(
     way: Any, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the tests below would test less than they say."""
+    """Otherwise the tests below would test less than they claim."""
     kinds: list[type] = []
 
     def noting(kind: type, name: str) -> None:
@@ -188,7 +187,7 @@ def test_threads_halt_where_prompts_are_shared(
         monkeypatch.setattr(kind, name, noted)
 
     noting(TransformersRows, "read")
-    noting(SharingRows, "_read")
+    noting(SharingRows, "_forward")
     call(0)
     assert set(kinds[WAYS[way] - 1 :]) == {SharingRows}
 
@@ -211,7 +210,7 @@ def test_plain_generate_in_the_middle_of_a_pass(
 def test_passes_overlap_and_one_of_them_fails(
     way: Any, call: Call, alone: Call, model: Any
 ) -> None:
-    """Four are in the middle of a pass at once; they end in the order in which they began."""
+    """Four passes overlap, and end in the order in which they began."""
     logits = plain(model)
     halts = [Halt(), Halt(OSError("in the middle")), Halt(), Halt()]
     with halting(model, WAYS[way]) as start:
@@ -247,7 +246,7 @@ def test_a_prompt_that_two_threads_read_is_kept_once(model: Any) -> None:
 
 
 def bind(model: Any) -> None:
-    """Hangs a function on a module that is bound to it, as compilers and `accelerate` do."""
+    """Bind a function to a module, as compilers and `accelerate` do."""
     layer = model.model.layers[1]
     layer.forward = layer.forward
 
@@ -263,9 +262,11 @@ def test_modules_with_bound_functions_copy_their_prompts(model: Any) -> None:
 
 
 def test_functions_bound_since_prompts_were_shared(model: Any) -> None:
-    """The layer would go on without its prompts."""
+    """The layer would ignore its prompts."""
     lm = smc.TransformersLM(model, None, VOCABULARY)
     sample(lm, 0)
     bind(model)
-    with pytest.raises(ValueError, match=r"1 of 2 layers .*make a new smc.TransformersLM"):
+    with pytest.raises(
+        ValueError, match=r"all 2 layers .* got 1: .*create a new smc.TransformersLM"
+    ):
         sample(lm, 0)

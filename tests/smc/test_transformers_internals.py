@@ -1,4 +1,4 @@
-"""What is reached for in `transformers` is there, in the versions that the package allows."""
+"""The non-public names of `transformers` exist in the supported versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The KV-cached language model against full recomputation, and against a toy of equal numbers."""
+"""The language model with a KV cache against full recomputation, and against an equal toy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def llama() -> Any:
 
 
 def qwen2() -> Any:
-    """Attends to a window in its second layer only."""
+    """A model with a window in its second layer only."""
     config = transformers.Qwen2Config(
         **GROUPED, use_sliding_window=True, sliding_window=4, max_window_layers=1
     )
@@ -49,7 +49,7 @@ def qwen2() -> Any:
 
 
 def gemma2() -> Any:
-    """Alternates windows and full attention."""
+    """A model that alternates windows and full attention."""
     config = transformers.Gemma2Config(**GROUPED, head_dim=4, sliding_window=4)
     return transformers.Gemma2ForCausalLM(config)
 
@@ -60,7 +60,7 @@ def gpt_neox() -> Any:
 
 
 def opt() -> Any:
-    """Its table of positions begins with two that are no positions."""
+    """A model whose position table begins with two unused entries."""
     config = transformers.OPTConfig(
         vocab_size=V,
         hidden_size=16,
@@ -75,7 +75,7 @@ def opt() -> Any:
 
 
 def bloom() -> Any:
-    """Knows distances only, from the attention mask."""
+    """A model with relative positions, derived from the attention mask."""
     config = transformers.BloomConfig(
         vocab_size=V, hidden_size=16, n_layer=2, n_head=4, initializer_range=0.5
     )
@@ -123,7 +123,7 @@ def jamba() -> Any:
 
 
 def roberta() -> Any:
-    """Counts positions from the number of its padding token on."""
+    """A model that counts positions from the number of its padding token."""
     config = transformers.RobertaConfig(
         **SMALL, intermediate_size=24, is_decoder=True, pad_token_id=3, max_position_embeddings=64
     )
@@ -138,7 +138,7 @@ def gpt2() -> Any:
 
 
 def mistral() -> Any:
-    """Attends to the last five tokens only: a window that counts columns must count tokens."""
+    """A model that attends to the last five tokens: windows over columns must count tokens."""
     config = transformers.MistralConfig(
         vocab_size=V,
         hidden_size=16,
@@ -165,7 +165,7 @@ def lm(request: pytest.FixtureRequest) -> smc.TransformersLM:
 
 
 def naive(lm: smc.TransformersLM, tokens: list[int]) -> torch.Tensor:
-    """log p(next) after each token, without cache, padding or batch."""
+    """Log p(next) after each token, without cache, padding or batch."""
     with torch.inference_mode():
         return lm.model(torch.tensor([tokens])).logits[0].double().log_softmax(dim=-1)
 
@@ -184,7 +184,7 @@ def test_prompts_of_different_lengths(lm: smc.TransformersLM) -> None:
 
 
 def test_a_life_of_rows(lm: smc.TransformersLM) -> None:
-    """Runs of equal and unequal lengths, copies, drops and cuts, in any order."""
+    """Apply runs of equal and different lengths, copies, drops and truncations, in any order."""
     generator = torch.Generator().manual_seed(1)
 
     def integers(low: int, high: int, *shape: int) -> torch.Tensor:
@@ -226,7 +226,7 @@ def test_a_model_without_an_ordinary_kv_cache_is_refused_at_the_prompt(build: An
 def test_a_model_with_positions_of_its_own_is_refused(dtype: torch.dtype) -> None:
     lm = smc.TransformersLM(roberta().to(dtype), None, Vocabulary.from_bytes([b"x"] * V, [0]))
     for use in (lambda: lm.prefill(PROMPTS), lm.static_forward):
-        with pytest.raises(ValueError, match="RobertaForCausalLM does not count positions from 0"):
+        with pytest.raises(ValueError, match="RobertaForCausalLM doesn't count positions from 0"):
             use()
 
 
@@ -249,7 +249,7 @@ def test_cutting_everything_leaves_the_prompt(lm: smc.TransformersLM) -> None:
 
 
 class Mirror(ToyLM):
-    """The toy protocol, its numbers by full recomputation through a `transformers` model."""
+    """The toy protocol with full recomputation by a `transformers` model."""
 
     def __init__(self, lm: smc.TransformersLM) -> None:
         super().__init__(lm.vocabulary)
@@ -326,7 +326,7 @@ def test_a_real_checkpoint() -> None:
 def test_kept_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> None:
     prompts = [[5, 7, 9], [5], [11, 12, 13, 14], [5]]
     keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=1 << 30)
-    keeping.prefill([[1]])  # the first call finds out what the model can do
+    keeping.prefill([[1]])  # the first call runs the self-check
     read: list[tuple[int, ...]] = []
     handle = lm.model.register_forward_pre_hook(
         lambda module, args, kwargs: read.append(tuple(kwargs["input_ids"].shape)),
@@ -334,7 +334,7 @@ def test_kept_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> 
     )
     try:
         keeping.prefill(prompts)
-        assert read == [(1, 3), (1, 1), (1, 4)]  # three distinct ones, each alone
+        assert read == [(1, 3), (1, 1), (1, 4)]  # three distinct prompts, each alone
         again, kept = keeping.prefill([*prompts[::-1], [6, 8]])
         assert read[3:] == [(1, 2)]
     finally:
@@ -357,7 +357,7 @@ def test_kept_prompts_stay_within_their_memory() -> None:
     for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3], [7, 8, 9]):
         keeping.prefill([prompt])
     assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]
-    keeping.prefill([[1] * 30])  # more than there is room for: read, not kept, and drives none out
+    keeping.prefill([[1] * 30])  # exceeds the limit: computed, not cached, evicts nothing
     assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]
 
 
@@ -370,7 +370,7 @@ def test_prompts_kept_for_good_go_for_no_other() -> None:
     assert kept == [True, True, False, True]
     keeping.prefill([[7, 8, 9], [4, 5, 6]])
     assert list(keeping._kept._memories) == [(1, 2, 3), (4, 5, 6)]
-    assert not lm.keep([1, 2, 3])  # it was given no memory
+    assert not lm.keep([1, 2, 3])  # the cache has no memory
 
 
 SHARING = {"llama", "gpt2", "gpt_neox", "opt"}  # the others have windows, biases or softcaps
@@ -387,7 +387,7 @@ def test_prompts_are_shared_where_attention_is_plain(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
-    """Rows that move, grow by runs and are cut, their prompts shared or copied."""
+    """Reorder, extend and truncate rows with shared or copied prompts."""
     lm = smc.TransformersLM(llama().float(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(0, V, size=n).tolist() for n in rng.integers(1, 9, size=4)]
@@ -397,7 +397,7 @@ def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
         SharedPrompts(copied.lengths, [(k.clone(), v.clone()) for k, v in copied.prompts().layers]),
     )
     held = len(prompts)
-    for count in (9, 9, 5, 3, 6, 1, 4):  # towards the end, prompts have lost their rows
+    for count in (9, 9, 5, 3, 6, 1, 4):  # in the end, some prompts have no rows
         ancestors = torch.from_numpy(np.sort(rng.integers(0, held, size=count)))
         if rng.random() < 0.3:
             ancestors = ancestors[torch.randperm(count)]
@@ -420,7 +420,7 @@ def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
 
 
 def test_runs_of_unequal_lengths_are_read_without_padding() -> None:
-    """The model computes as many tokens as the runs have, whatever the longest one."""
+    """The model computes exactly the tokens of the runs, regardless of the longest one."""
     lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
     rows, _ = lm.prefill(PROMPTS)
     computed: list[int] = []
@@ -452,7 +452,7 @@ def test_a_pass_that_failed_can_be_made_again() -> None:
 
 
 def test_a_model_that_makes_numbers_of_the_mask_pads() -> None:
-    """They might say more than which columns count; tokens that are packed have no such mask."""
+    """Numbers may encode more than valid columns, and packed tokens have no such mask."""
     model = llama()
 
     def numbers(_: object, args: object, options: dict[str, Any]) -> tuple[object, dict[str, Any]]:
@@ -466,7 +466,7 @@ def test_a_model_that_makes_numbers_of_the_mask_pads() -> None:
     rows, _ = lm.prefill(PROMPTS)
     model.model.layers[0].self_attn.register_forward_pre_hook(numbers, with_kwargs=True)
     assert not shares_prompts(model)
-    with pytest.raises(NotImplementedError, match="numbers in its mask"):
+    with pytest.raises(NotImplementedError, match="a mask of numbers"):
         rows.extend(torch.full((4, 1), 5), torch.ones(4, dtype=torch.int64))
 
 
@@ -493,5 +493,5 @@ def test_rounding_does_not_keep_a_deep_model_from_sharing(dtype: torch.dtype) ->
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("build", [llama, gpt2, gpt_neox, opt, mistral, qwen2, gemma2, bloom, mpt])
 def test_half_precision_shares_what_double_precision_does(build: Any, dtype: torch.dtype) -> None:
-    """Means are compared, up to a quarter of a nat: what has to be refused still is."""
+    """Means are compared, up to a quarter of a nat: unsuitable models are still rejected."""
     assert shares_prompts(build().to(dtype).eval()) == (build.__name__ in SHARING)

@@ -1,4 +1,4 @@
-"""Every Triton kernel compiles, in each form that is called, for devices that are not here."""
+"""Every Triton kernel compiles, in each form that is used, for devices that are not present."""
 
 from __future__ import annotations
 

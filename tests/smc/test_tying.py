@@ -1,4 +1,4 @@
-"""The passes over the vocabulary: compiled and as tensor operations, against plain sums."""
+"""The passes over the vocabulary: compiled loops and tensor operations against plain sums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMS = {"compiled": ("cpu",), "tensors": ()}
 
 
 def case(rows: int, vocabulary: int, classes: int, seed: int) -> tuple[torch.Tensor, ...]:
-    """Log-probabilities over hundreds of orders of magnitude, some tokens impossible."""
+    """Log-probabilities over hundreds of orders of magnitude, with some impossible tokens."""
     generator = torch.Generator().manual_seed(seed)
     scale = torch.tensor([1.0, 30.0, 200.0])[torch.arange(rows) % 3].unsqueeze(1)
     log_p = torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64) * scale
@@ -27,7 +27,7 @@ def case(rows: int, vocabulary: int, classes: int, seed: int) -> tuple[torch.Ten
 
 
 def both_ways(class_of: torch.Tensor, classes: int) -> TokenClasses:
-    """The tokens of each class as well."""
+    """The classes with the tokens of each class."""
     inside = torch.stack([torch.bincount(row, minlength=classes) for row in class_of])
     start = torch.nn.functional.pad(inside.cumsum(dim=1), (1, 0))
     return TokenClasses(class_of, class_of.argsort(dim=1, stable=True).int(), start)
@@ -36,7 +36,7 @@ def both_ways(class_of: torch.Tensor, classes: int) -> TokenClasses:
 def plain(
     log_p: torch.Tensor, class_of: torch.Tensor, which: torch.Tensor, alive: torch.Tensor, K: int
 ) -> TopKAndClassMass:
-    """One row and one class after the other."""
+    """Process rows and classes one by one."""
     tokens, best = torch.zeros(len(log_p), K, dtype=torch.int64), log_p.new_empty(len(log_p), K)
     log_mass = log_p.new_full(alive.shape, -torch.inf)
     for r in range(len(log_p)):
@@ -66,7 +66,7 @@ def test_favourites_and_the_mass_of_the_rest(
     K: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In float32 as well, where exp of most of these numbers is zero."""
+    """Include float32, where exp of most of these numbers is zero."""
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     for seed in range(4):
         log_p, class_of, which, alive = case(9, vocabulary, classes, seed)
@@ -84,7 +84,7 @@ def test_favourites_and_the_mass_of_the_rest(
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize("K", [0, 3, 64])
 def test_where_few_are_allowed(dtype: torch.dtype, K: int) -> None:
-    """A class or two of a hundred: on the CPU these are looked up, and nothing else is read."""
+    """Allow one or two of a hundred classes, which the CPU looks up without reading the rest."""
     V, C = 5000, 100
     for seed in range(3):
         log_p, class_of, which, _ = case(9, V, C, seed)
@@ -107,7 +107,7 @@ def test_where_few_are_allowed(dtype: torch.dtype, K: int) -> None:
 def test_classes_of_any_scale(
     form: str, dtype: torch.dtype, K: int, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lookahead may leave nothing but what is 10^-400 as likely as the rest."""
+    """A lookahead may allow only tokens that are 10^-400 as probable as the rest."""
     monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     V, scales = 20_000, torch.tensor([0.0, -30, -90, -200, -750, -2000, -1e4, -1e30])
     number = torch.arange(V) * len(scales) // V
@@ -145,7 +145,7 @@ def test_a_guide_that_is_one_or_zero(
 
 @pytest.mark.parametrize("order", ["rising", "falling", "equal"])
 def test_favourites_in_any_order(order: str) -> None:
-    """A row that rises pushes every candidate out again; nobody's mass is lost."""
+    """An ascending row pushes out every candidate; no mass is lost."""
     V, K = 20000, 8
     log_p = torch.linspace(-9, -3, V, dtype=torch.float64).unsqueeze(0)
     log_p = {"rising": log_p, "falling": log_p.flip(1), "equal": torch.full_like(log_p, -1e4)}[

@@ -1,7 +1,7 @@
-"""No operation of a static step has a result that the host must see, or a shape that hangs on it.
+"""No operation of a static step synchronizes with the host.
 
-On a CUDA device such an operation waits, and cannot be captured (`tests.smc.test_gpu`); here
-the step is taken on the CPU as it is there, without compiled loops, and its operations are listed.
+On a CUDA device such an operation waits, and can't be captured (`tests.smc.test_gpu`). Here the
+step runs on the CPU without compiled loops, and its operations are recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from smc.static import StaticReader
 from smc.testing import ToyForward, ToyLM
 from smc.vocabulary.passes import TENSORS
 
-# Every token is a class of its own: what asks whether that is so must not ask the device.
+# Every token is its own class; checking for this must not synchronize.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b""], [2])
 AUTOMATON = lift(Automaton.literal("a").star() + Automaton.literal("b"), VOCABULARY)
 
@@ -61,7 +61,7 @@ def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Outside(ToyForward):
-    """A toy language model, whose own work on lists is not looked at."""
+    """A toy language model whose own list operations are ignored."""
 
     def step(self, tokens, source, step):
         with _disable_current_modes():
@@ -93,7 +93,7 @@ def test_no_operation_waits(name: str, algorithm: str, monkeypatch: pytest.Monke
     assert AUTOMATON.num_classes == VOCABULARY.size
     run = run_of(PROPOSALS[name](), algorithm, B)
     with as_on_a_device(monkeypatch):
-        run.advance()  # tables that are made once, at first use
+        run.advance()  # creates the tables that are made at first use
         with Waits() as waits:
             run.advance()
     assert waits.count > 100

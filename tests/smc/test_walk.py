@@ -1,4 +1,4 @@
-"""The sampler's truth: over all its random choices, weight times probability is the target."""
+"""Exactness of the sampler: weight times probability, over all random choices, is the target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ PROMPT = (0, 1)
 class Tilted(smc.GCD):
     """Any positive g on the tokens that GCD allows is a correct proposal; this one is arbitrary.
 
-    g depends on state, budget and token, so a mistake in psi, in Z or in the division at EOS shows.
+    g depends on state, budget and token, so a mistake in psi, in Z or in the division at EOS is
+    detected.
     """
 
     def __init__(self, *, potential: bool) -> None:
@@ -36,7 +37,7 @@ class Tilted(smc.GCD):
     def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
         mask = state.mask.mask(state.states, state.remaining)
         tokens = torch.arange(log_p.shape[1], device=log_p.device)
-        # States are numbered through over the batch, but g must not depend on the batch.
+        # States are numbered over the batch, but g must not depend on the batch.
         local = state.states - state.automata.initial[state.automata.automaton_of[state.states]]
         place = (3 * local + state.remaining).unsqueeze(1)
         log_g = (place + 1.7 * tokens).double().sin() - 1.5
@@ -57,7 +58,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
 def walk_sums(
     automaton: TokenAutomaton, budget: int, **options: object
 ) -> tuple[dict[bytes, float], float, float, int]:
-    """Sums over all walks: of P · Ẑ · posterior per answer, of P · Ẑ, of P; and how many walks."""
+    """Sums over all walks of P · Ẑ · posterior per answer, of P · Ẑ, and of P; number of walks."""
     usual = {"resampling": "multinomial", "ess_threshold": 1.0, "strata": "none"}
     if options.get("algorithm") == "discrete":
         usual = {}
@@ -72,7 +73,7 @@ def walk_sums(
             example_ids=ids,
             max_rows=1 << 20,
             draw=draw,
-            **options,  # type: ignore[arg-type]
+            **{"algorithm": "smc", **options},  # type: ignore[arg-type]
         )
 
     mass: dict[bytes, float] = defaultdict(float)
@@ -107,7 +108,7 @@ def assert_exact(
 
 
 SCHEMES = ("multinomial", "stratified", "systematic", "residual")
-# A scheme sees weights, not where they come from: one proposal meets all of them, others two.
+# Schemes see only weights: one proposal meets all schemes, the others two.
 PAIRS = [("gcd", s) for s in SCHEMES] + [
     (p, s)
     for p in ("lcd", "greedy_close", "tilted", "tilted_no_potential")
@@ -124,7 +125,7 @@ def test_every_proposal_with_every_scheme(proposal: str, resampling: str) -> Non
 
 @pytest.mark.parametrize(("proposal", "resampling"), [*PAIRS, ("lm", "systematic")])
 def test_strata_of_equal_state(proposal: str, resampling: str) -> None:
-    """Particles in a state of their own, complete and dead ones are left as they are."""
+    """Particles alone in their state, complete and dead particles stay unchanged."""
     three = 3 if (proposal, resampling) == ("gcd", "systematic") else 2
     for threshold in (1.0, 0.8):
         assert_exact(
@@ -179,7 +180,7 @@ def test_three_particles(proposal: str, budget: int) -> None:
 
 
 class SometimesImpossible(ToyLM):
-    """After "b" it says that nothing but "b" can follow, so constraints can be left no token."""
+    """A model that allows only "b" after "b", so a constraint may leave no possible token."""
 
     def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
         log_p = super().log_p(tokens)
@@ -199,7 +200,7 @@ def test_particles_left_without_a_token_die(proposal: str, monkeypatch: pytest.M
 
 
 def heaviest(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
-    """Wrong: keeps only the heaviest particle."""
+    """Wrong: keep only the heaviest particle."""
     return weights.argmax(dim=1, keepdim=True).expand_as(weights).contiguous()
 
 
@@ -210,7 +211,7 @@ def half_a_slice(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) ->
 
 
 class ForgetsItsPotential(Tilted):
-    """Wrong: weighs as if g had been one."""
+    """Wrong: weigh as if g had been one."""
 
     def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
         log_g = super().guide(state, log_p).log_g
@@ -221,7 +222,7 @@ class ForgetsItsPotential(Tilted):
 @pytest.mark.parametrize("wrong", [heaviest, half_a_slice])
 @pytest.mark.parametrize("strata", ["none", "state"])
 def test_negative_control_of_resampling(wrong: Scheme, strata: str) -> None:
-    """The test above is worth something only if it rejects what is wrong."""
+    """The test above must reject wrong implementations."""
     name, budget = ("few_words", 3) if strata == "none" else ("a_star_b", 5)
     expected = truth(CONSTRAINTS[name](), budget)
     mass, _, _, _ = walk_sums(

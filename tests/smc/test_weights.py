@@ -1,4 +1,4 @@
-"""Weights against their definitions, and at the edges of the number line."""
+"""Weights against their definitions, and at extreme values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Wrong widths, types and ids are refused at every entrance, before compiled code reads them.
+"""Wrong widths, dtypes and ids are rejected before compiled code reads them.
 
-The vocabulary is wide enough for compiled loops, which read beyond an array without an error.
+The vocabulary is large enough for compiled loops, which read out of bounds without an error.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BUDGET = 6
 MODEL = hmm.HMM.random(3, V, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 Make = Callable[[Tensor], Tensor]
-"""What becomes of log-probabilities that are right."""
+"""A function that corrupts log-probabilities."""
 
 
 class Model:
-    """A language model whose log-probabilities are spoiled, after the prompt or in later passes."""
+    """A language model with corrupted log-probabilities, after the prompt or in later passes."""
 
     def __init__(self, spoil: Make, *, after_prompt: bool) -> None:
         self.vocabulary, self.context, self.device = VOCABULARY, None, torch.device("cpu")
@@ -109,7 +109,7 @@ def test_spoilt_log_probabilities_are_refused(way: str, how: str, after_prompt: 
     spoil, error, message = SPOILT[how]
     for name, proposal in PROPOSALS.items():
         if name == "lm" and not after_prompt:
-            continue  # whose first token may end all particles
+            continue  # its first token may end all particles
         lm = Model(spoil, after_prompt=after_prompt)
         with pytest.raises(error, match=message):
             smc.sample(  # type: ignore[arg-type]
@@ -344,7 +344,7 @@ def test_other_shapes_and_types_are_refused(name: str) -> None:
 
 
 class Wide(MaskProposal):
-    """A proposal whose guide has other columns than the model."""
+    """A proposal whose guide has a different number of columns than the model."""
 
     def __init__(self, change: int) -> None:
         self.change = change

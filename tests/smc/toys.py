@@ -1,4 +1,4 @@
-"""Small vocabularies and constraints on which everything can be enumerated."""
+"""Small vocabularies and constraints for full enumeration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 
-# Tokens of several bytes, one spelling in two ways, an id without bytes, and two EOS ids.
+# Tokens of several bytes, a text with two spellings, an id without bytes, and two EOS ids.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"", b""], [3, 5])
 
 
@@ -24,12 +24,12 @@ def a_star_b() -> TokenAutomaton:
 
 
 def few_words() -> TokenAutomaton:
-    """Four words, one the beginning of another, and one that takes long."""
+    """Four words: one is the beginning of another, and one is long."""
     return lift(choice("a", "ab", "ba", "bbb"), VOCABULARY)
 
 
 def forced() -> TokenAutomaton:
-    """One word only."""
+    """A single word."""
     return lift(choice("ba"), VOCABULARY)
 
 
@@ -37,7 +37,7 @@ CONSTRAINTS = {"a_star_b": a_star_b, "few_words": few_words, "forced": forced}
 
 
 def tiny_model(seed: int = 1, *, layers: int = 1) -> Any:
-    """A model of `transformers` over these tokens; token 4, which has no bytes, is its padding."""
+    """A `transformers` model over these tokens; token 4, which has no bytes, is its padding."""
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 

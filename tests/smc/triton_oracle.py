@@ -1,4 +1,4 @@
-"""What tests/smc/test_passes.py runs in a process of its own, where Triton interprets."""
+"""The part of tests/smc/test_passes.py that runs in a process with Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRITON = VocabularyPass(triton.draws, tensors.best, triton.locate)
 
 
 def main() -> None:
-    # With and without tokens of their own, one in each precision: a comparison takes seconds.
+    # With and without token-specific factors, one in each precision: a comparison takes seconds.
     for name, dtype in (("gcd", torch.float64), ("pgcd", torch.float32)):
         cases.compare(TRITON, name, dtype, draws=3)
         print(name, "agrees")

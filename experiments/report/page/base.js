@@ -42,6 +42,7 @@ const TITLES = {
   majority_correct: "accuracy (most probable)", best_correct: "accuracy (best)",
   valid: "satisfaction (valid answers)",
   complete: "complete answers", share_finished: "particles finished", ess: "effective sample size",
+  budget_removed: "probability that the budget removed",
   certified: "posterior certainly found", reliable: "reliable posteriors",
   ess_fraction: "effective sample size / N", log_evidence: "log evidence",
   evidence_found: "share of the evidence found",

@@ -1,23 +1,23 @@
-"""`+task=convergence` asks how many particles it takes to sample from the model's own distribution.
+"""Convergence study (`+task=convergence`): particles needed to sample from the exact posterior.
 
-On small problems the exact posterior p_lm(x | x in C, |x| <= n) can be summed up over all
-tokenisations, and every method of this library is measured against it; docs/convergence.md tells
-what came out. To read in this order:
+On small problems the posterior p_lm(x | x in C, |x| <= n) can be computed exactly by summing over
+all tokenizations, and every method is compared with it; docs/convergence.md has the results. The
+modules in reading order:
 
-    problems    what is asked: a prompt, a constraint, a budget; a file of one's own
-    builtin     the ten problems that come with it
+    problems    a prompt, a constraint and a budget; also read from a file
+    builtin     the ten built-in problems
     tree        all token prefixes that can be completed in time, counted before they are built
-    evaluate    the language model, asked once at each of them
-    exact       the truth by sums over the tree: evidence, posterior, the law of a single sample
-    visited     free continuations, and what the language model says after each of their prefixes
-    clones      an HMM whose states are these prefixes, clustered
-    hmm         what P-GCD looks ahead with: distilled on the spot so, or given
+    evaluate    the language model's distributions at all prefixes
+    exact       evidence, posterior and the law of a single sample, by sums over the tree
+    visited     free continuations, with the language model's distributions after their prefixes
+    clones      an HMM whose states are clusters of these prefixes
+    hmm         the HMM for P-GCD: distilled from free continuations, or given
     sampler     the library's samplers on the tree: thousands of runs without a model
-    methods     the methods that are compared, on the tree
-    measures    how far runs are from the truth, with intervals
-    task        all of it in order, resumable
-    headline    what sums it up: particles needed, harm by more of them, equal reads
+    methods     the compared methods on the tree
+    measures    distances of runs from the exact posterior, with intervals
+    task        the whole study in order, resumable
+    headline    summary figures: particles needed, harm by more particles, equal reads
     report      table, summary and `figures`
 
-`config` holds the settings of the task.
+`config` has the settings of the task.
 """

@@ -1,16 +1,15 @@
-"""These are the problems that come with the convergence task.
+"""Built-in problems of the convergence study.
 
-`toolcalls` takes the requests of toolcalls.jsonl, which lies beside this module, with the answer
-begun up to the value in question; `stories` begins short stories. The constraints are what such a
-place asks for: an enumeration, numbers in a range, an optional member, one of several names,
-inflections of a few words in a sentence.
+`toolcalls` takes the requests in toolcalls.jsonl and starts the answer up to a value. `stories`
+starts short stories. The constraints are typical for these positions: an enumeration, numbers in a
+range, an optional member, one of several names, inflections of words in a sentence.
 
-Budgets are *tight* (the shortest answer's tokens, or a few more) or *loose* (everything fits, or
-as many tokens as keep the tree at `LOOSE` prefixes). Where a value ends at its closing quote or its
-full stop, the tokens that begin with it stand for the end of the text, as what else they hold (a
-comma, a bracket) follows the value.
+Budgets are *tight* (the tokens of the shortest answer, or a few more) or *loose* (every answer
+fits, or as many tokens as keep the tree below `LOOSE` prefixes). If a value ends at a closing quote
+or a full stop, all tokens that start with this character end the text, because their other
+characters (a comma, a bracket) follow the value.
 
-They were written down before any of them was run, and all of them are reported.
+All problems were written before any was run, and all are reported.
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, read_xlam
 
 LOOSE = 20_000
-"""Prefixes of a loosely budgeted tree: a tenth of what could be enumerated, so that a run of all
-problems takes minutes."""
+"""Largest tree of a loose budget: a tenth of the limit, so that all problems run in minutes."""
 
 _REQUESTS = Path(__file__).with_name("toolcalls.jsonl")
-_LONGEST = 40  # tokens; no answer here needs more
+_LONGEST = 40  # tokens of the longest answer
 
 _PLACES = ("Oslo", "Munich", "Montreal", "Rio de Janeiro", "Cairo", "Copenhagen", "Paris")
 _DEVICES = ("projector", "heater", "dishwasher", "lamp", "fridge", "television")
@@ -57,14 +55,16 @@ _NUMBERS = "one two three four five six seven eight nine ten eleven twelve"
 def builtin(
     suite: str, lm: smc.TransformersLM, tokenizer: Any, prompt_kind: str = "auto"
 ) -> list[Problem]:
-    """Make the problems of a suite for a model, whose tokens decide what tight and loose mean.
+    """Make the problems of a suite for a model, whose tokens determine the budgets.
 
     Args:
         suite: "toolcalls" or "stories".
-        prompt_kind: of the prompts of tool calls; see `experiments.tool_calling.prompts`.
+        lm: the language model.
+        tokenizer: its tokenizer.
+        prompt_kind: kind of prompt for tool calls; see `experiments.tool_calling.prompts`.
 
     Raises:
-        ValueError: no token of the model begins with what answers of the suite end at.
+        ValueError: no token of the model starts with the end of the suite's answers.
     """
     make = {"toolcalls": _toolcalls, "stories": _stories}[suite]
     return [
@@ -73,7 +73,7 @@ def builtin(
     ]
 
 
-# Until `_budget` has put a number there: tokens beyond the shortest answer, or as many as fit.
+# Placeholders for `_budget`: tokens beyond the shortest answer, or as many as fit.
 _SHORTEST, _ONE_MORE, _THREE_MORE, _AS_MANY = 0, 1, 3, -1
 
 
@@ -87,7 +87,7 @@ def _budget(problem: Problem, lm: smc.TransformersLM, tokenizer: Any) -> int:
 
 
 def _closing(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
-    """All tokens that begin with this text."""
+    """Return all tokens that start with this text."""
     wanted = text.encode()
     texts = enumerate(lm.vocabulary.token_bytes)
     found = tuple(i for i, token in texts if token.startswith(wanted))
@@ -103,7 +103,7 @@ def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Proble
     requests = {record.id: record for record in read_xlam(_REQUESTS).records}
 
     def begun(record: ToolRecord, before: str) -> str:
-        """Prompt and answer up to, and with, this text."""
+        """Return the prompt and the answer up to and including this text."""
         answer = write_answer(record.calls, record.tools, "json")
         prompt = build_prompt(record, "json", tokenizer=tokenizer, kind=kind)
         return prompt + answer[: answer.index(before) + len(before)]
@@ -165,7 +165,7 @@ def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Proble
 
 
 def _stories(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Problem]:
-    del tokenizer, kind  # plain text
+    del tokenizer, kind  # prompts are plain text
     stop = _closing(lm, ".")
     things = gcd.choice(_THINGS.split())
     return [

@@ -1,4 +1,4 @@
-"""This module has the settings of the convergence task, and checks them."""
+"""Settings of the convergence study, and their checks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MOST_PREFIXES = 200_000
 
 @dataclass
 class ConvergenceConfig:
-    """Samplers against the exact posterior, by particles and by prefixes read."""
+    """Samplers compared with the exact posterior, by particles and by prefixes read."""
 
     name: str = "convergence"
-    problems: str | None = None  # a JSON file of own problems; None: the built-in ones
+    problems: str | None = None  # JSON file of problems; None: the built-in ones
     methods: list[str] = field(
         default_factory=lambda: ["lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time"]
     )
@@ -28,20 +28,20 @@ class ConvergenceConfig:
         default_factory=lambda: ["smc_paper", "smc", "smc_none", "discrete"]
     )
     particles: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32, 64, 128, 256])
-    runs: int = 1000  # independent runs of each arm and number of particles, at least
-    draws: int = 16000  # and at least so many particles over all runs
-    max_prefixes: int = MOST_PREFIXES  # of a problem; up to the default
+    runs: int = 1000  # minimum of independent runs per arm and number of particles
+    draws: int = 16000  # minimum of particles over all runs
+    max_prefixes: int = MOST_PREFIXES  # of a problem; at most the default
 
-    # The HMM of P-GCD: a checkpoint, or (None) distilled on the spot from free continuations.
+    # The HMM of P-GCD: a checkpoint, or None to distill one from free continuations.
     hmm: str | None = None
-    hmm_for: str = "model"  # one for all prompts; or "problem": one for each prompt
+    hmm_for: str = "model"  # one HMM for all prompts; "problem": one per prompt
     hmm_states: int = 1024  # at most
     hmm_sequences: int = 10000  # for each HMM
-    hmm_length: int = 16  # most tokens of a sequence; less where all budgets are
+    hmm_length: int = 16  # maximum tokens of a sequence; at most the largest budget
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     task = config.task
     for key in ("runs", "draws", "hmm_length", "hmm_sequences"):
         at_least(f"task.{key}", task[key], 1)
@@ -77,7 +77,7 @@ def _check_methods(config: DictConfig) -> None:
 
 
 def _check_discrete(config: DictConfig) -> None:
-    """Check what the discrete filter does otherwise on a tree."""
+    """Refuse the combination of the discrete filter with the method `lm`."""
     names = [name for name in algorithms_of(config) if is_discrete(name)]
     methods = [name for name in methods_of(config) if METHODS[name].indicator == "lm"]
     if names and methods:
@@ -90,7 +90,7 @@ def _check_discrete(config: DictConfig) -> None:
 
 
 def _check_hmm(config: DictConfig) -> None:
-    """Check the settings of the HMM, which is the task's own."""
+    """Check the settings of the study's own HMM."""
     task = config.task
     if task.hmm is not None:
         existing_hmm("task.hmm", task.hmm)

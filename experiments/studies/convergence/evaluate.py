@@ -1,11 +1,11 @@
-"""This module asks the language model once at every prefix of a tree.
+"""Language model distributions at every prefix of a tree, each computed once.
 
-Prefixes that end the longest runs are sorted as in a dictionary and read in batches. A batch begins
-with one copy of the prompt; what all its prefixes have in common is read once, the remainder as one
-run for each row, which gives the log-probabilities at every prefix along the run. So a batch costs
-two forward passes, and copies the prompt's cache once, whatever the length of its runs.
+The longest prefixes are sorted lexicographically and computed in batches. A batch starts with one
+copy of the prompt's cache, computes the common prefix once, and then the rest of each row as one
+run, which gives the log-probabilities at all prefixes along it. A batch therefore costs two forward
+passes and one copy of the prompt's cache, whatever the length of its runs.
 
-What is kept of V log-probabilities are those of the slots, and the mass of all other tokens.
+Of the V log-probabilities only those of the slots are kept, and the mass of all other tokens.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from smc.models.protocol import LanguageModel, Rows
 
 
 class Evaluator:
-    """An evaluator fills a tree with the log-probabilities of a language model after one prompt.
+    """Fills a tree with the log-probabilities of a language model after one prompt.
 
     Args:
+        lm: the language model.
         prompt: token ids.
         ids: the restricted tokens in the model's vocabulary.
-        temperature: that of p_lm.
-        max_rows: runs in one batch.
+        temperature: temperature of p_lm.
+        max_rows: maximum rows of a batch.
     """
 
     def __init__(
@@ -51,17 +52,17 @@ class Evaluator:
     def __call__(
         self, tree: Tree, nodes: Int64[Tensor, "n"], progress: Callable[[int], object] | None = None
     ) -> None:
-        """Asks at these nodes (that have not ended), where nobody has asked before.
+        """Compute the distributions at these unfinished nodes, unless they are known.
 
         Raises:
-            FloatingPointError: the model's log-probabilities are not numbers.
+            FloatingPointError: the model returned NaN.
         """
         wanted = torch.zeros(tree.num_nodes, dtype=torch.bool)
         wanted[nodes] = True
         wanted &= ~tree.known & (tree["text"] < 0)
         if not bool(wanted.any()):
             return
-        # A prefix with a wanted one right behind it is read on the way to that.
+        # A prefix with a wanted child is computed on the way to the child.
         inner = torch.zeros_like(wanted)
         inner[tree["parent"][wanted].clamp(min=0)] = True
         ends = (wanted & ~inner).nonzero().squeeze(1)
@@ -75,7 +76,7 @@ class Evaluator:
                 progress(int(tree.known.sum()) - before)
 
     def _batch(self, tree: Tree, wanted: Tensor, nodes: Int64[Tensor, "R T1"]) -> None:
-        """Reads runs along these paths from the root, and keeps what was wanted on the way."""
+        """Compute runs along these paths from the root, and keep the wanted distributions."""
         lengths = (nodes >= 0).sum(dim=1) - 1
         longest = int(lengths.max())
         tokens = tree.tokens(nodes[:, : longest + 1])
@@ -101,9 +102,9 @@ class Evaluator:
         return rows.extend(runs, lengths.to(runs.device))
 
     def _keep(self, tree: Tree, wanted: Tensor, nodes: Int64[Tensor, "R"], log_p: Tensor) -> None:
-        """Keeps rows of log-probabilities over the whole vocabulary; equal nodes hold equal rows.
+        """Store batch rows of log-probabilities over the whole vocabulary.
 
-        Of rows for one node the first counts.
+        If a node occurs several times, its first row is stored.
         """
         nodes, row = map(torch.from_numpy, np.unique(nodes.numpy(), return_index=True))
         due = wanted[nodes] & ~tree.known[nodes]
@@ -124,7 +125,7 @@ class Evaluator:
 
 
 def refuse_nan(log_p: Tensor) -> None:
-    """Raise `FloatingPointError` if some of these log-probabilities are not numbers."""
+    """Raise `FloatingPointError` if a log-probability is NaN."""
     if bool(log_p.isnan().any()):
         raise FloatingPointError(
             "the language model returned log-probabilities that are not numbers (NaN); "
@@ -133,7 +134,7 @@ def refuse_nan(log_p: Tensor) -> None:
 
 
 def save_values(tree: Tree, path: Path) -> None:
-    """Write what the language model said within the budget, whole or not at all."""
+    """Write the model's values within the budget atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".part.npz")
     log_other = tree["log_other"][: tree.num_exact]
@@ -142,7 +143,7 @@ def save_values(tree: Tree, path: Path) -> None:
 
 
 def load_values(tree: Tree, path: Path) -> bool:
-    """Take in what `save_values` wrote; False if it is not there, or belongs to another tree."""
+    """Load the values of `save_values`; return False if they are missing or of another tree."""
     if not path.is_file():
         return False
     with np.load(path) as saved:
@@ -156,6 +157,6 @@ def load_values(tree: Tree, path: Path) -> bool:
 
 
 def _exact_log_p(tree: Tree) -> Float64[Tensor, "slots"]:
-    """The part of `log_p` that belongs to the tree within the budget."""
+    """Return the part of `log_p` that belongs to the tree within the budget."""
     last = tree.num_exact - 1
     return tree["log_p"][: int(tree["start"][last] + tree["width"][last])]

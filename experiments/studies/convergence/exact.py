@@ -1,19 +1,19 @@
-"""This module computes what is exactly true of a problem, in one pass over its tree.
+"""Exact evidence, posterior and laws of single samples, in one pass over a tree.
 
-With log p at every prefix, the probability of a token sequence is a product along a path, that of a
-text the sum over its spellings, and their total the evidence:
+The probability of a token sequence is a product along its path, that of a text the sum over its
+tokenizations, and the evidence is their total:
 
     p_lm(C within n) = sum over ended x of p_lm(x),     posterior(y) = sum over spellings x of y
                                                                         p_lm(x) / p_lm(C within n)
 
-A proposal's single sample is drawn by another product along the path, of q(v) = p_lm(v) g(v) / Z.
-Its law over texts follows without sampling; what is missing to one is the chance of no answer.
+A single sample of a proposal is drawn by a product of q(v) = p_lm(v) g(v) / Z along the path. Its
+law over texts follows without sampling; the mass missing to one is the probability of no answer.
 
-**Distance.** "No answer" is an outcome of posterior probability zero, so the total variation
-between a law over answers and the posterior is half of (sum of absolute differences + missing
-mass): 1 for a method that never answers. An exact sampler of N draws has a distance too, that of N
-draws from their own law; its expectation is a sum of mean absolute deviations of binomials, each in
-closed form (de Moivre 1730): with k = floor(N p) + 1,
+**Distance.** "No answer" is an outcome with posterior probability zero. The total variation between
+a law over answers and the posterior is therefore half of (sum of absolute differences + missing
+mass), which is 1 for a method that never answers. The empirical law of N exact draws also has a
+distance. Its expectation is a sum of mean absolute deviations of binomials, each in closed form (de
+Moivre 1730): with k = floor(N p) + 1,
 
     E|X - N p| = 2 k (1 - p) P(X = k),      X ~ Binomial(N, p)
 
@@ -34,11 +34,11 @@ from smc.competition import sums_by
 
 
 class Exact(NamedTuple):
-    """The exact answer to a problem.
+    """Exact solution of a problem.
 
     Attributes:
         log_evidence: log p_lm(C within n).
-        posterior: probability of each text given that.
+        posterior: posterior probability of each text.
     """
 
     log_evidence: float
@@ -46,12 +46,12 @@ class Exact(NamedTuple):
 
 
 class Law(NamedTuple):
-    """The distribution of one sample over the texts.
+    """Law of one sample over the texts.
 
     Attributes:
-        probabilities: of each text; what is missing to one is "no answer".
-        share_valid: their sum.
-        total_variation: to the posterior.
+        probabilities: probability of each text; the mass missing to one is "no answer".
+        share_valid: sum of the probabilities.
+        total_variation: total variation to the posterior.
     """
 
     probabilities: Float64[Tensor, "texts"]
@@ -60,10 +60,10 @@ class Law(NamedTuple):
 
 
 def exact(tree: Tree) -> Exact:
-    """Compute the evidence of a problem and its exact posterior.
+    """Compute the exact evidence and posterior of a problem.
 
     Raises:
-        ValueError: no text has positive probability under the model.
+        ValueError: every text has probability zero under the model.
     """
     log_law = log_sum_of_paths(tree, tree["log_p"])
     log_evidence = float(log_law.logsumexp(dim=0))
@@ -80,15 +80,15 @@ def total_variation(
 ) -> Float64[np.ndarray, "*B"]:
     """Compute the total variation of each law to an exact distribution.
 
-    What a law lacks to one is the probability of "no answer", an outcome that is never right.
+    The mass that a law lacks to one is the probability of "no answer", which is never correct.
     """
     missing = np.maximum(0.0, 1.0 - laws.sum(axis=-1))
     return np.asarray(0.5 * (np.abs(laws - exact).sum(axis=-1) + missing))
 
 
 def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
-    """Compute the mean total variation of `draws` exact draws to the law they are drawn from."""
-    from scipy import stats  # a third of a second, which the command line need not wait for
+    """Compute the expected total variation of `draws` exact draws to their own law."""
+    from scipy import stats  # slow to import
 
     p = posterior.numpy()
     p = p[(p > 0) & (p < 1)]
@@ -98,7 +98,7 @@ def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
 
 
 def log_sum_of_paths(tree: Tree, log_step: Float64[Tensor, "slots"]) -> Float64[Tensor, "texts"]:
-    """Compute for each text log of the sum over its spellings of the product of steps."""
+    """Compute for each text the log of the sum over tokenizations of the product of steps."""
     total = torch.zeros(tree.num_exact, dtype=torch.float64)
     parent, slot = tree["parent"], tree["slot"]
     for first, end in tree.levels()[1:]:

@@ -1,7 +1,7 @@
-"""This module draws total variation against particles and prefixes read.
+"""Figures of total variation against particles and prefixes read.
 
-There is a panel for each problem, and a figure of the medians over problems. Methods have colours
-and markers, algorithms styles of lines.
+There is a panel for each problem, and a figure of the medians over problems. Methods have colors
+and markers, algorithms have line styles.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from experiments.harness.figures import legend_of, log_axis, plain
 from experiments.harness.summary import grouped
 from experiments.studies.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
 
-_LEAST = 1e-5  # what is closer than that is drawn there
-_NOTHING = 0.5  # where no prefix is read, on an axis that has no zero
+_LEAST = 1e-5  # smaller distances are drawn here
+_NOTHING = 0.5  # zero prefixes on a logarithmic axis
 _EXACT = "exact sampler, as many draws"
 LABELS = {"particles": "particles", "read": "prefixes read a run"}
-"""What panels are drawn against: columns of estimates, and how they are called."""
-_FEW = 8  # so many intervals can be told apart in one panel
+"""Horizontal axes of panels: columns of estimates and their labels."""
+_FEW = 8  # maximum number of arms with intervals in a panel
 
 
 def plot_medians(reports: Sequence[Report], path: Path) -> None:
-    """Draw medians over problems: the total variation against particles, and against reads."""
+    """Plot medians over problems of the total variation against particles and against reads."""
     arms = arms_of(reports)
     figure = Figure(figsize=(12, 6.2), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
@@ -54,7 +54,7 @@ def plot_medians(reports: Sequence[Report], path: Path) -> None:
 
 
 def _medians(reports: Sequence[Report], arm: Arm) -> list[dict[str, float]]:
-    """Medians over problems, by particles."""
+    """Return medians over problems, by particles."""
     every = (e for report in reports for e in estimates_of(report, arm))
     return [
         {"particles": n, "read": median(e["read"] for e in own), "tv": median(map(tv_of, own))}
@@ -71,7 +71,7 @@ def _particles_axis(axis: Any, reports: Sequence[Report]) -> None:
 
 
 def _distances(axis: Any) -> None:
-    """The axis of total variations."""
+    """Set up the axis of total variations."""
     axis.set_yscale("log")
     axis.set_ylim(_LEAST * 0.7, 1.3)
     axis.yaxis.set_major_locator(FixedLocator([10.0**k for k in range(-5, 1)]))
@@ -89,11 +89,12 @@ def _legend(figure: Any, arms: Sequence[Arm], *, exact: bool) -> None:
 
 
 def plot_panels(reports: Sequence[Report], path: Path, key: str) -> None:
-    """Draw the total variation of the law of one answer, a panel for each problem.
+    """Plot the total variation of the law of one answer, with a panel for each problem.
 
     Args:
-        reports: one for each problem.
-        key: a column of `LABELS`, against which it is drawn.
+        reports: one report per problem.
+        path: the image file.
+        key: key of `LABELS`; the horizontal axis.
     """
     columns = min(5, len(reports))
     lines = math.ceil(len(reports) / columns)
@@ -119,7 +120,7 @@ def plot_panels(reports: Sequence[Report], path: Path, key: str) -> None:
 
 
 def _title(name: str) -> str:
-    """A problem's name as it is: not as a formula, nor wider than its panel."""
+    """Return a problem's name, truncated and without math mode."""
     return (name if len(name) <= 40 else name[:39] + "…").replace("$", r"\$")
 
 
@@ -149,7 +150,7 @@ def _panel(axis: Any, report: Report, arms: Sequence[Arm], key: str) -> None:
         floors = {e["particles"]: e["exact_sampler_tv"] for e in report["estimates"]}
         axis.plot(sorted(floors), [max(_LEAST, floors[n]) for n in sorted(floors)], **exact)
     else:
-        # Prefixes are no draws: the floor of the most draws that any point has.
+        # The floor depends on draws, not on prefixes: show that of the most draws.
         floor = min(e["exact_sampler_tv"] for e in report["estimates"])
         axis.axhline(max(_LEAST, floor), **exact)
     _distances(axis)

@@ -1,21 +1,20 @@
-"""These figures sum up a convergence run, for each method with each algorithm (an *arm*).
+"""Summary figures of a convergence study, for each arm (method with algorithm).
 
-    particles     the fewest that were tried from which on the law of one drawn answer is within a
-                  total variation of `GOAL` of the exact posterior. What was not reached counts as
-                  twice the most that were tried
-    worst         the largest total variation over the problems, with `AT` particles
-    growth        the largest ratio of the total variation at 4 N particles to that at N, of all
-                  problems and N where the former is more than `SMALL` beyond what noise over the
-                  runs would show by itself (`measures`): above one, more particles did harm
-    equal reads   the total variation over that of the *reference*, GCD that is never resampled,
-                  where both read as many prefixes: as many as the reference with some number of
-                  particles. Where the arm never reads as much, its figure is that of its most
-                  particles (which favours the reference), and where it reads more with one, it says
-                  nothing. (Reads of the arm's own particles are not asked: where a model is sure of
-                  itself a thousand particles draw the same few prefixes, so the reference hardly
-                  reads more with more of them)
+    particles     fewest tried particles from which on the law of one drawn answer is within a total
+                  variation of `GOAL` of the exact posterior. If it isn't reached, twice the most
+                  tried particles
+    worst         largest total variation over the problems, with `AT` particles
+    growth        largest ratio of the total variation at 4 N particles to that at N, over all
+                  problems and N for which the former exceeds the noise of the runs (`measures`) by
+                  more than `SMALL`. Above one, more particles did harm
+    equal reads   total variation relative to the *reference*, GCD without resampling, at equal
+                  numbers of prefixes read: those of the reference with some number of particles. If
+                  the arm never reads as many, its largest number of particles is used, which favors
+                  the reference; if it reads more with one particle, there is no figure. (The other
+                  way round isn't possible: if a model is certain, a thousand particles draw the
+                  same few prefixes, so the reference hardly reads more with more particles)
 
-Between numbers of particles the logarithm of the total variation is interpolated over that of the
+Between numbers of particles, the logarithm of the total variation is interpolated over that of the
 prefixes read. Medians are over problems.
 """
 
@@ -35,48 +34,48 @@ AT = 16
 """Particles at which arms are compared."""
 SMALL = 1e-3
 LEAST = 1e-6
-"""What is closer to the truth than that counts as that close in ratios."""
+"""Lower bound of distances in ratios."""
 REFERENCE = Arm("gcd", "smc_none")
 REFERENCES = (16, 64, 256)
-"""Particles of the reference whose reads an arm is asked at."""
+"""Particles of the reference whose reads are compared."""
 
 _ALIKE = 0.02
-"""Reads that differ by less, as a share, are equal: they are means over runs."""
+"""Relative difference below which reads are equal, as they are means over runs."""
 
 Report = dict[str, Any]
 Estimate = dict[str, Any]
 
 
 def tv_of(estimate: Estimate) -> float:
-    """Give the total variation of the law of one answer: exact if known, else estimated."""
+    """Return the total variation of the law of one answer: exact if known, else estimated."""
     exact = estimate["tv_exact"]
     return float(estimate["tv"] if exact is None else exact)
 
 
 def arms_of(reports: Sequence[Report]) -> list[Arm]:
-    """Give the arms of all problems."""
+    """Return the arms of all problems."""
     return arms_in(e for report in reports for e in report["estimates"])
 
 
 def estimates_of(report: Report, arm: Arm) -> list[Estimate]:
-    """Give the estimates of an arm on a problem, by particles."""
+    """Return the estimates of an arm on a problem, by particles."""
     mine = [e for e in report["estimates"] if Arm.of(e) == arm]
     return sorted(mine, key=lambda e: e["particles"])
 
 
 def most_particles(reports: Sequence[Report]) -> int:
-    """Give the largest number of particles that was tried."""
+    """Return the largest number of particles."""
     return max(e["particles"] for r in reports for e in r["estimates"])
 
 
 def compared_at(reports: Sequence[Report]) -> int:
-    """Give the particles at which arms are compared: `AT`, or if none were tried, the most."""
+    """Return the particles at which arms are compared: `AT`, or the most without `AT`."""
     counts = {e["particles"] for r in reports for e in r["estimates"]}
     return AT if AT in counts else max(counts)
 
 
 def reached(report: Report, arm: Arm) -> int | None:
-    """Find the fewest particles tried from which on an arm is within `GOAL`; None for none."""
+    """Return the fewest particles from which on an arm is within `GOAL`, or None."""
     found = None
     for e in reversed(estimates_of(report, arm)):
         if tv_of(e) > GOAL:
@@ -86,10 +85,10 @@ def reached(report: Report, arm: Arm) -> int | None:
 
 
 def headline(reports: Sequence[Report]) -> dict[str, Any]:
-    """Sum up all problems by arm, as plain values; see the head of this module.
+    """Summarize all problems by arm, as plain values; see the module docstring.
 
-    Particles are summed up over all problems, and over the *hard* ones, where one sample of GCD is
-    not within `GOAL` already, so that there is something to converge to.
+    Particles are summarized over all problems, and over the *hard* ones, on which one sample of GCD
+    isn't already within `GOAL`.
     """
     hard = [r for r in reports if r["gcd"]["total_variation"] > GOAL]
     return {
@@ -104,7 +103,7 @@ def headline(reports: Sequence[Report]) -> dict[str, Any]:
 
 
 def _summary(reports: Sequence[Report], hard: Sequence[Report], arm: Arm) -> dict[str, Any]:
-    """What is said of one arm."""
+    """Summarize one arm."""
     return {
         **arm._asdict(),
         "needed": {r["name"]: reached(r, arm) for r in reports},
@@ -117,12 +116,12 @@ def _summary(reports: Sequence[Report], hard: Sequence[Report], arm: Arm) -> dic
 
 
 def _needed(reports: Sequence[Report], arm: Arm) -> list[float]:
-    """Particles needed on each problem; twice the most that were tried where these did not do."""
+    """Return the particles needed on each problem; twice the most if `GOAL` isn't reached."""
     return [reached(r, arm) or 2 * most_particles(reports) for r in reports]
 
 
 def _worst(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
-    """The problem on which an arm is farthest from the truth."""
+    """Return the problem with an arm's largest distance."""
     at = compared_at(reports)
     found = [
         {"tv": tv_of(e), "problem": r["name"]}
@@ -134,7 +133,7 @@ def _worst(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
 
 
 def _growth(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
-    """Where four times the particles do most harm, or least good; None where all is small."""
+    """Return where four times the particles do most harm; None if all distances are small."""
     found = []
     for report in reports:
         by = {e["particles"]: e for e in estimates_of(report, arm)}
@@ -148,17 +147,18 @@ def _growth(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
 
 
 def _noise(estimate: Estimate) -> float:
-    """What a law without bias would show."""
+    """Return the distance that an unbiased law would show."""
     return 0.0 if estimate["tv_exact"] is not None else float(estimate["tv_floor"])
 
 
 def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[int, dict[str, Any]]:
-    """Compare an arm with the reference at equal reads; see the head of this module.
+    """Compare an arm with the reference at equal reads; see the module docstring.
 
     Returns:
-        For each number of particles of the reference the ratio on each problem (None where the arm
-        always reads more), their median, and on how many problems there is one. Nothing for the
-        reference itself, nor where it was not run.
+        For each number of particles of the reference, the ratio on each problem (None if the arm
+        always
+        reads more), their median, and the number of problems with a ratio. Empty for the reference
+        itself, and without the reference.
     """
     if arm == REFERENCE or REFERENCE not in arms_of(reports):
         return {}
@@ -177,9 +177,10 @@ def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[int, dict[str, Any]
 
 
 def at_reads(report: Report, arm: Arm, read: float) -> float | None:
-    """Find the total variation of an arm that reads so many prefixes on one problem.
+    """Return the total variation of an arm at a number of prefixes read, on one problem.
 
-    It is interpolated, that of the most particles for more reads, and None for fewer than any.
+    It is interpolated; above the largest number of reads it is that of the most particles, and
+    below the smallest it is None.
     """
     rows = sorted(estimates_of(report, arm), key=lambda e: (e["read"], e["particles"]))
     x = [_log_read(e["read"]) for e in rows]
@@ -189,7 +190,7 @@ def at_reads(report: Report, arm: Arm, read: float) -> float | None:
 
 
 def _log_read(read: float) -> float:
-    """Answers of one token need no prefix but the prompt."""
+    """Return the log of prefixes read; answers of one token read none."""
     return math.log(max(0.5, read))
 
 

@@ -1,14 +1,14 @@
-"""This module distils the HMM of the convergence task on the spot, or loads one that is given.
+"""HMM of the convergence study, distilled from free continuations or loaded.
 
-By default each language model has one, for all of its problems: it is sampled freely from their
-prompts, without any constraint, for as many tokens as the budgets ask for (`visited`), and the
-prefixes that it came by become states (`clones`). So it is a model of answers that never saw a
-constraint, nor knows which of the prompts it is after: a minute of work. `task.hmm_for=problem`
-makes one for each prompt instead. They lie in `runs/convergence-hmm-<fingerprint>`, shared by all
-runs that ask for the same ones; one that is interrupted is begun again.
+By default each language model has one HMM for all problems. The model continues the problems'
+prompts freely, without a constraint, for as many tokens as the budgets need (`visited`), and the
+visited prefixes are clustered to states (`clones`). The HMM therefore models answers without having
+seen a constraint or the current prompt; distillation takes a minute. `task.hmm_for=problem` makes
+one HMM per prompt. HMMs are stored in `runs/convergence-hmm-<fingerprint>` and shared by runs. An
+interrupted distillation starts over.
 
-Beside it stand a unigram, a bigram (of the same continuations) and the language model, all on
-further continuations that none of them has seen.
+For comparison there are a unigram and a bigram of the same continuations, and the language model,
+all evaluated on further held-out continuations.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from smc.models.protocol import LanguageModel
 from smc.models.transformers_lm import TransformersLM
 
 _HELD_OUT = 0.1
-"""Continuations that only the comparison sees, as a share of those that the HMM is made of."""
+"""Held-out continuations, as a share of the training continuations."""
 
 
 class Distilled(NamedTuple):
-    """An HMM and what is known of it.
+    """An HMM with its origin and quality.
 
     Attributes:
         hmm: float32.
-        note: where it comes from, and how good it is, in words.
-        nats: held-out log-likelihood a token of the HMM and of others; empty if unknown.
+        note: description of its origin and quality.
+        nats: held-out log-likelihood per token of the HMM and other models; empty if unknown.
     """
 
     hmm: HMM
@@ -54,14 +54,14 @@ class Distilled(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The settings that determine a distilled HMM.
+    """Settings that determine a distilled HMM.
 
     Attributes:
-        states: at most.
-        sequences: to sample, beside those to be held out.
-        length: most tokens of each.
-        temperature: of the language model.
-        seed: of everything.
+        states: maximum number of states.
+        sequences: number of sequences to sample, besides held-out ones.
+        length: maximum tokens of each.
+        temperature: temperature of the language model.
+        seed: seed of everything.
     """
 
     states: int
@@ -72,7 +72,7 @@ class Recipe:
 
 
 def with_own_ends(lm: TransformersLM) -> TransformersLM:
-    """Give the model with the EOS ids that it has itself, whatever a problem says."""
+    """Return the model with its own EOS ids, independent of the problem."""
     return TransformersLM(lm.model, lm.tokenizer)
 
 
@@ -80,7 +80,7 @@ def given(directory: str, vocabulary: Vocabulary) -> Distilled:
     """Load the HMM of a checkpoint.
 
     Raises:
-        ValueError: there is none, or it is for another vocabulary (both are named).
+        ValueError: there is none, or it has another vocabulary (both are named).
     """
     try:
         hmm = load(Path(directory).expanduser(), vocabulary=vocabulary).hmm
@@ -97,23 +97,23 @@ def distil(
     recipe: Recipe,
     parent: Path,
 ) -> Distilled:
-    """Make the HMM of these prompts, or find it where it was made before.
+    """Make the HMM of these prompts, or load it if it exists.
 
     Args:
         lm: the language model, with its own EOS ids.
-        model: what tells it from others.
+        model: identity of the model.
         prompts: token ids.
-        recipe: what else determines the result.
-        parent: where the directory of the HMM lies.
+        recipe: other settings that determine the result.
+        parent: directory that contains the HMM's directory.
     """
     distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda p: (len(p), p))
     identity = {"model": model, "prompts": distinct, **dataclasses.asdict(recipe)}
     directory = parent / f"convergence-hmm-{fingerprint(identity | {'made_of': 'clones'})}"
     directory.mkdir(parents=True, exist_ok=True)
-    with FileLock(directory / ".lock"):  # runs side by side make it once
+    with FileLock(directory / ".lock"):  # concurrent runs make it once
         if not (directory / "hmm").is_dir():
             hmm, nats = _made(lm, distinct, recipe)
-            # Renamed when it is whole: what a killed run leaves is not taken for an HMM.
+            # Renamed once complete, so that a partial HMM of a killed run isn't used.
             partial = directory / "hmm.part"
             save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
             partial.replace(directory / "hmm")
@@ -131,7 +131,7 @@ def distil(
 def _made(
     lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe
 ) -> tuple[HMM, dict[str, float]]:
-    """Clones of the prefixes that continuations come by, and how well they do on others."""
+    """Make the HMM of visited prefixes, and evaluate it on held-out continuations."""
     visited = _continued(lm, prompts, recipe, recipe.sequences, "visited")
     hmm = cloned(visited, recipe.states, eos_ids=lm.vocabulary.eos_ids, seed=recipe.seed)
     training = visited.sequences()
@@ -144,7 +144,7 @@ def _made(
 def _continued(
     lm: LanguageModel, prompts: Sequence[tuple[int, ...]], recipe: Recipe, count: int, name: str
 ) -> Visited:
-    """So many continuations of all prompts together, an equal share of each."""
+    """Sample `count` continuations in total, with an equal share per prompt."""
     parts: list[Visited] = []
     with bar(count * recipe.length, f"free continuations, {name}", "token", 0) as shown:
         for number, prompt in enumerate(prompts):
@@ -169,7 +169,7 @@ def _continued(
 
 
 def _nats(hmm: HMM, training: Sequences, held_out: Sequences) -> dict[str, float]:
-    """Held-out log-likelihood a token."""
+    """Return held-out log-likelihoods per token."""
     baselines = compare(training, held_out, hmm.num_tokens)
     here = Worker(Path(), torch.device("cpu"))
     return {

@@ -1,32 +1,31 @@
-"""These measures say, with intervals, how far runs of a sampler are from the truth.
+"""Measures of the distance between runs of a sampler and the exact posterior, with intervals.
 
 Over R independent runs of a method with N particles:
 
-    law          the mean of the runs' posteriors: the law of one answer drawn from one run, where a
-                 dead run gives none. Its total variation to the exact posterior says how biased
-                 an answer is.
-    one run      the mean total variation of a single run's posterior: bias and noise together. An
-                 exact sampler of N draws has some, too (`exact.floor_of_draws`).
-    evidence     relative bias mean(Z) / Z - 1 and relative variance var(Z) / Z² of its estimates.
-    ESS / N      of the final weights, zero for a dead run. It means nothing for the answers of a
-                 pool, which were not drawn.
-    read         prefixes that the language model read in a run, the prompt aside: its cost.
+    law          mean of the runs' posteriors: the law of one answer drawn from one run, where a
+                 dead run gives none. Its total variation to the exact posterior is the bias of an
+                 answer.
+    one run      mean total variation of a single run's posterior: bias and noise together. An exact
+                 sampler of N draws also has some (`exact.floor_of_draws`).
+    evidence     relative bias mean(Z) / Z - 1 and relative variance var(Z) / Z² of the estimates.
+    ESS / N      of the final weights, zero for a dead run; meaningless for the discrete filter,
+                 whose answers aren't drawn.
+    read         prefixes that the language model computes in a run, without the prompt: the cost.
 
-**A total variation that is estimated is too large.** The mean of R posteriors differs from the law
-by noise, and distances add it up over all answers. Were the law exactly right, what would be seen
-is about
+**An estimated total variation is too large.** The mean of R posteriors differs from the law by
+noise, and the distance sums it over all answers. If the law were exactly right, the estimate would
+be about
 
     floor = 1/2 sum over answers of sqrt(2 / pi · var / R),
 
-with the answers' variances over runs. So this floor stands beside each figure: a figure near its
-floor says "at most this", one far above it is hardly touched. With one particle
-of SMC nothing needs to be estimated, since resampling does nothing: the law is that of a single
-sample, which is computed exactly and stands in the figure's place. Nor where the discrete filter
-left nothing out.
+with the answers' variances over runs. The floor is reported with each figure: a figure near its
+floor is an upper bound, and the noise is negligible for a figure far above it. With one particle of
+SMC, resampling does nothing, so the exact law of a single sample is reported instead. Runs of the
+discrete filter that left nothing out are exact as well.
 
-Intervals are basic bootstrap over runs (Davison and Hinkley 1997, 5.2), cut at the bounds of what
-is estimated: the spread of resampled values around the estimate, turned over. (Resampled means are
-noisier than the mean itself, and percentiles of their distances would lie above the distance.)
+Intervals are basic bootstrap over runs (Davison and Hinkley 1997, 5.2), clipped to the range of the
+estimated quantity. (Resampled means are noisier than the mean itself, so percentile intervals of
+distances would lie above the distance.)
 """
 
 from __future__ import annotations
@@ -56,25 +55,28 @@ def estimate(
     """Measure runs against the exact posterior and evidence.
 
     Args:
-        runs: independent ones.
-        particles: of each.
-        posterior: the exact one.
-        log_evidence: the exact one.
-        seed: of the bootstrap.
+        runs: independent runs.
+        particles: particles of each run.
+        posterior: exact posterior.
+        log_evidence: exact log evidence.
+        seed: seed of the bootstrap.
 
     Returns:
-        By name: how many `runs` and `particles`; the `law`; its total variation `tv`, and
-        `tv_floor`; the mean `one_run_tv`; `evidence_bias` and `evidence_variance`, both relative;
-        `ess` as a share of N; `dead` as a share of the runs; the mean `read`; and whether the runs
-        left nothing out, `enumerated`. Ends of intervals are called `..._low` and `..._high`.
+        A dictionary with `runs` and `particles`; the `law`; its total variation `tv`, and
+        `tv_floor`;
+        the mean `one_run_tv`; `evidence_bias` and `evidence_variance`, both relative; `ess` as a
+        share
+        of N; `dead` as a share of the runs; the mean `read`; and `enumerated`, whether the runs
+        left
+        nothing out. Intervals have the keys `..._low` and `..._high`.
     """
-    from scipy import stats  # a third of a second, which the command line need not wait for
+    from scipy import stats  # slow to import
 
     R = runs.posterior.shape[0]
     ratio = np.exp(runs.log_evidence - log_evidence)
 
     def measured(rows: Int64[np.ndarray, "*B R"], axis: int = -1) -> Float64[np.ndarray, "3 *B"]:
-        """Total variation, bias and variance of the evidence, of some runs, repeated or not."""
+        """Return total variation, bias and variance of the evidence of some runs."""
         counts = np.stack([np.bincount(row, minlength=R) for row in rows.reshape(-1, R)])
         distance = total_variation(np.asarray(counts @ runs.posterior) / R, posterior)
         chosen = ratio[rows]
@@ -84,7 +86,7 @@ def estimate(
     everything = np.arange(R)
     values = measured(everything)
     low = high = values
-    if R > 1:  # one run, resampled, is always the same
+    if R > 1:  # all resamples of one run are equal
         low, high = stats.bootstrap(
             (everything,),
             measured,
@@ -99,7 +101,7 @@ def estimate(
 
     law = np.asarray(runs.posterior.mean(axis=0)).ravel()
     squares = np.asarray(runs.posterior.multiply(runs.posterior).mean(axis=0)).ravel()
-    # "No answer" is an outcome like the others.
+    # "No answer" is an outcome as well.
     dead = float(runs.dead.mean())
     variances = np.append(np.maximum(squares - law**2, 0), dead * (1 - dead))
     floor = 0.5 * float(np.sqrt(2 / math.pi * variances / R).sum())
@@ -122,9 +124,9 @@ def estimate(
 
 
 def _one_run(laws: sparse.csr_matrix, posterior: Float64[np.ndarray, "texts"]) -> float:
-    """Mean total variation of the rows, of which few entries are not zero.
+    """Return the mean total variation of the sparse rows.
 
-    For a law that sums to one it is the sum of what the law has too much; and of a dead run, 1.
+    For a law that sums to one it is the sum of its excess mass; for a dead run it is 1.
     """
     excess = np.maximum(laws.data - posterior[laws.indices], 0.0)
     dead = laws.shape[0] - len(np.unique(np.repeat(np.arange(laws.shape[0]), np.diff(laws.indptr))))

@@ -1,4 +1,4 @@
-"""This module puts the methods that are compared on a tree."""
+"""Methods of the comparison on a tree."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hmm.model import HMM
 
 
 def settings_of(config: DictConfig) -> HMMConfig:
-    """Give the settings `hmm.*`, with the lookahead of a model that the HMM resembles.
+    """Return the settings `hmm.*` with the lookahead "conditional".
 
-    The HMM here is made of the very prompts' continuations, so "conditional" is the lookahead of
-    every method that does not fix one.
+    The HMM is made of continuations of the same prompts, so every method without a fixed lookahead
+    uses "conditional".
     """
     return replace(hmm_settings(config), lookahead="conditional")
 
@@ -28,11 +28,12 @@ def settings_of(config: DictConfig) -> HMMConfig:
 def on_tree(
     method: str, prepared: Prepared, tree: Tree, hmm: HMM | None, settings: HMMConfig
 ) -> TreeProposal:
-    """Make the proposal of a method on a tree, asked at every prefix, with the restricted HMM.
+    """Make the proposal of a method on a tree, with the restricted HMM.
 
     Raises:
-        ValueError: the proposal draws tokens that GCD forbids, as no entry of `METHODS` may that
-            has no indicator.
+        ValueError: the proposal draws tokens that GCD forbids, which methods without an indicator
+            must
+            not do.
     """
     entry = METHODS[method]
     if entry.indicator is not None:
@@ -47,7 +48,7 @@ def on_tree(
 
 @torch.inference_mode()
 def law_of_sample(proposal: TreeProposal, exact: Exact) -> Law:
-    """Compute the exact law of a single sample, from the proposal's own q at every prefix."""
+    """Compute the exact law of a single sample from the proposal's q at every prefix."""
     tree = proposal.tree
     log_q = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     inner = (tree["text"][: tree.num_exact] < 0).nonzero().squeeze(1)

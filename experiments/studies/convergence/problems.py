@@ -1,12 +1,12 @@
-"""This module reads problems, and refuses those that cannot be answered exactly.
+"""Problems of the convergence study, and checks that they can be solved exactly.
 
-A problem is a prompt, a constraint and a budget; own ones come from a JSON file, a list of
+A problem is a prompt, a constraint and a budget. A JSON file of problems is a list of
 
     {"prompt": "…" or [ids], "budget": n, "strings": ["…", …], "eos_ids": [ids], "name": "…"}
     {"prompt": "…" or [ids], "budget": n, "regex": "…" or ["…", …], "note": "…"}
 
-`docs/convergence.md` says what they mean. Infinitely many texts may match a pattern, as the budget
-bounds them.
+`docs/convergence.md` explains the keys. A pattern can match infinitely many texts, because the
+budget bounds them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _KEYS = (*_REQUIRED, *_ANSWERS, "eos_ids", "name", "note")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked of a model; nothing of it depends on the model but the meaning of ids.
+    """A problem, independent of the model except for token ids.
 
     Attributes:
-        name: of the problem, unlike those of the others.
-        prompt: text, or token ids.
+        name: unique name.
+        prompt: text or token ids.
         language: the constraint.
-        budget: most tokens, EOS included.
-        strings: the answers in the order wanted; None: in the order of their bytes.
-        eos_ids: what ends a text; None: what the model says.
-        note: what is being asked, in words.
+        budget: maximum number of tokens, EOS included.
+        strings: answers in the order of results; None for the order of their bytes.
+        eos_ids: tokens that end a text; None for the model's.
+        note: description of the problem.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A problem made ready for a model.
+    """A problem prepared for a model.
 
     Attributes:
-        problem: what was asked.
-        lm: the model, with the problem's EOS ids.
+        problem: the problem.
+        lm: the model with the problem's EOS ids.
         prompt: token ids.
         constraint: the language over the model's tokens.
-        restriction: the same over the tokens that matter.
+        restriction: the language over the tokens that matter.
         prefixes: size of the tree.
     """
 
@@ -80,10 +80,10 @@ class Prepared:
 
 
 def read_problems(path: str | Path) -> list[Problem]:
-    """Read a file of own problems.
+    """Read a file of problems.
 
     Raises:
-        ValueError: for anything that is not of the form above, naming the problem and the value.
+        ValueError: the file isn't of the format above; the message names the problem and the value.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -132,7 +132,7 @@ def _read(entry: Any, number: int, where: str) -> Problem:
 
 
 def _answers(entry: dict[str, Any], where: str) -> tuple[gcd.Automaton, tuple[str, ...] | None]:
-    """The constraint, and the answers in the order wanted where they are given one by one."""
+    """Return the constraint, and the answers in order if they are listed."""
     given = [key for key in _ANSWERS if key in entry]
     if len(given) != 1:
         what = "has both 'strings' and 'regex'" if given else "lacks 'strings' or 'regex'"
@@ -147,7 +147,7 @@ def _answers(entry: dict[str, Any], where: str) -> tuple[gcd.Automaton, tuple[st
 
 
 def _matching(value: Any, where: str) -> gcd.Automaton:
-    """The texts that match a pattern, or all of several."""
+    """Return the texts that match a pattern, or all of several patterns."""
     patterns = [value] if isinstance(value, str) else value
     if (
         not isinstance(patterns, list)
@@ -195,19 +195,20 @@ def _strings(value: Any, where: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def vocabulary_of(tokenizer: Any, size: int, eos_ids: tuple[int, ...]) -> gcd.Vocabulary:
-    """Read a tokenizer's vocabulary, with these ends of a text; problems share theirs."""
+    """Read a tokenizer's vocabulary with these EOS ids; problems share it."""
     return gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=eos_ids)
 
 
 def prepare(
     problem: Problem, lm: smc.TransformersLM, tokenizer: Any, most_prefixes: int
 ) -> Prepared:
-    """Make a problem ready, or refuse it, without asking the language model anything.
+    """Prepare or refuse a problem, without calling the language model.
 
     Raises:
         ValueError: the budget is too short for every answer, no answer can be written with the
-            tokens there are, EOS ids or prompt ids that the vocabulary has not, a prompt too long
-            for the context; or a tree that is too large, with its size.
+            vocabulary, EOS or prompt ids are outside of the vocabulary, the prompt is too long for
+            the
+            context, or the tree is too large.
     """
     where = f"problem {problem.name!r}"
     try:
@@ -244,12 +245,12 @@ def prepare(
 
 
 def largest_budget(constraint: gcd.TokenAutomaton, most_prefixes: int, most_tokens: int) -> int:
-    """Find the largest budget whose tree is small enough; at least the shortest answer fits.
+    """Return the largest budget with a small enough tree, at least the shortest answer's.
 
     Args:
         constraint: the language over the model's tokens.
-        most_prefixes: of the tree.
-        most_tokens: no budget beyond this is needed.
+        most_prefixes: maximum size of the tree.
+        most_tokens: maximum budget.
     """
     budget = constraint.fewest_tokens
     while budget < most_tokens and count_prefixes(constraint, budget + 1) <= most_prefixes:
@@ -266,7 +267,7 @@ def _are_ids(value: Any) -> bool:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether text has bytes; JSON can also say halves of characters, which have none."""
+    """Tell whether text can be encoded in UTF-8; JSON allows lone surrogates, which can't."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -302,7 +303,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "give a list of token ids, or leave it out for the model's own",
     ),
 )
-"""What every problem must say: a key, whether a value is one, and what to give instead."""
+"""Checks of a problem: a key, a predicate of its value, and what to give instead."""
 
 
 def _number(count: float) -> str:

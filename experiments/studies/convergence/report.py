@@ -1,4 +1,4 @@
-"""This module reports on the convergence task: results, table, summary, figures, wandb."""
+"""Report of the convergence study: results, table, summary, figures and wandb."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     """Write, print and log the results.
 
     Args:
-        reports: one for each problem, a line of `results.jsonl`.
-        notes: what there is to say about the HMMs.
+        run: the run.
+        reports: one report per problem, a line of `results.jsonl`.
+        notes: sentences about the HMMs.
     """
-    # matplotlib takes half a second, and is needed when a run has ended.
+    # Importing matplotlib takes half a second.
     from experiments.studies.convergence.figures import plot_medians, plot_panels
 
     (run.directory / "results.jsonl").write_text(as_lines(reports), encoding="utf-8")
@@ -57,7 +58,7 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
 
 
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
-    """Write everything in Markdown: the headline, the problems, and every arm on each."""
+    """Format the headline, the problems, and every arm on each problem in Markdown."""
     found = headline(reports)
     model = Path(reports[0]["model"]).name
     parts = [f"## Convergence to the exact posterior of {model}", _described_headline(found)]
@@ -89,7 +90,7 @@ runs."""
 
 
 def _described_headline(found: dict[str, Any]) -> str:
-    """What the columns of the first table are."""
+    """Describe the columns of the headline table."""
     most, at = found["most_particles"], found["compared_at"]
     reference = Arm(*found["reference"].split("/")).titles
     return (
@@ -107,7 +108,7 @@ def _described_headline(found: dict[str, Any]) -> str:
 
 
 def _headline_table(found: dict[str, Any]) -> Table:
-    """One row for each arm."""
+    """Return one row per arm."""
     most = found["most_particles"]
     arms = found["arms"].values()
     equal = dict.fromkeys(n for each in arms for n in each["equal_reads"])
@@ -125,7 +126,7 @@ def _headline_table(found: dict[str, Any]) -> Table:
 
 
 def _place(found: dict[str, Any] | None, key: str) -> str:
-    """A figure with the problem that it is of."""
+    """Format a figure with its problem."""
     if found is None:
         return "–"
     at = f", N={found['particles']}" if "particles" in found else ""
@@ -156,7 +157,7 @@ def _problem_table(reports: Sequence[Report]) -> Table:
 
 
 def _arm_table(report: Report, shown: Sequence[int], at: int, found: dict[str, Any]) -> Table:
-    """One row for each arm on one problem."""
+    """Return one row per arm on one problem."""
     rows = []
     for arm in arms_of([report]):
         by = {e["particles"]: e for e in estimates_of(report, arm)}
@@ -200,12 +201,12 @@ def _described(report: Report) -> str:
 
 
 def _inline(text: str) -> str:
-    """As a piece of code in Markdown."""
+    """Format text as inline code in Markdown."""
     return json.dumps(text, ensure_ascii=False)[1:-1].replace("`", "'").replace('\\"', '"')
 
 
 def _cell(text: str) -> str:
-    """As it can stand in a table of Markdown."""
+    """Escape text for a Markdown table."""
     return text.replace("|", r"\|")
 
 
@@ -216,7 +217,7 @@ def _count(value: float | None, most: int) -> str:
 
 
 def _logged_arms(reports: Sequence[Report]) -> list[LoggedArm]:
-    """For wandb: the estimates of each arm are its examples, their means over problems measures."""
+    """Return the arms for wandb: estimates as examples, their means over problems as measures."""
     rows = [
         {"example": report["name"], **e}
         for report in map(_without_posteriors, reports)

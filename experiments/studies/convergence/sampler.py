@@ -1,18 +1,18 @@
-"""This module runs the samplers themselves on a tree, thousands of times, without a model.
+"""The library's samplers on a tree: thousands of runs without a language model.
 
-Once the language model was asked at every prefix, it is a table; and so is a proposal, whose view
-of the next token is a function of the prefix alone. `TreeLM` and `TreeProposal` are these tables in
-the samplers' own interfaces. Weighing, resampling, selecting and drawing are the library's, random
-numbers are named as ever by (seed, run, particle, step, purpose), and a row's columns are the
-allowed tokens in their order: so a run here does what `smc.sample` does with the real model under
-the same seed. (The method `lm` has the same law with SMC; its column for all other tokens comes
-last. With the discrete filter it has another one, as tokens that compete one by one there are a
-single candidate here.)
+Once the language model's distributions are known at every prefix, the model is a table, and so is a
+proposal, whose guide is a function of the prefix. `TreeLM` and `TreeProposal` implement the
+samplers' interfaces with these tables. Weighing, resampling, selection and drawing are the
+library's, random numbers are keyed by (seed, run, particle, step, purpose), and the columns of a
+batch row are the allowed tokens in order. A run here therefore equals `smc.sample` with the real
+model and the same seed. (The method `lm` has the same law with SMC; its column for all other tokens
+comes last. With the discrete filter its law differs, because all other tokens are a single
+candidate here.)
 
-LM, LCD and GCD have g = 0 or 1, which the tree says by itself. Any other proposal is asked itself,
-once for each prefix, with the restricted constraint and HMM (`tabulate`).
+LM, LCD and GCD have g = 0 or 1, which the tree knows. Any other proposal is called once per prefix,
+with the restricted constraint and HMM (`tabulate`).
 
-Cost of a run: a few gathers for each distinct prefix and step; some 10^5 particles a second.
+Cost of a run: a few gathers per distinct prefix and step; some 10^5 particles per second.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _ROWS_GUIDED = 512
 
 
 class ProposalTable(NamedTuple):
-    """What a proposal says at every prefix of a tree: guide and scores (`smc.competition`).
+    """Guide and scores (`smc.competition`) of a proposal at every prefix of a tree.
 
     Attributes:
-        log_g: of each slot, -inf for what is never drawn.
+        log_g: of each slot; -inf for tokens that are never drawn.
         log_z: of each node.
-        log_score: log g of each slot as the discrete filter has it, before anything is mixed in.
-        candidate: the slots that compete there.
-        defence: the share that is mixed in; None where nothing is.
+        log_score: log g of each slot for the discrete filter, without the defensive mixture.
+        candidate: slots that compete in the discrete filter.
+        defence: share of the defensive mixture, or None.
     """
 
     log_g: Float64[Tensor, "slots"]
@@ -64,11 +64,10 @@ class ProposalTable(NamedTuple):
 
 
 def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
-    """Ask a proposal (over the restricted tokens) at every prefix within the budget.
+    """Call a proposal (over the restricted tokens) at every prefix within the budget.
 
     Raises:
-        ValueError: it draws a token after which the text cannot be completed within the budget, so
-            that it would leave the tree.
+        ValueError: it draws a token after which the text can't be completed within the budget.
     """
     log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)
@@ -77,7 +76,7 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
     batch = Batch(AutomatonBatch([tree.automaton]), torch.tensor([tree.budget]))
     width = tree.automaton.vocabulary.size
     state = proposal.start(batch)
-    above = torch.zeros(1, dtype=torch.int64)  # nodes that the rows of `state` belong to
+    above = torch.zeros(1, dtype=torch.int64)  # nodes of the rows of `state`
     for depth, (first, end) in enumerate(tree.levels()):
         nodes = torch.arange(first, end)
         nodes = nodes[tree["text"][nodes] < 0]
@@ -112,14 +111,14 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
 
 
 class TreeState(NamedTuple):
-    """The nodes at which R prefixes are; it is both a proposal's state and its walk."""
+    """The nodes of R prefixes; both the state of a proposal and its walk."""
 
     tree: Tree
     nodes: Int64[Tensor, "R"]
 
     @property
     def walk(self) -> TreeState:
-        """The state itself, which says what a walk says."""
+        """The state itself, which has the attributes of a walk."""
         return self
 
     @property
@@ -129,16 +128,16 @@ class TreeState(NamedTuple):
 
     @property
     def running(self) -> Tensor:
-        """True where another token is due: nodes that have not ended have budget left."""
+        """True where another token is due; unfinished nodes have budget left."""
         return (self.nodes >= 0) & ~self.finished
 
     @property
     def states(self) -> Tensor:
-        """The state of each prefix in the restricted automaton."""
+        """State of each prefix in the restricted automaton."""
         return torch.where(self.nodes >= 0, self.tree["state"][self.nodes.clamp(min=0)], DEAD)
 
     def successors(self) -> Successors:
-        """Give which slots complete the text; the last column, all other tokens, never does."""
+        """Return which slots complete the text; the last column, all other tokens, never does."""
         tree = self.tree
         slots = tree.rows(self.nodes)
         child = torch.where(slots >= 0, tree["child"][slots.clamp(min=0)], DEAD)
@@ -156,7 +155,7 @@ class TreeProposal(Proposal[TreeState]):
 
     Args:
         tree: the tree, with the language model's values.
-        method: "lm", "lcd" or "gcd", whose g the tree knows (`Method.indicator`); or a table.
+        method: "lm", "lcd" or "gcd" (`Method.indicator`), or a table.
         potential: whether g is also the potential.
     """
 
@@ -167,23 +166,23 @@ class TreeProposal(Proposal[TreeState]):
 
     @property
     def grows(self) -> bool:
-        """Whether it walks out of the tree, which then grows as it goes."""
+        """Whether it leaves the tree within the budget, which then grows."""
         return self.method == "lcd"
 
     def start(self, batch: Batch) -> TreeState:
-        """Give the root of the tree, for each example."""
+        """Return the root of the tree for each example."""
         return self.state(torch.zeros(len(batch.budgets), dtype=torch.int64))
 
     def state(self, nodes: Int64[Tensor, "R"]) -> TreeState:
-        """Give the state of prefixes of the tree."""
+        """Return the state of prefixes of the tree."""
         return TreeState(self.tree, nodes)
 
     def take(self, state: TreeState, ancestors: Int64[Tensor, "Q"]) -> TreeState:
-        """Give the state of these rows."""
+        """Return the state of these rows."""
         return state._replace(nodes=state.nodes[ancestors])
 
     def advance(self, state: TreeState, tokens: Int[Tensor, "R T"]) -> TreeState:
-        """Step to the children; LCD alone may walk prefixes that cannot be completed in time."""
+        """Step to the children; only LCD may reach prefixes that can't be completed in time."""
         nodes = state.nodes
         for token in tokens.long().unbind(dim=1):
             after = self.tree.step(nodes, token, late=self.grows)
@@ -191,7 +190,7 @@ class TreeProposal(Proposal[TreeState]):
         return state._replace(nodes=nodes)
 
     def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> DenseGuide:
-        """Give log g and log Z by index of the slot; the last column is all other tokens."""
+        """Return log g by slot, and log Z; the last column is all other tokens."""
         if self.method == "lm":
             return DenseGuide(torch.zeros_like(log_p), log_p.new_zeros(len(log_p)))
         tree, nodes = self.tree, state.nodes
@@ -209,7 +208,7 @@ class TreeProposal(Proposal[TreeState]):
         return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
 
     def score(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> CandidateGuide:
-        """Give what the discrete filter scores slots with; each is a class of its own."""
+        """Return the scores of slots for the discrete filter; each slot is its own class."""
         table = self.method
         if not isinstance(table, ProposalTable):
             return super().score(state, log_p)
@@ -226,7 +225,8 @@ class TreeLM:
     """A language model that is a tree; see `smc.models.protocol.LanguageModel`.
 
     Args:
-        evaluator: asked at late prefixes that are new.
+        tree: the tree with the language model's values.
+        evaluator: computes the values of new late prefixes.
     """
 
     device = torch.device("cpu")
@@ -238,20 +238,20 @@ class TreeLM:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The restricted tokens. Log-probabilities have one column for each slot, not for these."""
+        """The restricted tokens; log-probabilities have columns for slots instead."""
         return self.tree.automaton.vocabulary
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Encode any prompt alike: a tree has one, and what stands for it does not matter."""
+        """Encode a prompt; its tokens don't matter, as a tree has a single prompt."""
         return [0 for _ in prompt]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TreeRows, Float64[Tensor, "B W"]]:
-        """Give one root of the tree for each prompt."""
+        """Return the root of the tree for each prompt."""
         rows = TreeRows(self, torch.zeros(len(prompts), dtype=torch.int64))
         return rows, self.log_p(rows.nodes)
 
     def log_p(self, nodes: Int64[Tensor, "R"]) -> Float64[Tensor, "R W"]:
-        """Give the rows of the table at these nodes, after asking the model where none is known."""
+        """Return the table rows of these nodes, after computing unknown ones."""
         if self.evaluator is not None and not bool(self.tree.known[nodes].all()):
             self.evaluator(self.tree, nodes)
         return self.tree.log_p(nodes)
@@ -267,30 +267,30 @@ class TreeRows:
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T W"]:
-        """Append a token to each row: the index of a slot has a meaning in its own row only."""
+        """Append a token to each row, as the index of a slot of its node."""
         assert runs.shape[1] == 1, "the sampler extends by one token at a time"
         self.nodes = self._lm.tree.step(self.nodes, runs[:, 0].long(), late=True)
         assert bool((self.nodes != DEAD).all()), "only prefixes that go on are read"
         return self._lm.log_p(self.nodes).unsqueeze(1)
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Make the rows copies of these."""
+        """Replace the rows by copies of these rows."""
         self.nodes = self.nodes[ancestors]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Refuse: rows of a tree are never cut back."""
+        """Refuse, as rows of a tree are never truncated."""
         raise NotImplementedError("rows of a tree are not cut back")
 
 
 class Runs(NamedTuple):
-    """The results of independent runs.
+    """Results of independent runs.
 
     Attributes:
-        posterior: of each run, over texts; rows sum to one, to zero where a run is dead.
-        log_evidence: the estimates, -inf for a dead run.
-        ess: effective sample size of the final weights, zero for a dead run.
-        read: prefixes that the language model read, without the prompt.
-        enumerated: whether a run left nothing out, so that it is the exact answer.
+        posterior: posterior of each run over texts; rows sum to one, or to zero for dead runs.
+        log_evidence: estimates; -inf for dead runs.
+        ess: effective sample size of the final weights; zero for dead runs.
+        read: prefixes computed by the language model, without the prompt.
+        enumerated: whether a run left nothing out and is exact.
     """
 
     posterior: sparse.csr_matrix
@@ -306,7 +306,7 @@ class Runs(NamedTuple):
 
 
 class _SlotReader(EagerReader):
-    """A reader of a tree's slots; their number differs from pass to pass."""
+    """Reader of a tree's slots, whose number differs between steps."""
 
     def check(self, log_p: Tensor, *rows: int) -> None:
         """Accept any number of slots."""
@@ -324,16 +324,17 @@ def sample_runs(
 ) -> Runs:
     """Run an algorithm many times; run i has the random numbers of example i of `smc.sample`.
 
-    A run that left nothing out had no use for a random number, so all others would be the same: if
-    the first is of that kind, it is the only one.
+    A run that left nothing out doesn't depend on random numbers. If the first run is of this kind,
+    no other run is made.
 
     Args:
         lm: the tree as a language model.
         proposal: the method on that tree.
-        algorithm: with its options.
-        particles: of each run.
-        runs: how many, at most.
-        seed, draw: as in `smc.sample`.
+        algorithm: the algorithm with its options.
+        particles: particles of each run.
+        runs: maximum number of runs.
+        seed: see `smc.sample`.
+        draw: see `smc.sample`.
     """
     tree, parts = lm.tree, []
     size = max(1, min(512, _PARTICLES_AT_ONCE // particles))
@@ -343,7 +344,7 @@ def sample_runs(
         count = min(size, runs - first) if first else 1
         batch = Batch(AutomatonBatch([tree.automaton]), torch.full((count,), tree.budget))
         examples = torch.arange(first, first + count)
-        # The tree's values are tempered already.
+        # The tree's values already have the temperature.
         reader = _SlotReader(lm, proposal, batch, TENSORS, temperature=1.0)
         steps = steps_of(algorithm, reader, examples, particles, draw)
         found = run_eagerly(steps, [[0]] * count)
@@ -367,7 +368,7 @@ def sample_runs(
 
 
 def _texts(tree: Tree, columns: Int64[Tensor, "M T"]) -> Int64[Tensor, "M"]:
-    """The answer in which each sequence of slots ends; -1 for a fragment."""
+    """Return the answer at the end of each sequence of slots; -1 if it is unfinished."""
     node = torch.zeros(len(columns), dtype=torch.int64)
     for column in columns.unbind(dim=1):
         going = (column >= 0) & (node >= 0)

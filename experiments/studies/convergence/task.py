@@ -1,13 +1,13 @@
-"""`+task=convergence` compares samplers with the exact posterior.
+"""Task `+task=convergence`: samplers compared with the exact posterior.
 
-For each problem its tree, the language model asked once at every prefix of it, the truth (`exact`),
-and the HMM to look ahead with; for each method, algorithm and number of particles thousands of runs
-on the tree (`sampler`), measured (`measures`). Problems that cannot be honoured are refused before
-the model is asked anything.
+For each problem the task builds the tree, computes the language model's distributions once at every
+prefix, the exact posterior (`exact`), and an HMM. For each method, algorithm and number of
+particles it makes thousands of runs on the tree (`sampler`) and measures them (`measures`). Invalid
+problems are refused before the model is called.
 
-Rows go to the run directory as they are made, and what the model said within the budget lies beside
-them: the same command goes on from there, to the same final result (but for what the model's
-arithmetic may round otherwise at prefixes that LCD alone walks, which it is asked again).
+Rows and the model's values within the budget are written to the run directory as they are made, and
+the same command resumes with the same result. (The model is called again at prefixes that only LCD
+reaches, where its rounding may differ.)
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from hmm.model import HMM
 
 
 def _read(config: DictConfig) -> list[Problem] | None:
-    """The problems of a file; None for the built-in ones, which need a model."""
+    """Return the problems of a file; None for the built-in ones, which need a model."""
     return None if config.task.problems is None else read_problems(config.task.problems)
 
 
 def _run(run: Run, own: list[Problem] | None) -> None:
-    """Prepare all problems, then take them one by one, and report."""
+    """Prepare all problems, run them one by one, and report."""
     config = run.config
     problems = _prepared(config, own)
     hmm = _given_hmm(config, problems)
@@ -67,13 +67,13 @@ def _run(run: Run, own: list[Problem] | None) -> None:
 
 
 def _keys(number: int, task: DictConfig) -> list[Key]:
-    """The keys of all rows of the problem of this number, by which rows name it."""
+    """Return the keys of all rows of a problem, given by its number."""
     every = product(task.methods, task.algorithms, task.particles)
     return [Key(str(number), *each) for each in every]
 
 
 def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
-    """What determines the results: settings, the model's files, the file of problems, the HMM."""
+    """Return what determines the results: settings, model files, problems, and the HMM."""
     identity = {**results_config(config), **weights_of(config.model)}
     if own is not None:
         identity["problems_sha256"] = digest([Path(config.task.problems).expanduser()])
@@ -83,7 +83,7 @@ def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
 
 
 def _prepared(config: DictConfig, own: Sequence[Problem] | None) -> list[Prepared]:
-    """The problems, made ready for the model; nothing is asked of it yet."""
+    """Return the problems prepared for the model, without calling it."""
     lm, tokenizer = load_model(config.model)
     suite = "toolcalls" if config.model.path == smollm2.NAME else "stories"
     problems = builtin(suite, lm, tokenizer, config.model.prompt) if own is None else own
@@ -91,9 +91,9 @@ def _prepared(config: DictConfig, own: Sequence[Problem] | None) -> list[Prepare
 
 
 def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | None:
-    """The HMM that the settings name, if they do and a method needs one.
+    """Return the HMM of the settings, if there is one and a method needs it.
 
-    What an HMM cannot do is refused here, not after the first of the methods has run.
+    Limits of the HMM are checked here, before the first method runs.
     """
     task = config.task
     if not any(map(needs_hmm, task.methods)):
@@ -117,7 +117,7 @@ def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | 
 def _hmms(
     config: DictConfig, problems: Sequence[Prepared], hmm: Distilled | None, run_dir: Path
 ) -> list[Distilled]:
-    """An HMM for each problem, the given one or distilled; none where no method needs one."""
+    """Return an HMM for each problem; empty if no method needs one."""
     task = config.task
     if not any(map(needs_hmm, task.methods)):
         return []
@@ -143,7 +143,7 @@ def _hmms(
 
 
 class _Bench:
-    """One problem: its tree, its truth, and its rows."""
+    """One problem: its tree, its exact solution, and its rows."""
 
     def __init__(self, run: Run, number: int, prepared: Prepared, hmm: HMM | None) -> None:
         self.config = run.config
@@ -168,7 +168,7 @@ class _Bench:
         self.posterior = self.exact.posterior.numpy()
 
     def _tree(self) -> Tree:
-        """The tree with the model's values, asked for as far as they are not on disk."""
+        """Return the tree with the model's values; missing ones are computed."""
         tree = self.prepared.tree()
         if not load_values(tree, self.values):
             name = self.prepared.problem.name
@@ -178,7 +178,7 @@ class _Bench:
         return tree
 
     def make_rows(self, progress: Callable[[int], object]) -> None:
-        """Make the rows that are not there yet, each of which goes to disk at once."""
+        """Make the missing rows, and write each to disk at once."""
         for method in self.config.task.methods:
             due = [key for key in self.keys if key.method == method and key not in self.store]
             if not due:
@@ -213,16 +213,16 @@ class _Bench:
         }
 
     def _known(self, key: Key, proposal: TreeProposal, measured: dict[str, Any]) -> float | None:
-        """The total variation of the law of one answer, where it need not be estimated."""
+        """Return the exact total variation of the law of one answer, if it is known."""
         if measured["enumerated"]:
             return float(measured["tv"])
         if key.particles > 1 or is_discrete(key.algorithm):
             return None
-        # One particle of SMC is a single sample: resampling can do nothing to it.
+        # One particle of SMC is a single sample, which resampling doesn't change.
         return law_of_sample(proposal, self.exact).total_variation
 
     def report(self) -> dict[str, Any]:
-        """One line of `results.jsonl`."""
+        """Return one line of `results.jsonl`."""
         problem = self.prepared.problem
         report: dict[str, Any] = {
             "name": problem.name,
@@ -249,7 +249,7 @@ class _Bench:
 
 
 def _log(ratio: float, log_evidence: float) -> float | None:
-    """log of the mean evidence; None where every run was dead."""
+    """Return the log of the mean evidence; None if every run is dead."""
     return None if ratio <= 0 else float(np.log(ratio)) + log_evidence
 
 

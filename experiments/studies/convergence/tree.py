@@ -1,28 +1,27 @@
-"""A tree of token prefixes holds all ways to spell an answer.
+"""Tree of all token prefixes that can be completed under a constraint and a budget.
 
-Under a constraint and a budget the prefixes that can still be completed make a finite tree: its
-root is the empty prefix, its leaves are answers that have ended. The texts may be few and the
-tree large, as every tokenisation of a text is a path of its own. How many prefixes there are is
-counted without building them: with r tokens left in state s,
+The root is the empty prefix, and leaves are ended answers. There may be few texts and a large tree,
+because every tokenization of a text is a separate path. The prefixes are counted without building
+them: with r tokens left in state s,
 
     count_r(s) = 1 + sum over tokens v of  count_{r-1}(delta(s, v)),    0 if steps_to_accept(s) > r
 
-where ended texts count nothing. That is O(budget · pairs of states), so a tree which is too large
-is refused before a language model does any work.
+where ended texts count as zero. This takes O(budget · pairs of states), so a tree that is too large
+is refused before a language model is called.
 
-**Only tokens that the constraint allows somewhere matter.** From the rest of the vocabulary all
-that any method needs is the probability that the next token is one of them. So the constraint and
-an HMM are *restricted* to the allowed tokens and one more that stands for all others. Classes stay
-the same sets of tokens, emission masses and the language model's favourites among allowed tokens
-stay the same, hence so does every proposal, exactly; hundreds of columns do the work of 128 000.
+**Only tokens that the constraint allows in some state matter.** Of the rest of the vocabulary,
+methods need only the total probability. The constraint and an HMM are therefore *restricted* to the
+allowed tokens and one token for all others. Token classes, emission masses and the most probable
+allowed tokens stay the same, and so does every proposal, exactly; hundreds of columns replace
+128 000.
 
-**Late prefixes.** LCD asks only whether a prefix can be completed at some length. So it also walks
-prefixes that can no longer be completed within the budget; they are doomed, but until they die
-they take part in resampling. They lie outside of the tree that the exact posterior needs, and may
-be far more than it, so they are grown where LCD steps on them.
+**Late prefixes.** LCD only requires that a prefix can be completed at some length. It also reaches
+prefixes that can't be completed within the budget, which take part in resampling until they die.
+They aren't part of the tree of the exact posterior and can be far more numerous, so they are added
+when LCD reaches them.
 
-A node's *slots* are the tokens that its state allows at any length, ascending; one column more,
-behind the widest row of a batch, stands for all other tokens.
+The *slots* of a node are the tokens that its state allows at any length, ascending. One additional
+column, after the widest row of a batch, stands for all other tokens.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 
 DEAD = -1
-"""In place of a child: the prefix cannot go on this way."""
+"""Child of a slot with which the prefix can't continue."""
 UNGROWN = -2
-"""In place of a child: a late prefix that nobody has stepped on yet."""
+"""Child of a slot whose late prefix hasn't been added yet."""
 
 
 def count_prefixes(automaton: TokenAutomaton, budget: int) -> float:
-    """Count the token prefixes, the empty one included, that can be completed within the budget.
+    """Count the token prefixes, including the empty one, that can be completed within the budget.
 
-    Texts that have ended are not counted. Exact up to 2^53, a float beyond.
+    Ended texts aren't counted. Exact up to 2^53, a float beyond.
     """
     final, steps = automaton.final, automaton.steps_to_accept
     source, symbol = np.nonzero(automaton.delta[:final] >= 0)
@@ -66,16 +65,16 @@ def count_prefixes(automaton: TokenAutomaton, budget: int) -> float:
     for remaining in range(1, budget + 1):
         alive = steps <= remaining
         alive[final] = False
-        # A child is counted by `count` of the round before, which was zero where it was not alive.
+        # `count` of the previous round counts a child; it is zero if the child wasn't alive.
         before, count = count, np.where(alive, 1 + moves @ count, 0.0)
         if remaining >= farthest and np.array_equal(before, count):
-            break  # nothing becomes alive any more, so nothing will change: the budget is ample
+            break  # no state becomes alive any more, so the count is final
     return float(count[automaton.initial])
 
 
 @dataclass(frozen=True)
 class Restriction:
-    """A constraint over the tokens it allows somewhere, and one that stands for all others.
+    """A constraint over the tokens that it allows in some state, and one token for all others.
 
     Attributes:
         ids: the allowed tokens in the whole vocabulary, ascending.
@@ -87,11 +86,11 @@ class Restriction:
 
     @classmethod
     def of(cls, automaton: TokenAutomaton) -> Restriction:
-        """Restrict a constraint: it keeps its states and its classes of allowed tokens."""
+        """Restrict a constraint; states and classes of allowed tokens stay the same."""
         delta, last = automaton.delta, automaton.eos_class
         allowed = np.asarray((delta >= 0).any(axis=0))
         ids = np.flatnonzero(allowed[automaton.class_of])
-        # All other tokens are one class, which no state allows; EOS stays the last class.
+        # All other tokens are one forbidden class; EOS stays the last class.
         kept = np.flatnonzero(allowed)
         kept = kept[kept != last]
         number = np.full(automaton.num_classes, len(kept), np.int32)
@@ -116,7 +115,7 @@ class Restriction:
         )
 
     def hmm(self, hmm: HMM) -> HMM:
-        """Restrict an HMM: all other tokens become one."""
+        """Restrict an HMM; all other tokens are merged."""
         allowed = torch.zeros(hmm.num_tokens, dtype=torch.bool)
         allowed[torch.from_numpy(self.ids)] = True
         emission = hmm.emission.to(hmm.dtype)
@@ -125,7 +124,7 @@ class Restriction:
 
 
 class Column:
-    """An array that grows at its end; memory doubles when it is full."""
+    """A growing array, whose memory doubles when it is full."""
 
     def __init__(self, values: Tensor) -> None:
         self._memory = values.clone()
@@ -133,11 +132,11 @@ class Column:
 
     @property
     def values(self) -> Tensor:
-        """The values in it, as a view that is good until the column grows."""
+        """View of the values, valid until the column grows."""
         return self._memory[: self._size]
 
     def append(self, values: Tensor) -> None:
-        """Add values at the end."""
+        """Append values."""
         size = self._size + len(values)
         if size > len(self._memory):
             more = self._memory.new_empty(max(size, 2 * len(self._memory)))
@@ -148,19 +147,19 @@ class Column:
 
 
 class Tree:
-    """Prefixes of one problem, with what the language model says at each.
+    """Prefixes of one problem, with the language model's values.
 
-    Nodes come level by level; `num_exact` of them make the tree within the budget, late ones come
-    behind. Columns over nodes (of length n): `state` in the restricted automaton, `depth`,
-    `parent`, `slot` (the slot that leads here, numbered over all slots), `text` (which answer has
-    ended here, -1 if none), `start` and `width` of the node's slots, `log_other` (log-probability
-    that the next token is none of these). Columns over slots: `token` (restricted), `child`,
-    `log_p` (NaN until the language model was asked).
+    Nodes are in order of levels; the first `num_exact` nodes are the tree within the budget, and
+    late nodes follow. Columns over nodes (of length n): `state` in the restricted automaton,
+    `depth`, `parent`, `slot` (the slot that leads to the node, numbered over all slots), `text`
+    (the answer that ends here, or -1), `start` and `width` of the node's slots, `log_other`
+    (log-probability of all tokens outside of the slots). Columns over slots: `token` (restricted),
+    `child`, `log_p` (NaN until it is computed).
 
     Args:
         automaton: the restricted constraint.
-        budget: most tokens, EOS included.
-        texts: answers in the order wanted; None: in the order of their bytes.
+        budget: maximum number of tokens, EOS included.
+        texts: answers in the order of results; None for the order of their bytes.
     """
 
     def __init__(
@@ -185,32 +184,32 @@ class Tree:
         self["text"][:] = torch.tensor([-1 if t is None else number[t] for t in spelt])
 
     def __getitem__(self, name: str) -> Tensor:
-        """A column."""
+        """Return a column."""
         return self._columns[name].values
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes, late ones included."""
+        """Number of nodes, including late ones."""
         return len(self["state"])
 
     @property
     def num_prefixes(self) -> int:
-        """The number of prefixes within the budget at which the model is asked: none has ended."""
+        """Number of unfinished prefixes within the budget, at which the model is called."""
         return int((self["text"][: self.num_exact] < 0).sum())
 
     @property
     def known(self) -> Tensor:
-        """True for nodes at which the language model was asked."""
+        """True for nodes whose values are known."""
         return ~self["log_other"].isnan()
 
     def levels(self) -> list[tuple[int, int]]:
-        """Give the first node and the end of each level of the tree within the budget."""
+        """Return the first node and the end of each level of the tree within the budget."""
         counts = torch.bincount(self["depth"][: self.num_exact]).tolist()
         ends = np.cumsum([0, *counts]).tolist()
         return list(pairwise(ends))
 
     def _build(self) -> list[bytes | None]:
-        """All nodes within the budget; returns the answer of each that has ended."""
+        """Build all nodes within the budget, and return the answers of ended nodes."""
         self._add(np.array([self.automaton.initial]), np.array([-1]), np.array([-1]), 0)
         spelling: list[bytes] = [b""]
         ended: list[bytes | None] = [None]
@@ -242,21 +241,21 @@ class Tree:
     def _slots(
         self, nodes: np.ndarray, states: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All slots of these nodes: their numbers, their nodes, and the states they lead to."""
+        """Return the slots of these nodes: their numbers, nodes, and next states."""
         start, width = self["start"].numpy()[nodes], self["width"].numpy()[nodes]
         within = np.arange(width.sum()) - np.repeat(width.cumsum() - width, width)
         target = [self._targets[s] for s in states.tolist()]
         return np.repeat(start, width) + within, np.repeat(nodes, width), np.concatenate(target)
 
     def _add(self, states: np.ndarray, parents: np.ndarray, slots: np.ndarray, depth: int) -> None:
-        """New nodes of one level, with their slots; none of them has children yet."""
+        """Add nodes of one level with their slots."""
         final, steps = self.automaton.final, self.automaton.steps_to_accept
         empty = np.zeros(0, np.int64)
         tokens = [self._allowed[s] if s != final else empty for s in states.tolist()]
         targets = [self._targets[s] if s != final else empty for s in states.tolist()]
         width = np.array([len(t) for t in tokens], np.int64)
         token, target = np.concatenate([empty, *tokens]), np.concatenate([empty, *targets])
-        # With a token left after the next one LCD may go on even where there is no end in time.
+        # With budget left after the next token, LCD may continue without an end in time.
         left = self.budget - depth - 1
         late = ~fits(steps[target], left + 1) if len(target) else np.zeros(0, bool)
         child = np.where(late & (left > 0), UNGROWN, DEAD)
@@ -282,19 +281,19 @@ class Tree:
     def step(
         self, nodes: Int64[Tensor, "R"], columns: Int64[Tensor, "R"], late: bool
     ) -> Int64[Tensor, "R"]:
-        """Step to the node behind a slot, by its index in the row; `DEAD` for any other column.
+        """Step to the node behind a slot, given by its index in the row; `DEAD` for other columns.
 
         Args:
-            nodes: where; `DEAD` stays.
+            nodes: current nodes; `DEAD` stays.
             columns: index of the token among the node's slots.
-            late: whether prefixes that cannot be completed in time may be walked (and are grown).
+            late: whether prefixes that can't be completed in time are allowed (and added).
         """
         here = nodes.clamp(min=0)
         inside = (nodes >= 0) & (columns >= 0) & (columns < self["width"][here])
         slots = torch.where(inside, self["start"][here] + columns, 0)
         after = torch.where(inside, self["child"][slots], DEAD)
         if not late:
-            # The tree within the budget, whatever LCD has grown behind it.
+            # Ignore late nodes that LCD has added.
             return torch.where((after >= 0) & (after < self.num_exact), after, DEAD)
         missing = (after == UNGROWN).nonzero().squeeze(1)
         if len(missing):
@@ -304,14 +303,14 @@ class Tree:
         return after
 
     def owner(self, slots: Int64[Tensor, "n"]) -> Int64[Tensor, "n"]:
-        """Find the node of each slot."""
+        """Return the node of each slot."""
         node = torch.searchsorted(self["start"], slots, right=True) - 1
-        # Nodes without slots share their start with the next one: take the one that has some.
+        # Nodes without slots share their start with the next node.
         assert bool((self["width"][node] > 0).all()), "a slot belongs to a node with slots"
         return node
 
     def grow(self, slots: Int64[Tensor, "n"]) -> None:
-        """Make the late prefixes behind these slots, shallow ones first; none may be there yet."""
+        """Add the late prefixes behind these slots, in order of depth; none may exist yet."""
         node = self.owner(slots)
         token = self["token"][slots].numpy()
         state = self["state"][node].numpy()
@@ -324,19 +323,19 @@ class Tree:
             self._add(target[some], node.numpy()[some], picked.numpy(), level)
 
     def rows(self, nodes: Int64[Tensor, "R"]) -> Int64[Tensor, "R W"]:
-        """Give the slots of each node, -1 behind its last one."""
+        """Return the slots of each node, padded with -1."""
         width = self["width"][nodes].unsqueeze(1)
         columns = torch.arange(int(width.max()) if len(nodes) else 0)
         return torch.where(columns < width, self["start"][nodes].unsqueeze(1) + columns, -1)
 
     def log_p(self, nodes: Int64[Tensor, "R"]) -> Float64[Tensor, "R W1"]:
-        """Give log p(next token | prefix) by index of the slot; the last column is all others."""
+        """Return log p(next token | prefix) by slot; the last column is all other tokens."""
         slots = self.rows(nodes)
         inside = self["log_p"][slots.clamp(min=0)].masked_fill(slots < 0, -torch.inf)
         return torch.cat([inside, self["log_other"][nodes].unsqueeze(1)], dim=1)
 
     def paths(self, nodes: Int64[Tensor, "R"]) -> Int64[Tensor, "R T1"]:
-        """Give the nodes from the root to each node, by their depth; -1 behind it."""
+        """Return the nodes from the root to each node, by depth, padded with -1."""
         depth = self["depth"]
         paths = torch.full((len(nodes), 1 + int(depth[nodes].max()) if len(nodes) else 1), -1)
         here, rows = nodes, torch.arange(len(nodes))
@@ -347,6 +346,6 @@ class Tree:
         return paths
 
     def tokens(self, paths: Int64[Tensor, "R T1"]) -> Int64[Tensor, "R T"]:
-        """Give the restricted tokens that paths from the root consist of, -1 behind their ends."""
+        """Return the restricted tokens along paths from the root, padded with -1."""
         nodes = paths[:, 1:]
         return torch.where(nodes < 0, -1, self["token"][self["slot"][nodes]])

@@ -1,17 +1,16 @@
-"""This module samples free continuations of a prompt, and asks the model at each prefix on the way.
+"""Free continuations of a prompt, with the language model's distribution at every visited prefix.
 
-What several continuations begin with is one prefix and is read once. So a sample is a tree, and
-with each of its prefixes comes the model's whole distribution of the next token, which says more
-of what is improbable than any sample of it.
+Common prefixes of continuations are computed once, so a sample is a tree. Each prefix comes with
+the model's complete next distribution, which contains more about improbable tokens than samples do.
 
-**Weights.** Sequences need not be counted, as P_lm(prefix) is known exactly. At least one of n
-continuations comes by a prefix with probability pi = 1 - (1 - P)^n; weighed by P / pi (Horvitz and
-Thompson 1952), sums over visited prefixes are unbiased for sums over all. What is visited for sure
-counts with its probability, what was met by chance with about 1 / n.
+**Weights.** Sequences aren't counted, because P_lm(prefix) is known exactly. At least one of n
+continuations visits a prefix with probability pi = 1 - (1 - P)^n. With the weight P / pi (Horvitz
+and Thompson 1952), sums over visited prefixes are unbiased for sums over all prefixes. A prefix
+that is certainly visited has its probability as weight, a rare one about 1 / n.
 
-Cost: one token read for each distinct prefix, and its V log-probabilities kept in half precision.
-Prefixes are read level by level, all at once, until they are too many for memory; then they go on
-in groups, one after the other, each of which reads its own beginnings again.
+Cost: one forward pass position per distinct prefix, and V log-probabilities stored in half
+precision. Prefixes are computed level by level. If a level doesn't fit into memory, it is split
+into groups that continue one after the other, each recomputing its own prefixes.
 """
 
 from __future__ import annotations
@@ -30,23 +29,22 @@ from smc.draw import categorical
 from smc.models.protocol import LanguageModel
 
 MOST_BYTES = 6 << 30
-"""Of distributions that are kept for one HMM."""
-_ROWS = 8192  # distributions that are widened at once
-_TOKENS = 1 << 18  # in all rows that are read at once, prompts included: what caches hold
-_NUMBERS = 1 << 24  # in their distributions
+"""Limit of the stored distributions of one HMM."""
+_ROWS = 8192  # distributions that are converted at once
+_TOKENS = 1 << 18  # tokens of all rows of a batch, including prompts, for the cache
+_NUMBERS = 1 << 24  # numbers in the distributions of a batch
 
 
 class Visited(NamedTuple):
-    """Prefixes of one or several prompts' continuations; parents come before their children.
+    """Prefixes of continuations of one or several prompts; parents precede their children.
 
     Attributes:
-        parent: of each prefix; -1 for the empty one, the root.
-        token: its last; -1 for a root.
+        parent: index of the prefix without its last token; -1 for the empty one, the root.
+        token: last token; -1 for a root.
         log_prefix: log P_lm(prefix | its prompt).
-        weight: of each prefix; those of all roots sum to one.
-        read: the prefixes after which the model was asked: all but those that have ended or are
-            as long as allowed.
-        log_p: what it said there.
+        weight: weight of each prefix; the weights of all roots sum to one.
+        read: prefixes with a next distribution: all except ended ones and those of maximum length.
+        log_p: the next distributions.
         last: the prefix at which each continuation ends.
     """
 
@@ -60,7 +58,7 @@ class Visited(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Visited]) -> Visited:
-        """Join the trees of several prompts, each as probable as the others."""
+        """Join the trees of several prompts with equal weights."""
         sizes = torch.tensor([len(part.token) for part in parts])
         before = (sizes.cumsum(0) - sizes).tolist()
         shifted = [
@@ -76,14 +74,16 @@ class Visited(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
+        """V."""
         return self.log_p.shape[1]
 
     @property
     def num_sequences(self) -> int:
+        """Number of continuations."""
         return len(self.last)
 
     def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
-        """Sums weight · p over the prefixes of each group that were read."""
+        """Return sums of weight · p over each group's read prefixes."""
         sums = torch.zeros(num_groups, self.num_tokens, dtype=torch.float64)
         for at, log_p in self._distributions():
             sums.index_add_(0, group[at], self.weight[at, None] * log_p.double().exp())
@@ -92,22 +92,24 @@ class Visited(NamedTuple):
     def features(
         self, dimensions: int, generator: torch.Generator
     ) -> Float32[Tensor, "m dimensions"]:
-        """Projects the square roots of p after each prefix that was read."""
+        """Return random projections of the square roots of the next distributions."""
         projection = random_projection(self.num_tokens, dimensions, generator)
         parts = [(0.5 * log_p.float()).exp() @ projection for _, log_p in self._distributions()]
         return torch.cat(parts)
 
     def _distributions(self) -> Iterator[tuple[Int64[Tensor, "R"], Float[Tensor, "R V"]]]:
-        """Prefixes that were read, and log p after them, some at a time."""
+        """Yield read prefixes and their next distributions, in parts."""
         yield from zip(self.read.split(_ROWS), self.log_p.split(_ROWS), strict=True)
 
     def sequences(self) -> Sequences:
-        """Give the continuations themselves, without their prompts."""
+        """Return the continuations without their prompts."""
         here, columns = self.last, []
         while bool((self.parent[here] >= 0).any()):
             columns.append(self.token[here])
             here = torch.where(self.parent[here] < 0, here, self.parent[here])
-        tokens = torch.stack(columns[::-1], dim=1)  # on the right, roots' -1 before them
+        tokens = torch.stack(
+            columns[::-1], dim=1
+        )  # aligned on the right, padded with the roots' -1
         inside = tokens >= 0
         lengths = inside.sum(dim=1)
         return Sequences(
@@ -122,8 +124,15 @@ class Visited(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Prefixes of one length that are to be read: their numbers, their tokens, their log P; and
-    the continuations that come by, with the row of each among the prefixes."""
+    """Prefixes of one length to compute next, with the continuations that visit them.
+
+    Attributes:
+        prefix: numbers of the prefixes.
+        path: their tokens.
+        log_prefix: their log P.
+        who: the continuations.
+        row: row of each continuation's prefix.
+    """
 
     prefix: Int64[Tensor, "R"]
     path: Int64[Tensor, "R t"]
@@ -132,7 +141,7 @@ class _Group(NamedTuple):
     row: Int64[Tensor, "c"]
 
     def split(self, size: int) -> Iterator[_Group]:
-        """Groups of at most so many prefixes."""
+        """Yield groups of at most `size` prefixes."""
         for first in range(0, len(self.prefix), size):
             part = slice(first, first + size)
             some = (self.row >= first) & (self.row < first + size)
@@ -150,18 +159,20 @@ def visit(
     most_bytes: int = MOST_BYTES,
     progress: Callable[[int], object] | None = None,
 ) -> Visited:
-    """Sample C free continuations of a prompt, and keep the prefixes that they come by.
+    """Sample C free continuations of a prompt, and keep the prefixes that they visit.
 
     Args:
+        lm: the language model.
         prompt: token ids.
-        u: uniform numbers, one for each token; a continuation has at most T of them, or as many as
-            the model's context leaves room for.
-        temperature: of the language model.
-        most_bytes: of all distributions together.
-        progress: called with how many of the uniform numbers are done with.
+        u: uniform numbers, one per token; a continuation has at most T tokens, or fewer if the
+            model's
+            context is shorter.
+        temperature: temperature of the language model.
+        most_bytes: limit of all distributions together.
+        progress: called with the number of processed uniform numbers.
 
     Raises:
-        FloatingPointError: the model's log-probabilities are not numbers.
+        FloatingPointError: the model returned NaN.
         ValueError: the distributions take more memory.
     """
     count, length = u.shape
@@ -211,7 +222,7 @@ def visit(
             on = ~torch.isin(token, eos) & (t + 1 < length)
             place = torch.where(on, on.cumsum(0) - 1, -1)[row]
             going = place >= 0
-            if progress is not None:  # what comes after an end is done with it
+            if progress is not None:  # numbers after an end aren't used
                 progress(len(going) + int((~going).sum()) * (u.shape[1] - t - 1))
             path = torch.cat([group.path[above], token.unsqueeze(1)], dim=1)
             group = _Group(number[on], path[on], log_prefix[on], group.who[going], place[going])
@@ -236,7 +247,7 @@ def visit(
 
 
 def weights(log_prefix: Float64[Tensor, "n"], count: int) -> Float64[Tensor, "n"]:
-    """Compute P / (1 - (1 - P)^count) of each prefix, whose limit for P = 0 is 1 / count."""
+    """Compute P / (1 - (1 - P)^count) of each prefix; the limit for P = 0 is 1 / count."""
     p = log_prefix.exp().clamp(max=1)
     chance = -torch.expm1(count * torch.log1p(-p))
     return torch.where(chance > 0, p / chance, 1 / count)

@@ -1,0 +1,1 @@
+"""Latency study (`+task=latency`): milliseconds per token, as in the paper's Table 2."""

@@ -1,4 +1,4 @@
-"""The model that is timed, a vocabulary where there is no tokenizer, tokens fixed in advance."""
+"""Models to time, a synthetic vocabulary, and scripts of fixed tokens."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SCHEMA: dict[str, Any] = {
     "required": ["name", "kind", "count", "parts"],
     "additionalProperties": False,
 }
-"""The constraint: free strings, a choice, a number, a list."""
+"""Constraint with free strings, a choice, a number and a list."""
 
 
 def timed_model(config: DictConfig) -> TransformersLM:
-    """Load the model of the run, or make one of the paper's shape, with random weights.
+    """Load the model of the run, or make one of the paper's shape with random weights.
 
     Raises:
-        ValueError: it cannot be loaded.
+        ValueError: the model can't be loaded.
     """
     if config.model.path != SHAPE:
         return load_model(config.model)[0]
@@ -64,10 +64,10 @@ def timed_model(config: DictConfig) -> TransformersLM:
 
 
 def made_up_vocabulary(size: int) -> gcd.Vocabulary:
-    """Make a vocabulary of so many tokens: bytes, what JSON is written with, and words of letters.
+    """Make a vocabulary of a given size: bytes, tokens of JSON syntax, and words of letters.
 
-    The last one ends a text. A real tokenizer's classes are more, by what its tokens happen to
-    join; the words here are as many and as long.
+    The last token is EOS. A real tokenizer has more token classes; number and length of the words
+    here are realistic.
     """
     tokens = list(islice(dict.fromkeys(_tokens()), size - 1))
     return gcd.Vocabulary.from_bytes([*tokens, b""], [size - 1])
@@ -86,12 +86,14 @@ def _tokens() -> Iterator[bytes]:
 
 
 class Scripted:
-    """A language model that says the tokens of a script, whatever it makes of them.
+    """A language model that almost surely outputs the tokens of a script.
 
-    It is asked as ever; of its answer, the script's token is made all but certain. So all methods
-    write the same, whatever the weights, and every run ends.
+    The underlying model is called as usual, and then the script's token gets almost all
+    probability. All methods therefore write the same text, whatever the weights, and every run
+    ends.
 
     Args:
+        lm: the underlying model.
         tokens: the script.
     """
 
@@ -107,37 +109,38 @@ class Scripted:
 
 
 class _ScriptedForward:
-    """The same in static shapes; see `smc.models.static_cache.Forward`."""
+    """The scripted model in static shapes; see `smc.models.static_cache.Forward`."""
 
     def __init__(self, forward: Forward, tokens: torch.Tensor) -> None:
         self._forward, self._tokens = forward, tokens
         self.rewind = forward.rewind
 
     def start(self, prompts: Any, num_particles: int, budget: int) -> torch.Tensor:
-        """Read the prompts."""
+        """Prefill the prompts."""
         log_p = self._forward.start(prompts, num_particles, budget)
         return self._said(log_p, torch.zeros((), dtype=torch.int64, device=log_p.device))
 
     def step(self, tokens: torch.Tensor, source: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-        """Read a token of each row."""
+        """Process one token of each row."""
         return self._said(self._forward.step(tokens, source, step), step + 1)
 
     def _said(self, log_p: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-        # Not tokens[step]: that would bring the number to the host.
+        # Not tokens[step], which would synchronize with the host.
         token = self._tokens.index_select(0, step.clamp(max=len(self._tokens) - 1).view(1))
         return log_p.sub(1000.0).index_fill_(1, token, 0.0)
 
 
 def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
-    """Draw a text of the constraint, its end included, of at most so many tokens: the longest of 4.
+    """Draw a text of the constraint, including EOS, of limited length: the longest of 4 draws.
 
-    Under random weights the model's own texts would never obey the constraint, and every method
-    would write others; so all of them write this one.
+    With random weights the model's own texts would differ between methods and violate the
+    constraint, so all methods write this text.
     """
     even = ToyLM(constraint.vocabulary, spread=0.0, dtype=torch.float32)
     drawn: list[tuple[int, ...]] = [
         smc.sample(
-            even, [[0]], constraint, budget=budget, particles=1, proposal=smc.GCD(), seed=seed
+            even, [[0]], constraint, budget=budget, particles=1, proposal=smc.GCD(),
+            algorithm="smc", seed=seed,
         )[0].particles[0].ids
         for seed in range(4)
     ]  # fmt: skip

@@ -1,11 +1,11 @@
-"""`+task=latency` measures milliseconds a token: the paper's Table 2.
+"""Task `+task=latency`: milliseconds per token, as in the paper's Table 2.
 
-What is timed are the steps of `smc.sample(execution="static")`, with the proposals of the paper,
-for `task.batch` particles of one prompt, and the discrete filter with as many prefixes; on a CUDA
-device a step with the model's forward pass is one captured graph. The floor is the same without a
-constraint, captured just as well, and, weaker, `transformers.generate`. Tokens are fixed in
-advance, so that all methods but the filter write the same and runs end, whatever the weights. Runs
-that warm up do not count; what is prepared once is told apart.
+The task times the steps of `smc.sample(execution="static")` with the paper's proposals for
+`task.batch` particles of one prompt, and the discrete filter with as many prefixes. On a CUDA
+device a step, including the model's forward pass, is one captured graph. The baselines are the same
+loop without a constraint, also captured, and `transformers.generate`. Tokens are fixed in advance,
+so that all methods except the filter write the same text whatever the weights. Warm-up runs are
+excluded, and one-time preparation is reported separately.
 
     python -m experiments.run +task=latency                       # SmolLM2, on the CPU
     python -m experiments.run +experiment=table2_latency          # on a GPU
@@ -41,30 +41,30 @@ from experiments.studies.latency.models import timed_model
 from experiments.studies.latency.timing import Bench, methods_of
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
-"""What is timed: `transformers.generate`; `smc.sample` in static shapes, under each proposal; and
-the discrete filter, likewise, under GCD, which keeps `task.batch` prefixes."""
+"""What is timed: `transformers.generate`; `smc.sample` in static shapes with each proposal; and the
+discrete filter under GCD in static shapes, with `task.batch` prefixes."""
 LOOKAHEADS = ("conditional", "in_time")
 
 
 @dataclass
 class LatencyConfig:
-    """Milliseconds a token of `smc.sample` in static shapes, with tokens fixed in advance."""
+    """Milliseconds per token of `smc.sample` in static shapes, with fixed tokens."""
 
     name: str = "latency"
     kinds: list[str] = field(default_factory=lambda: list(KINDS))
-    hidden: list[int] = field(default_factory=lambda: [64, 256])  # states of HMMs, for pgcd
+    hidden: list[int] = field(default_factory=lambda: [64, 256])  # numbers of HMM states, for pgcd
     batch: int = 16  # particles of one prompt
-    tokens: int = 40  # most of a text, its end included
+    tokens: int = 40  # maximum tokens of a text, EOS included
     prompt_tokens: int = 64
-    warm_up: int = 1  # runs of each kind that do not count
-    repeats: int = 3  # runs of each kind that do, in turns, under seeds of their own
+    warm_up: int = 1  # warm-up runs of each kind
+    repeats: int = 3  # timed runs of each kind, in turns, with different seeds
     lookahead: str = "conditional"  # of pgcd, as in the paper; or "in_time"
     exact_top_k: int = 64
-    max_table_mib: int = 2048  # memory of the lookahead tables; results do not depend on it
+    max_table_mib: int = 2048  # memory of the lookahead tables; doesn't affect results
 
 
 def check(config: DictConfig) -> None:
-    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
     task = config.task
     distinct("task.kinds", task.kinds)
     for kind in task.kinds:
@@ -100,12 +100,12 @@ def check(config: DictConfig) -> None:
 
 PAPER = {"lm": 1.69, "lcd": 1.83, "gcd": 1.86, "pgcd:H1024": 5.26, "pgcd:H4096": 8.23,
          "pgcd:H16384": 17.30}  # fmt: skip
-"""Table 2: milliseconds a token, Llama-3.1-8B, batch 16, one H100."""
-ALGORITHM = {"discrete": "discrete"}  # of a method; the others have particles
+"""Table 2 of the paper: milliseconds per token, Llama-3.1-8B, batch 16, one H100."""
+ALGORITHM = {"discrete": "discrete"}  # unit of a method; the others have particles
 
 
 def _machine(device: torch.device) -> str:
-    """What times are of, in words."""
+    """Describe the machine."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -133,7 +133,7 @@ def _run(run: Run, machine: str) -> None:
     path = run.directory / "results.jsonl"
     made = {key_of(row) for row in read_rows(path)} if run.config.resume and path.exists() else ()
     due = [key for key in keys if key not in made]
-    # Before the run is open, as a text that is too short is refused here.
+    # Before the run is open, as this refuses a text that is too short.
     bench = Bench(timed_model(run.config), run.config) if due else None
     run.open(keys)
     if bench is not None:
@@ -166,7 +166,7 @@ def _row(key: Key, bench: Bench, seed: int, machine: str) -> Row:
 
 
 def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
-    """Make the table: medians, ratios of the runs of one turn, and the paper's beside ours."""
+    """Make the table: medians, ratios within each turn, and the paper's figures."""
     times = {
         method: [row["ms_per_token"] for row in sorted(own, key=itemgetter("repeat"))]
         for method, own in grouped(rows, itemgetter("method")).items()

@@ -1,4 +1,4 @@
-"""This module times one run: the prompt is read and a graph captured beforehand, then all steps."""
+"""Timing of single runs, after prefilling the prompt and capturing the graph."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD
 
 
 class Bench:
-    """A model, a constraint and the tokens of one text, on which everything is timed.
+    """A model, a constraint and the tokens of one text to time.
 
     Attributes:
-        automaton_seconds: what the constraint took, from the schema to the vocabulary's tokens.
-        table_seconds: what the table of completion probabilities took, by method.
+        automaton_seconds: time from the schema to the automaton over tokens.
+        table_seconds: time of the table of completion probabilities, by method.
     """
 
     def __init__(self, lm: TransformersLM, config: DictConfig) -> None:
@@ -43,13 +43,13 @@ class Bench:
             )
         self.tokens = fixed_tokens(self.constraint, self.config.task.tokens)
         if "discrete" in self.config.task.kinds:
-            # Refuses so many prefixes before anything is timed.
+            # Refuses too many prefixes before anything is timed.
             automata = gcd.AutomatonBatch([self.constraint])
             check_room(automata, self.config.task.batch, len(self.tokens))
 
     @property
     def prompt(self) -> list[int]:
-        """The prompt: tokens that can be told apart, whatever they say."""
+        """The prompt: distinguishable tokens with arbitrary meaning."""
         size = self.lm.vocabulary.size
         return [(7 * i) % (size - 1) for i in range(self.config.task.prompt_tokens)]
 
@@ -59,13 +59,14 @@ class Bench:
             return self._generate(seed) / len(self.tokens)
         options = self.config.smc
         algorithm: dict[str, Any] = {
+            "algorithm": "smc",
             "resampling": options.resampling,
             "ess_threshold": options.ess_threshold,
             "strata": options.strata,
         }
         lm: smc.LanguageModel = Scripted(self.lm, self.tokens)
         if method == "discrete":
-            # All places are taken up to the end of the budget.
+            # All particles run until the end of the budget.
             algorithm = {"algorithm": "discrete", "count_finished": False, "floor": 0.0}
             lm = self.lm
         (found,) = smc.sample(
@@ -87,7 +88,7 @@ class Bench:
         return (how.seconds - how.start_seconds) / len(how.running)
 
     def _proposal(self, method: str) -> smc.Proposal:
-        """The proposal of this name; its table is made here, once, and timed."""
+        """Return the proposal of this name; its table is made and timed once."""
         if method not in self._proposals:
             kind, _, hidden = method.partition(":H")
             if kind != "pgcd":
@@ -98,7 +99,7 @@ class Bench:
 
     def _pgcd(self, hidden: int, method: str) -> smc.Proposal:
         device = self.lm.device
-        # Its numbers do not matter for the time.
+        # The values don't affect the time.
         hmm = HMM.random(
             hidden,
             self.lm.vocabulary.size,
@@ -117,7 +118,7 @@ class Bench:
         return proposal
 
     def _generate(self, seed: int) -> float:
-        """`transformers.generate`, of as many tokens for as many rows, sampled."""
+        """Run `transformers.generate` with sampling, for as many tokens and rows."""
         count, device = len(self.tokens), self.lm.device
         prompts = torch.tensor([self.prompt] * self.config.task.batch, device=device)
         arguments: dict[str, Any] = {
@@ -135,18 +136,18 @@ class Bench:
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
-            first = seconds_of(lambda: run(1), device)  # reads the prompt, as ours does before
+            first = seconds_of(lambda: run(1), device)  # prefills the prompt, as above
             return max(seconds_of(lambda: run(count + 1), device) - first, 0.0)
 
 
 def methods_of(kinds: Sequence[str], hidden: Sequence[int]) -> list[str]:
-    """Give the rows of the table: kinds, and pgcd once for each size of HMM."""
+    """Return the rows of the table: kinds, with pgcd once per HMM size."""
     each = {kind: [kind] for kind in kinds} | {"pgcd": [f"pgcd:H{size}" for size in hidden]}
     return [name for kind in kinds for name in each[kind]]
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Measure the seconds until the work is done, on the device too."""
+    """Return the seconds until the work is done, including work on the device."""
 
     def now() -> float:
         if device.type == "cuda":
@@ -161,11 +162,10 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 def table_seconds(
     proposal: smc.Proposal, constraint: gcd.TokenAutomaton, budget: int, device: torch.device
 ) -> float:
-    """Measure the time in which a proposal makes its table, in seconds.
+    """Return the seconds in which a proposal makes its table.
 
-    The proposal keeps the table for the runs that follow, so this must be asked first. A small one
-    is made before it and forgotten: kernels are loaded or compiled for the first, which is no
-    method's own time.
+    The proposal caches the table, so this must be called first. A small table is made before and
+    discarded, to load or compile the kernels.
     """
     automata = gcd.AutomatonBatch([constraint], device=device)
     shortest = constraint.fewest_tokens

@@ -1,1 +1,1 @@
-"""This package has the Triton kernel that moves rows of a cache."""
+"""Triton kernel that copies rows of a cache."""

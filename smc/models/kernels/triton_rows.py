@@ -1,20 +1,20 @@
-"""A Triton kernel copies rows of a cache in place; rows that stay are not touched.
+"""Triton kernel that copies rows of a cache in place; unchanged rows are not touched.
 
-The oracle is the tensor operation in `smc.models.static_cache.move_rows`. The kernel is 16 times as
-fast on an H100, whether half of 16 rows move or none (`benchmarks.triton_kernels`).
+The oracle is the tensor operation in `smc.models.static_cache.move_rows`. On an H100 the kernel is
+16 times as fast, whether half of 16 rows move or none (`benchmarks.triton_kernels`).
 """
 
 import triton
 import triton.language as tl
 
 BLOCK = 1024
-"""Numbers that one program copies."""
+"""Number of elements that one program copies."""
 
 
 def move_rows(piece, source, first):
-    """Do what `smc.models.static_cache.move_rows` does.
+    """Copy rows in place; see `smc.models.static_cache.move_rows`.
 
-    A row that is somebody's source must be its own (`smc.static.move`).
+    Precondition: a row that is the source of another row is its own source (`smc.static.move`).
     """
     layers, P, heads, columns, d = piece.shape
     size = (columns - first) * d
@@ -26,13 +26,13 @@ def move_rows(piece, source, first):
 
 @triton.jit
 def move(piece, source, rows, start, size, stride, width, BLOCK: tl.constexpr):
-    """One stretch of one head of one row of one layer."""
+    """Copy one block of one head of one row of one layer."""
     row, head, block = tl.program_id(0) % rows, tl.program_id(1), tl.program_id(2)
     layer = tl.program_id(0) // rows
     other = tl.load(source + row)
     if other != row:
-        place = block * BLOCK + tl.arange(0, BLOCK)
-        inside = place < size
+        column = block * BLOCK + tl.arange(0, BLOCK)
+        inside = column < size
         here = (layer * rows + row).to(tl.int64) * stride + head * width + start
         there = (layer * rows + other).to(tl.int64) * stride + head * width + start
-        tl.store(piece + here + place, tl.load(piece + there + place, mask=inside), mask=inside)
+        tl.store(piece + here + column, tl.load(piece + there + column, mask=inside), mask=inside)

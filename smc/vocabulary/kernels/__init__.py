@@ -1,4 +1,4 @@
-"""Loops of passes over the vocabulary: compiled for the CPU, and in Triton."""
+"""Loops over the vocabulary, compiled for the CPU and in Triton."""
 
 from gcd.support.native import check_built
 

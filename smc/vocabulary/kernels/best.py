@@ -16,7 +16,7 @@ _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 @cython.cclass
 class LogSums:
-    """Sums of numbers that are given by their logarithms: total[c] exp(scale[c])."""
+    """Sums of numbers given by their logarithms: total[c] exp(scale[c])."""
 
     def __init__(self, size: cython.Py_ssize_t) -> None:
         self.scale = np.full(size, -np.inf)
@@ -55,15 +55,15 @@ class LogSums:
 
 @cython.cclass
 class Candidates:
-    """A buffer of candidates, of which the best are kept.
+    """A buffer of candidates that keeps the best.
 
-    Who fills it keeps count, and cuts it to the best when it is full.
+    The caller counts the candidates, and cuts a full buffer to the best.
 
     Args:
-        kept: how many are kept.
+        kept: number of candidates to keep.
 
     Attributes:
-        value, token: the candidates; the size of these arrays is that of the buffer.
+        value, token: the candidates; these arrays have the size of the buffer.
     """
 
     def __init__(self, kept: cython.Py_ssize_t) -> None:
@@ -124,9 +124,9 @@ class Candidates:
         tokens: cython.longlong[:, ::1],
         log_score: cython.double[:, ::1],
     ) -> cython.void:
-        """Write the first `count` candidates in falling order, then token 0 at -inf.
+        """Write the first `count` candidates in descending order, followed by token 0 at -inf.
 
-        Equal ones stay in their order: binary insertion.
+        Ties keep their order (binary insertion).
         """
         k: cython.Py_ssize_t
         i: cython.Py_ssize_t
@@ -155,9 +155,9 @@ class Candidates:
 
 
 def exponentials(x: np.ndarray, top: np.floating, out: np.ndarray) -> None:
-    """Write exp(x - top), in vector instructions where numpy has them (float32, most CPUs).
+    """Write exp(x - top), vectorized where numpy supports it (float32 on most CPUs).
 
-    A compiled loop with an exponential written by hand was no faster (benchmarks/lookahead.md).
+    A compiled loop with a hand-written exponential was not faster (benchmarks/lookahead.md).
     """
     np.subtract(x, top, out=out)
     np.exp(out, out=out)

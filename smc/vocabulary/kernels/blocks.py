@@ -1,8 +1,7 @@
-"""Sums of a row of next tokens by blocks, and a search for one of them; see
-`smc.vocabulary.compiled`.
+"""Block sums over a row of next tokens, and drawing a token; see `smc.vocabulary.compiled`.
 
-Token v of class c weighs exp(x[v] + g[c] - scale), or with its own g where it has one. The oracle
-is `smc.vocabulary.tensors.draws`.
+Token v of class c has the weight exp(x[v] + g[c] - scale), or its own g in place of g[c]. The
+oracle is `smc.vocabulary.tensors.draws`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ else:
     from smc.vocabulary.kernels.lines import Lines
 
 BLOCK = 512
-"""Tokens of a block: a row of 128 000 has 250, and the one that is drawn from fits a cache."""
+"""Tokens per block: a row of 128 000 tokens has 250 blocks, and one block fits into a cache."""
 _BLOCK = cython.declare(cython.Py_ssize_t, BLOCK)
 _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
@@ -50,7 +49,7 @@ def _log_g(
 def _mark(
     lines: Lines, row: cython.Py_ssize_t, marked: cython.uchar[::1], value: cython.uchar
 ) -> cython.void:
-    """Mark the tokens that have their own g, or unmark them."""
+    """Mark or unmark the tokens with their own g."""
     k: cython.Py_ssize_t
     for k in range(lines.tokens.shape[1]):
         marked[lines.tokens[row, k]] = value
@@ -70,17 +69,17 @@ def _block_sums(
     least: cython.double,
     sums: cython.double[:, ::1],
 ) -> cython.double:
-    """Sum up one row.
+    """Sum one row by blocks.
 
     Args:
-        x: log-probabilities, to an added constant.
+        x: log-probabilities, up to an additive constant.
         share: exp(x - top), with top the largest x.
         lines, row: log g of each class, and of tokens with their own.
-        weight: work space, a number for each class.
-        marked: work space, False for every token, and so again afterwards.
-        least: relative threshold of the sum below which exponentials are recomputed, as shares have
-            lost precision.
-        sums: where the sums of blocks go.
+        weight: work space, one number per class.
+        marked: work space, False for every token before and after the call.
+        least: relative threshold of the sum below which exponentials are recomputed, because shares
+            have lost precision.
+        sums: output, the sums of blocks.
 
     Returns:
         The scale of the sums.
@@ -141,7 +140,7 @@ def _sum_rows(
     sums: cython.double[:, ::1],
     scale: cython.double[::1],
 ) -> None:
-    """Do the work of `sum_rows` for numbers of the type of `kind`."""
+    """Implement `sum_rows` for the number type of `kind`."""
     weight: cython.double[::1] = np.empty(lines.by_class.shape[1])
     marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
     share_array = np.empty(log_p.shape[1], log_p.dtype)
@@ -155,7 +154,7 @@ def _sum_rows(
         x = x_array
         greatest = x_array.max()
         top = float(greatest)
-        if top == _LOG_ZERO:  # nothing can follow
+        if top == _LOG_ZERO:  # no token is possible
             scale[row] = _LOG_ZERO
             for b in range(sums.shape[1]):
                 sums[row, b] = 0
@@ -174,15 +173,15 @@ def sum_rows(
     sums: cython.double[:, ::1],
     scale: cython.double[::1],
 ) -> None:
-    """Sum up some rows, block by block.
+    """Sum some rows by blocks.
 
     Args:
-        first, last: the rows.
-        log_p: log-probabilities of each row to an added constant, in float32 or float64.
+        first, last: the range of rows.
+        log_p: log-probabilities of each row up to an additive constant, in float32 or float64.
         lines: log g.
-        least: relative threshold of a sum below which exponentials are recomputed, as shares have
-            lost precision.
-        sums, scale: where the sums of blocks go, and the scale of each row's.
+        least: relative threshold of a sum below which exponentials are recomputed, because shares
+            have lost precision.
+        sums, scale: outputs, the sums of blocks, and the scale of each row.
     """
     if log_p.itemsize == 4:
         _sum_rows(cython.cast(cython.float, 0), first, last, log_p, lines, least, sums, scale)
@@ -202,9 +201,9 @@ def _draw_token(
     sums: cython.const[cython.double][:, ::1],
     u: cython.double,
 ) -> cython.Py_ssize_t:
-    """Find the token at u times the total in the running sum of weights; 0 if none has any.
+    """Find the token at u times the total in the cumulative weights; 0 if all weights are zero.
 
-    Should rounding lead past the last token of a block that has weight, it is that one.
+    A point that rounding moves past the last token of positive weight in a block gives this token.
     """
     total: cython.double = 0
     running: cython.double = 0
@@ -250,7 +249,7 @@ def _draw_rows(
     u: cython.const[cython.double][::1],
     out: cython.longlong[::1],
 ) -> None:
-    """Do the work of `draw_rows` for numbers of the type of `kind`."""
+    """Implement `draw_rows` for the number type of `kind`."""
     x: cython.const[Real][:, :] = log_p
     marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
     i: cython.Py_ssize_t
@@ -270,14 +269,14 @@ def draw_rows(
     u: np.ndarray,
     out: cython.longlong[::1],
 ) -> None:
-    """Find tokens in the running sums of rows; 0 in one that has no weight.
+    """Draw tokens from the cumulative weights of rows; 0 for a row without positive weight.
 
     Args:
-        first, last: which of the draws.
+        first, last: the range of draws.
         log_p, lines: as in `sum_rows`.
-        sums, scale: what that function wrote.
-        rows, u: the row of each draw, and the share of its sum.
-        out: where the tokens go.
+        sums, scale: the outputs of `sum_rows`.
+        rows, u: the row of each draw, and its uniform number.
+        out: output, the tokens.
     """
     row_of: cython.const[cython.longlong][::1] = np.ascontiguousarray(rows)
     part: cython.const[cython.double][::1] = np.ascontiguousarray(u)

@@ -1,11 +1,11 @@
 """Passes over the candidates of one prefix, for `smc.vocabulary.compiled`.
 
-The score of token v is p(v) times a factor, that of its class or, for listed tokens, its own; all
-of it is given as logarithms. The K best candidates are kept in a buffer, and what is pushed out of
-it is added to the sum of the others then, so that nothing is subtracted.
+The score of token v is p(v) times the factor of its class, or its own factor for listed tokens; all
+values are logarithms. The K best candidates are kept in a buffer. A candidate that leaves the
+buffer is added to the sum of the others at that time, so that nothing is ever subtracted.
 
 Most terms of a sum are share(v) exp(a - top_a), with share(v) = exp(log p(v) - top) computed
-beforehand, eight lanes at a time. Terms that this product cannot hold (`LOWEST_SHARE`,
+beforehand, eight lanes at a time. Terms outside the range of this product (`LOWEST_SHARE`,
 `LOWEST_FACTOR`) are summed on their own scale. The oracles are the tensor forms in
 `smc.vocabulary.tensors`, and plain sums over all tokens in tests/smc/test_selection.py.
 """
@@ -28,7 +28,7 @@ else:
     from smc.vocabulary.kernels.lines import Lines
 
 Real = cython.fused_type(cython.float, cython.double)
-_LOWEST_SHARE = cython.declare(cython.double, -80.0)  # below it, exp in float32 loses digits
+_LOWEST_SHARE = cython.declare(cython.double, -80.0)  # below it, exp loses digits in float32
 # exp(_LOWEST_FACTOR + _LOWEST_SHARE) is still a normal float64.
 _LOWEST_FACTOR = cython.declare(cython.double, -500.0)
 _LOG_ZERO = cython.declare(cython.double, -np.inf)
@@ -38,7 +38,7 @@ _LOG_ZERO = cython.declare(cython.double, -np.inf)
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_back(found: Candidates, count: cython.Py_ssize_t, rest: LogSums) -> cython.Py_ssize_t:
-    """Keep the best candidates, and sum up the others; how many are kept."""
+    """Keep the best candidates, and sum the others; return the number kept."""
     i: cython.Py_ssize_t
     if count <= found.kept:
         return count
@@ -59,7 +59,7 @@ def _push(
     count: cython.Py_ssize_t,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Put a candidate into the buffer; a full one is cut to the K best, the others summed up."""
+    """Add a candidate to the buffer; cut a full buffer to the K best, and sum the others."""
     found.value[count] = x
     found.token[count] = v
     count += 1
@@ -80,7 +80,7 @@ def _push_listed(
     count: cython.Py_ssize_t,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Put the listed tokens into the buffer, each once, and unmark them."""
+    """Add the listed tokens to the buffer, each once, and unmark them."""
     k: cython.Py_ssize_t
     v: cython.Py_ssize_t
     x: cython.double
@@ -110,15 +110,15 @@ def _weigh_all(
     found: Candidates,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Put the best candidates into the buffer, and sum up others; how many are in the buffer.
+    """Add the best candidates to the buffer, and sum the others; return the buffer's count.
 
     Args:
         p: log-probabilities.
-        share: exp(p - top), right wherever p - top is at least `_LOWEST_SHARE`.
+        share: exp(p - top), accurate wherever p - top is at least `_LOWEST_SHARE`.
         lines, row: the factors; a token may be listed twice.
-        klass, by_class: those of `lines`, which the loop reads.
-        factor: work space, a number for each class.
-        marked: one False for each token; the same when the function returns.
+        klass, by_class: those of `lines`, read in the loop.
+        factor: work space, one number per class.
+        marked: work space, False for each token before and after the call.
     """
     number: cython.Py_ssize_t = lines.automaton[row]
     greatest: cython.double = _LOG_ZERO
@@ -130,7 +130,7 @@ def _weigh_all(
     c: cython.Py_ssize_t
     v: cython.Py_ssize_t
     k: cython.Py_ssize_t
-    # Partial sums, so that an addition need not wait for the one before.
+    # Partial sums, so that an addition doesn't depend on the previous one.
     mass: cython.double[8]
     if not cython.compiled:
         mass = [0.0] * 8
@@ -180,7 +180,7 @@ def _weigh_few(
     found: Candidates,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Do as `_weigh_all` where candidates are few: look these up, and read nothing else."""
+    """Compute `_weigh_all` for few candidates: look them up, and read nothing else."""
     number: cython.Py_ssize_t = lines.automaton[row]
     count: cython.Py_ssize_t = 0
     x: cython.double
@@ -213,7 +213,7 @@ def _weigh_rows(
     log_score: cython.double[:, ::1],
     log_rest: cython.double[::1],
 ) -> None:
-    """Do the work of `weigh` for numbers of the type of `kind`."""
+    """Implement `weigh` for the number type of `kind`."""
     size: cython.Py_ssize_t = log_p.shape[1]
     found: Candidates = Candidates(tokens.shape[1])
     rest: LogSums = LogSums(1)
@@ -240,7 +240,7 @@ def _weigh_rows(
             count = 0
             if is_few:
                 count = _weigh_few(p, lines, row, marked, found, rest)
-            elif top > _LOG_ZERO:  # else nothing can follow
+            elif top > _LOG_ZERO:  # otherwise no token is possible
                 count = _weigh_all(
                     p, share, top, lines, lines.klass, lines.by_class, row, factor, marked, found,
                     rest,
@@ -264,13 +264,13 @@ def weigh(
     """Find the K best candidates of some rows, and the log of the sum of the others.
 
     Args:
-        first, last: the rows.
+        first, last: the range of rows.
         log_p: log-probabilities of each row, in float32 or float64.
         lines: the factors.
-        few: where there are fewer candidates, they are looked up and nothing else is read.
-        tokens, log_score: where the K best of each row go, in falling order; the list ends in token
-            0 at -inf.
-        log_rest: where the logs of sums go.
+        few: rows with fewer candidates look them up and read nothing else.
+        tokens, log_score: outputs, the K best of each row in descending order, followed by token 0
+            at -inf.
+        log_rest: output, the log sum of the others.
     """
     if log_p.itemsize == 4:
         _weigh_rows(
@@ -308,12 +308,12 @@ def _locate(
         p: log-probabilities.
         share, top: as in `_weigh_all`; with top = -inf, `share` is not read.
         lines, row: the factors.
-        hidden: tokens that take no part.
-        log_c: log of the score for which pi is one.
-        targets: in rising order.
-        found: where the tokens go; -1 where rounding leaves none.
-        factor: work space, a number for each class.
-        own: the place in the list of each listed token, -1 for others.
+        hidden: tokens to exclude.
+        log_c: log of the score at which pi is one.
+        targets: in ascending order.
+        found: output, the tokens; -1 where rounding leaves none.
+        factor: work space, one number per class.
+        own: index of each listed token in the list, -1 for others.
     """
     number: cython.Py_ssize_t = lines.automaton[row]
     any_listed: cython.bint = lines.tokens.shape[1] > 0
@@ -375,11 +375,11 @@ def _locate_rows(
     targets: cython.const[cython.double][::1],
     found: cython.longlong[::1],
 ) -> None:
-    """Do the work of `locate` for numbers of the type of `kind`."""
+    """Implement `locate` for the number type of `kind`."""
     size: cython.Py_ssize_t = log_p.shape[1]
     factor: cython.double[::1] = np.empty(lines.by_class.shape[1])
     hidden: cython.uchar[::1] = np.zeros(size, np.uint8)
-    # Listed tokens are rare: where one is, its own factor is found by this.
+    # Listed tokens are rare; this table gives the index of their own factor.
     own: cython.int[::1] = np.full(size if lines.tokens.shape[1] else 0, -1, np.int32)
     share_array = np.empty(size, log_p.dtype)
     share: cython.const[Real][::1] = share_array
@@ -430,15 +430,15 @@ def locate(
     """Invert the cumulative inclusion probabilities of some rows at some targets.
 
     Args:
-        first, last: which of `rows`.
+        first, last: the range in `rows`.
         log_p: log-probabilities of each row, in float32 or float64.
         lines: the factors.
         few: rows with fewer candidates are summed in float64.
-        known, kept: tokens of each row, and how many of them, from the first, take no part.
-        log_c: log of the score of each row for which pi is one.
+        known, kept: tokens of each row, and the number of them, from the first, to exclude.
+        log_c: log of the score of each row at which pi is one.
         rows, ends: rows; the targets of the i-th are `targets[ends[i] : ends[i + 1]]`.
-        targets: of each row in rising order.
-        found: where the tokens go; -1 where rounding leaves none.
+        targets: targets of each row in ascending order.
+        found: output, the tokens; -1 where rounding leaves none.
     """
     sure: cython.const[cython.longlong][:, ::1] = np.ascontiguousarray(known)
     num_sure: cython.const[cython.longlong][::1] = np.ascontiguousarray(kept)

@@ -1,6 +1,6 @@
-"""These Triton kernels sum rows of tokens by blocks, and find one: `smc.vocabulary.triton`.
+"""Triton kernels that sum rows of tokens by blocks, and draw a token; see `smc.vocabulary.triton`.
 
-Token v of class c weighs exp(log p + g[c]), or with its own g where it has one. The oracle is
+Token v of class c has the weight exp(log p + g[c]), or its own g in place of g[c]. The oracle is
 `smc.vocabulary.tensors.draws`.
 """
 
@@ -13,10 +13,10 @@ def _tilted(
     log_p, class_of, which, by_class, own, by_token, p, block,
     V, C, K, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Load a block of tokens of a row; return them, and log p + log g of each."""
+    """Load a block of tokens of a row; return the tokens, and log p + log g of each."""
     v = block * BLOCK + tl.arange(0, BLOCK)
     inside = v < V
-    p = p.to(tl.int64)  # R x V may be more than 32 bits hold
+    p = p.to(tl.int64)  # R x V may exceed 32 bits
     x = tl.load(log_p + p * V + v, mask=inside, other=float("-inf")).to(WIDE).to(tl.float64)
     c = tl.load(class_of + tl.load(which + p) * V + v, mask=inside, other=0)
     g = tl.load(by_class + p * C + c, mask=inside, other=float("-inf"))
@@ -29,7 +29,7 @@ def _tilted(
 
 @triton.jit
 def _scaled(x, WIDE: tl.constexpr):
-    """Return the largest of a block, and exp(x - largest); zero where there is none."""
+    """Return the maximum of a block, and exp(x - maximum); zero for an empty block."""
     top = tl.max(x, axis=0)
     finite = tl.where(top == float("-inf"), 0.0, top)
     return top, tl.exp((x - finite).to(WIDE)).to(tl.float64)
@@ -40,6 +40,7 @@ def weigh(
     log_p, class_of, which, by_class, own, by_token, top, total,
     V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    """Sum the weights of one block of one row."""
     p, block = tl.program_id(0), tl.program_id(1)
     _, tilted = _tilted(
         log_p, class_of, which, by_class, own, by_token, p, block, V, C, K, OWN, BLOCK, WIDE,
@@ -56,6 +57,7 @@ def draw(
     V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):  # fmt: skip
+    """Draw one token, from a row and a uniform number."""
     i = tl.program_id(0)
     p = tl.load(rows + i)
     number = tl.arange(0, BLOCKS)
@@ -67,7 +69,7 @@ def draw(
     weights = sums * tl.exp(tops - finite)
     ends = tl.cumsum(weights, axis=0)
     point = tl.load(u + i) * tl.sum(weights, axis=0)
-    # The first block of any weight that ends beyond the point; the last one, should none.
+    # The first block of positive weight that ends beyond the point; otherwise the last one.
     last = tl.max(tl.where(weights > 0, number, 0), axis=0)
     block = tl.min(tl.where((weights > 0) & (ends > point), number, last), axis=0)
     before = tl.sum(tl.where(number < block, weights, 0.0), axis=0)

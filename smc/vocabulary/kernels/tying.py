@@ -1,14 +1,14 @@
 """Passes over the log-probabilities of one prefix, for `smc.vocabulary.class_mass`.
 
-Every allowed token either is one of the K most probable, or adds its probability to its class. The
-candidates for the K are kept in a buffer; those that are pushed out of it are added to their class
-then, so that no class has mass that must be taken off it again.
+Every allowed token is either one of the K most probable, or adds its probability to its class. The
+candidates for the K are kept in a buffer. A token that leaves the buffer is added to its class at
+that time, so that nothing is ever subtracted from a class.
 
-Probabilities come as exp(log p - top), with top the largest log p, and are summed in float64. What
-is too small for that (`LOWEST`) is summed on its own scale, class by class: a lookahead may leave
-nothing else to go on with. The oracle is `plain` in tests/smc/test_tying.py.
+Probabilities are exp(log p - top), with top the largest log p, and are summed in float64. Values
+too small for that (`LOWEST`) are summed class by class on their own scale, because a lookahead may
+allow nothing else. The oracle is `plain` in tests/smc/test_tying.py.
 
-Log-probabilities of tokens are float32 or float64, other logarithms float64; numbers of classes are
+Log-probabilities of tokens are float32 or float64, other logarithms are float64. Class numbers are
 uint32, the tokens of classes int32, other numbers int64.
 """
 
@@ -29,7 +29,7 @@ else:
 
 Real = cython.fused_type(cython.float, cython.double)
 LOWEST = {4: -87.0, 8: -700.0}
-"""The least logarithms, by bytes of the type, whose exponentials are held in full precision."""
+"""Smallest logarithms, by itemsize of the type, whose exponentials have full precision."""
 _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 
@@ -69,7 +69,7 @@ def _weigh_all(
 ) -> cython.Py_ssize_t:
     """Add the mass of the tokens of each class to `mass`, in eight parts, and to `rest`.
 
-    Tokens that may be among the best are left to `found`. Returned is how many.
+    Tokens that may be among the best are added to `found`; their number is returned.
     """
     count: cython.Py_ssize_t = 0
     least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
@@ -112,7 +112,7 @@ def _weigh_few(
     found: Candidates,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Do as `_weigh_all` where few tokens are allowed: look these up, and read nothing else."""
+    """Compute `_weigh_all` for few allowed tokens: look them up, and read nothing else."""
     count: cython.Py_ssize_t = 0
     least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
     x: cython.double
@@ -150,7 +150,7 @@ def _write(
     rest: LogSums,
     log_mass: cython.double[:, ::1],
 ) -> cython.void:
-    """Write the log of the sum of each class that is alive, and set the sums to zero."""
+    """Write the log sum of each class that is alive, and reset the sums to zero."""
     c: cython.Py_ssize_t
     lane: cython.Py_ssize_t
     total: cython.double
@@ -183,11 +183,11 @@ def _weigh_rows(
     best: cython.double[:, ::1],
     log_mass: cython.double[:, ::1],
 ) -> None:
-    """Do the work of `weigh` for numbers of the type of `kind`."""
+    """Implement `weigh` for the number type of `kind`."""
     num_classes: cython.Py_ssize_t = alive.shape[1]
     found: Candidates = Candidates(tokens.shape[1])
     rest: LogSums = LogSums(num_classes)
-    # Partial sums of each class, so that an addition need not wait for the one before.
+    # Partial sums of each class, so that an addition doesn't depend on the previous one.
     mass: cython.double[::1] = np.zeros(8 * num_classes)
     lowest: cython.double = LOWEST[log_p.itemsize]
     share_array = np.empty(log_p.shape[1], log_p.dtype)
@@ -242,19 +242,19 @@ def weigh(
     best: cython.double[:, ::1],
     log_mass: cython.double[:, ::1],
 ) -> None:
-    """Find the K best tokens of the classes alive, and the mass of each class without them.
+    """Find the K best tokens of the alive classes, and the mass of each class without them.
 
     Args:
-        first, last: the rows.
+        first, last: the range of rows.
         log_p: log-probabilities of each row.
-        class_of: class of each token, of each automaton.
-        listed, start: the tokens of each automaton class after class, and where each begins.
-        automaton: of each row.
-        alive: the classes of each row that are allowed.
-        few: where fewer tokens are allowed, they are looked up and nothing else is read.
-        tokens, best: where the K best of each row go, in falling order; the list ends in token 0
-            at -inf.
-        log_mass: where the masses go.
+        class_of: class of each token in each automaton.
+        listed, start: the tokens of each automaton ordered by class, and the start of each class.
+        automaton: automaton of each row.
+        alive: the allowed classes of each row.
+        few: rows with fewer allowed tokens look them up and read nothing else.
+        tokens, best: outputs, the K best of each row in descending order, followed by token 0 at
+            -inf.
+        log_mass: output, the log masses.
     """
     klass: cython.const[cython.uint][:, ::1] = np.ascontiguousarray(class_of)
     by_order: cython.const[cython.int][:, ::1] = np.ascontiguousarray(listed)
@@ -286,7 +286,7 @@ def _tilt_rows(
     by_token: cython.const[cython.double][:, ::1],
     out: cython.double[:, ::1],
 ) -> None:
-    """Do the work of `tilt` for numbers of the type of `kind`."""
+    """Implement `tilt` for the number type of `kind`."""
     p: cython.const[Real][::1]
     row: cython.Py_ssize_t
     number: cython.Py_ssize_t
@@ -314,7 +314,7 @@ def tilt(
     by_token: np.ndarray,
     out: cython.double[:, ::1],
 ) -> None:
-    """Add log g to log p: that of the token's class, or its own for those that are listed."""
+    """Add log g to log p, with the g of the token's class, or its own for listed tokens."""
     klass: cython.const[cython.uint][:, ::1] = np.ascontiguousarray(class_of)
     number: cython.const[cython.longlong][::1] = np.ascontiguousarray(automaton)
     g: cython.const[cython.double][:, ::1] = np.ascontiguousarray(by_class, np.float64)

@@ -20,7 +20,7 @@ from experiments.tool_calling.answers import STYLES
 from experiments.tool_calling.prompts import compact_prompt
 from tests.experiments.toy_model import write_checkpoint
 
-REQUESTS = ROOT / "experiments" / "convergence" / "toolcalls.jsonl"
+REQUESTS = ROOT / "experiments" / "studies" / "convergence" / "toolcalls.jsonl"
 STORIES = ROOT / "tests" / "models" / "stories260K"
 V = 20
 

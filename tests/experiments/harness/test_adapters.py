@@ -80,9 +80,7 @@ def test_what_peft_asks_of_transformers_is_not_told_to_the_user(toy, adapter):
 
 
 def test_one_of_another_model_is_refused_before_loading(adapter, monkeypatch):
-    from experiments.harness import models
-
-    monkeypatch.setattr(models, "AutoModelForCausalLM", None)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM", None)
     with pytest.raises(ValueError, match=r"trained for a toy, and model\.path=.*260K has other"):
         log_p(STORIES, adapter)
 

@@ -41,7 +41,9 @@ class _Untouchable(ToyLM):
 def sample(**options: object) -> list[smc.Posterior]:
     method = METHODS["hmm"]
     proposal = method.proposal(HMMConfig(), HMM_)
-    return method.sample(_Untouchable(VOCABULARY), proposal=proposal, **options)
+    return method.sample(
+        _Untouchable(VOCABULARY), proposal=proposal, **{"algorithm": "smc", **options}
+    )
 
 
 @pytest.mark.parametrize("name", list(CONSTRAINTS))

@@ -78,7 +78,9 @@ def test_answers_that_are_finished_stay_and_others_are_closed(
     sample_closing_json(
         lm, prompts, [language] * 5, budget=budgets, finished=seen.update, **options
     )
-    plain = smc.sample(lm, prompts, [language] * 5, budget=budgets, **options)
+    plain = smc.sample(
+        lm, prompts, [language] * 5, budget=budgets, **{"algorithm": "smc", **options}
+    )
     assert any(p.dead for p in plain)
     assert [seen[i].answers for i in range(5)] == [p.answers for p in found]
     for one, other, budget in zip(found, plain, budgets, strict=True):

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from experiments.harness import models, smollm2
 from experiments.harness.config import ModelConfig
@@ -73,13 +74,13 @@ def test_a_damaged_checkpoint_is_named(tmp_path, name):
 
 def test_a_model_over_all_devices_gives_what_it_gives_on_one(monkeypatch):
     """Without a GPU the only device is the CPU; `tests/devices` has two."""
-    load, asked = models.AutoModelForCausalLM.from_pretrained, []
+    load, asked = AutoModelForCausalLM.from_pretrained, []
 
     def loads(path, **options):
         asked.append(options.get("device_map"))
         return load(path, **options)
 
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", loads)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", loads)
     spread, _ = load_model(ModelConfig(path=str(STORIES), device_map="auto"))
     alone, _ = load_model(ModelConfig(path=str(STORIES), device="cpu"))
     assert asked == ["auto", None]

@@ -177,7 +177,13 @@ def test_the_real_model_runs():
     # It knows things: of these capitals it prefers the right one, and every answer is one of them.
     capitals = gcd.lift(gcd.choice([" Rome", " Paris", " Oslo"]), lm.vocabulary)
     [found] = smc.sample(
-        lm, ["The capital of France is"], capitals, budget=6, particles=4, proposal=smc.GCD()
+        lm,
+        ["The capital of France is"],
+        capitals,
+        budget=6,
+        particles=4,
+        proposal=smc.GCD(),
+        algorithm="smc",
     )
     assert found.complete
     assert found.valid

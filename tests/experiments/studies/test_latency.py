@@ -79,7 +79,7 @@ def test_what_cannot_be_honoured_is_refused(override, message):
     ("overrides", "message"),
     [
         (["task.tokens=8"], r"task\.tokens=8, but the shortest text"),
-        (["task.tokens=66", "task.batch=2000"], "give fewer particles"),
+        (["task.tokens=66", "task.batch=2000"], "lower particles"),
     ],
 )
 def test_what_the_model_shows_to_be_impossible_leaves_nothing_behind(tmp_path, overrides, message):

@@ -54,6 +54,8 @@ def made_by_hand(answers: dict[bytes, float], *, complete: bool, share: float, f
         ess=1.0,
         certified=0.5,
         reliability=SimpleNamespace(label="estimated", log_evidence_error=0.1, ess=1.0),
+        budget=SimpleNamespace(removed=0.25),
+        stopped="deadline",
         enumerated=False,
         diagnostics=diagnostics,
         particles=(SimpleNamespace(answer=fragment),),
@@ -70,6 +72,7 @@ def test_a_dead_row_is_wrong_invalid_and_unfinished():
     assert (row["best"], row["best_correct"]) == (None, False)
     assert row["weighted_accuracy"] == 0
     assert row["log_evidence"] is None
+    assert (row["budget_removed"], row["stopped"]) == (0.25, "deadline")
     assert row["unfinished"] == BROKEN.decode()
     assert (row["example"], row["share_finished"]) == ("3:7", 0.0)
     assert row["read"] == 50 - len(EXAMPLE.prompt)

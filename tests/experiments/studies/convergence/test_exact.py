@@ -94,6 +94,7 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
             example_ids=ids,
             max_rows=1 << 20,
             draw=draw,
+            algorithm="smc",
         )
 
     for probability, posterior in walk(run):
@@ -155,7 +156,7 @@ def test_a_run_on_the_tree_is_the_real_run(method, name, particles, algorithm, s
         seed=5,
         max_rows=1 << 20,
         forced_runs=False,  # the tree is walked token by token
-        **options,
+        **{"algorithm": "smc", **options},
     )
     if found.enumerated[0]:  # then all runs are this one
         assert len(found.enumerated) == 1

@@ -1,0 +1,203 @@
+"""Weights of answers inside vLLM: what they cost, and whether they agree with `smc.sample`.
+
+    P=.venv-vllm/bin/python
+    VLLM_CPU_KVCACHE_SPACE=1 $P -m benchmarks.vllm_weights cost --model DIR
+    VLLM_CPU_KVCACHE_SPACE=1 $P -m benchmarks.vllm_weights evidence --model DIR
+
+`cost` asks one engine for the same number of answers in turns: without a constraint, under GCD,
+under GCD with weights (`gcd_vllm.sample`), and with resampling between parts; then `smc.sample` on
+transformers, with as many particles. Sides without weights send the same requests through the same
+code. Unconstrained answers end at the budget. `evidence` compares log evidence over prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.vllm import head, line
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+CONSTRAINT = {"json_schema": SCHEMA}
+BUDGET = 30
+CITIES = (
+    "Rome", "Oslo", "Paris", "Lima", "Cairo", "Tokyo", "Madrid", "Vienna", "Berlin", "Dublin",
+    "Athens", "Lisbon", "Prague", "Warsaw", "Delhi", "Seoul", "Boston", "Havana", "Nairobi", "Riga",
+)  # fmt: skip
+
+
+def prompt_of(city: str, days: int) -> str:
+    """Return a request of one shot."""
+    return (
+        'Request: Will it rain in Bern tomorrow?\n{"city":"Bern","days":1}\n'
+        f"Request: What will the weather be in {city} over the next {days} days?\n"
+    )
+
+
+def engine(model: str) -> Any:
+    """Start vLLM with what `gcd_vllm.sample` needs."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process to measure
+    from vllm import LLM
+
+    return LLM(
+        model, dtype="float32", max_model_len=512, max_num_seqs=64, enforce_eager=True, seed=0,
+        block_size=32, worker_extension_cls="gcd_vllm.worker.WorkerExtension",
+    )  # fmt: skip
+
+
+def transformers_model(model: str) -> Any:
+    """Load the model for `smc.sample`."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import smc
+
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    return smc.TransformersLM(network, AutoTokenizer.from_pretrained(model))
+
+
+def cost(options: argparse.Namespace) -> None:
+    """Measure seconds per call, in turns."""
+    import gcd
+    import gcd_vllm
+    import smc
+
+    llm = engine(options.model)
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    prompt = prompt_of("Rome", 3)
+    tokens = tuple(llm.get_tokenizer().encode(prompt))
+
+    def ask(seed: int, **more: Any) -> int:
+        """Send as many requests as there are particles, as `gcd_vllm.sample` does."""
+        core = llm.llm_engine
+        for n in range(options.particles):
+            given = SamplingParams(
+                max_tokens=BUDGET, temperature=1.0, seed=1000 * seed + n, detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY, **more,
+            )  # fmt: skip
+            core.add_request(f"{seed}-{n}", {"prompt_token_ids": list(tokens)}, given)
+        drawn = 0
+        while core.has_unfinished_requests():
+            drawn += sum(len(each.outputs[0].token_ids) for each in core.step() if each.finished)
+        return drawn
+
+    text = json.dumps(CONSTRAINT | {"budget": BUDGET})
+
+    def weighed(seed: int, **more: Any) -> int:
+        (found,) = gcd_vllm.sample(
+            llm, [prompt], CONSTRAINT, budget=BUDGET, particles=options.particles, seed=seed, **more
+        )
+        return found.diagnostics.generated
+
+    lm = transformers_model(options.model)
+    automaton = gcd.lift(gcd.json_schema(SCHEMA), lm.vocabulary)
+
+    def ours(seed: int) -> int:
+        (found,) = smc.sample(
+            lm, [prompt], automaton, budget=BUDGET, particles=options.particles,
+            proposal=smc.GCD(), seed=seed, max_rows=options.particles,
+        )  # fmt: skip
+        return found.diagnostics.generated
+
+    sides: dict[str, Callable[[int], int]] = {
+        "vLLM, no constraint": lambda seed: ask(seed),
+        "vLLM, GCD": lambda seed: ask(seed, extra_args={"gcd": text}),
+        "vLLM, GCD with weights": weighed,
+        "vLLM, SMC in parts of 8": lambda seed: weighed(seed, chunk=8),
+        "smc.sample on transformers": ours,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    drawn: dict[str, list[int]] = {name: [] for name in sides}
+    for turn in range(options.turns + 1):
+        for name, side in sides.items():
+            begin = time.process_time()
+            number = side(turn)
+            spent = time.process_time() - begin
+            if turn:  # the first one warms up
+                seconds[name].append(spent)
+                drawn[name].append(number)
+    print(f"RESULT {options.particles} answers, budget {BUDGET}, {options.turns} turns")
+    names = ("s of processor time", "tokens", "ms a token", "of GCD's")
+    print("RESULT", head("", *names).replace("\n", "\nRESULT "))
+    per_token = {name: 1000 * sum(seconds[name]) / sum(drawn[name]) for name in sides}
+    for name in sides:
+        median, count = statistics.median(seconds[name]), statistics.mean(drawn[name])
+        ratio = per_token[name] / per_token["vLLM, GCD"]
+        cells = (name, f"{median:.2f}", f"{count:.0f}", f"{per_token[name]:.2f}", f"{ratio:.3f}")
+        print("RESULT", line(*cells))
+
+
+def evidence(options: argparse.Namespace) -> None:
+    """Compare the log evidence of each prompt with that of `smc.sample`."""
+    import gcd
+    import gcd_vllm
+    import smc
+
+    llm = engine(options.model)
+    lm = transformers_model(options.model)
+    automaton = gcd.lift(gcd.json_schema(SCHEMA), lm.vocabulary)
+    prompts = [prompt_of(city, 2 + n % 7) for n, city in enumerate(CITIES[: options.prompts])]
+    common: dict[str, Any] = {"budget": BUDGET, "particles": options.particles, "seed": 1}
+    whole = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common)
+    parts = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common, chunk=8)
+    exact = smc.sample(
+        lm, prompts, automaton, budget=BUDGET, particles=256, proposal=smc.GCD(),
+        algorithm="discrete", seed=1,
+    )  # fmt: skip
+    print("RESULT", head("prompt", "discrete filter", "vLLM", "z", "vLLM, parts", "z").replace(
+        "\n", "\nRESULT "
+    ))  # fmt: skip
+    scores: dict[str, list[float]] = {"whole": [], "parts": []}
+    for city, a, b, c in zip(CITIES, exact, whole, parts, strict=False):
+        cells: list[str] = [city, shown(a)]
+        for name, each in (("whole", b), ("parts", c)):
+            errors = each.reliability.log_evidence_error, a.reliability.log_evidence_error
+            z = (each.log_evidence - a.log_evidence) / math.hypot(*errors)
+            scores[name].append(z)
+            cells += [shown(each), f"{z:+.1f}"]
+        print("RESULT", line(*cells))
+    for name, values in scores.items():
+        spread = math.sqrt(statistics.mean(z * z for z in values))
+        print(
+            f"RESULT {name}: mean z {statistics.mean(values):+.2f}, root mean square {spread:.2f}"
+        )
+    print("RESULT", parts[0].diagnostics.parts)
+
+
+def shown(posterior: Any) -> str:
+    """Write the log evidence and its standard error."""
+    error = posterior.reliability.log_evidence_error
+    return f"{posterior.log_evidence:.3f} +- {error:.3f}"
+
+
+def main() -> None:
+    """Read the arguments and do one of the two things."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(required=True)
+    for name, do in (("cost", cost), ("evidence", evidence)):
+        command = commands.add_parser(name, help=do.__doc__)
+        command.set_defaults(do=do)
+        command.add_argument("--model", required=True, help="directory of a model")
+        command.add_argument("--particles", type=int, default=64)
+        if name == "cost":
+            command.add_argument("--turns", type=int, default=5)
+        else:
+            command.add_argument("--prompts", type=int, default=20)
+    options = parser.parse_args()
+    options.do(options)
+
+
+if __name__ == "__main__":
+    main()

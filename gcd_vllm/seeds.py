@@ -1,0 +1,25 @@
+"""Seeds of requests, derived from what they are for.
+
+With `n=64, seed=s`, vLLM gives sample i the seed s + i, so calls with seeds s and s + 1 share 63 of
+their 64 samples. Estimates that should be independent are then nearly the same. Seeds derived by
+hashing have no such overlap.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+
+
+def request_seed(seed: int, example: int, particle: int, part: int) -> int:
+    """Return the seed of one part of one particle, from 0 to 2^63 - 1.
+
+    Args:
+        seed: of the whole call.
+        example: identity of the prompt.
+        particle: number of the particle within its example.
+        part: number of the part of the answer, from 0.
+    """
+    low = [number & ((1 << 64) - 1) for number in (seed, example, particle, part)]
+    digest = blake2b(struct.pack("<4Q", *low), digest_size=8, person=b"gcd particle").digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,167 @@
+"""Particles in parts: the exact walk over all choices, where parts end, and seeds."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcd_vllm.particles import Task, run
+from gcd_vllm.parts import Drawn, Plan, part_end
+from gcd_vllm.seeds import request_seed
+from smc.algorithms import SMC
+from smc.draw import CounterDraw, Keys, Purpose, categorical
+from smc.testing import ToyLM, target, walk
+from tests.smc.toys import VOCABULARY, a_star_b, few_words
+
+PROMPT = (0, 2)
+
+
+class ToyEngine:
+    """An engine whose model is a toy, and whose tokens come from `draw`."""
+
+    vocabulary, context, block_size = VOCABULARY, 64, None
+
+    def __init__(self, lm, automaton, draw, names, budget):
+        self.lm, self.automaton, self.draw_ = lm, automaton, draw
+        self.names, self.budget = names, budget
+
+    def draw(self, parts):
+        return [self._draw(part) for part in parts]
+
+    def _draw(self, part):
+        automaton, ids, log_z, log_p = self.automaton, list(part.prefix), [], []
+        state = automaton.initial
+        for token in ids:
+            state = automaton.step(state, token)
+        for _ in range(part.max_tokens):
+            log_model = (self.lm.log_p((*part.prompt, *ids)) / part.temperature).log_softmax(0)
+            left = self.budget - len(ids) - 1 if part.proposal == "gcd" else 2**30 - 1
+            after = [automaton.step(state, v) for v in range(VOCABULARY.size)]
+            allowed = torch.tensor([s >= 0 and automaton.steps_to_accept[s] <= left for s in after])
+            masked = log_model.masked_fill(~allowed, -torch.inf)
+            table = categorical(masked.unsqueeze(0))
+            zero = torch.zeros(1, dtype=torch.int64)
+            name = torch.tensor([self.names[part.example]])
+            keys = Keys(name, torch.tensor([part.particle]), len(ids), Purpose.TOKEN)
+            u = self.draw_(keys, lambda table=table, zero=zero: table.breaks(zero))
+            token = int(table.at(zero, u))
+            ids.append(token)
+            log_z.append(float(masked.logsumexp(0)))
+            log_p.append(float(log_model[token]))
+            state = after[token]
+            if token in VOCABULARY.eos_ids:
+                break
+        new = ids[len(part.prefix) :]
+        return Drawn(tuple(new), tuple(log_z), tuple(log_p))
+
+
+@pytest.mark.parametrize("constraint", [a_star_b, few_words])
+@pytest.mark.parametrize(
+    ("proposal", "chunk", "options"),
+    [
+        ("gcd", None, {}),
+        ("lcd", None, {}),
+        ("gcd", 1, {"ess_threshold": 1.0, "strata": "none"}),
+        ("gcd", 2, {"ess_threshold": 1.0, "resampling": "multinomial"}),
+        ("lcd", 1, {"ess_threshold": 1.0, "strata": "none", "resampling": "residual"}),
+    ],
+)
+def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk, options):
+    automaton, budget, temperature = constraint(), 3, 0.8
+    lm = ToyLM(VOCABULARY, seed=3)
+    plan = Plan(2, proposal, temperature, 0, chunk, SMC(**options))
+
+    def sample(draw, names):
+        tasks = [Task(name, PROMPT, "", automaton, budget) for name in names]
+        return run(ToyEngine(lm, automaton, draw, names, budget), tasks, plan, draw)
+
+    found, resampled = defaultdict(float), False
+    for probability, posterior in walk(sample):
+        resampled |= any(posterior.diagnostics.resampled)
+        if posterior.dead:
+            continue
+        evidence = probability * math.exp(posterior.log_evidence)
+        total = math.fsum(math.exp(each.log_weight) for each in posterior.particles)
+        for each in posterior.particles:
+            if each.log_weight > -math.inf:
+                assert each.finished
+                found[each.ids] += evidence * math.exp(each.log_weight) / total
+    expected = target(lm, PROMPT, automaton, budget, temperature=temperature)
+    assert found == pytest.approx(expected, abs=1e-9)
+    assert resampled is (chunk is not None)
+
+
+def test_one_part_gives_the_values_of_each_token():
+    automaton, budget = few_words(), 4
+    lm = ToyLM(VOCABULARY, seed=1)
+    draw = CounterDraw(5)
+    tasks = [Task(name, PROMPT, "", automaton, budget) for name in (7, 9)]
+    engine = ToyEngine(lm, automaton, draw, [7, 9], budget)
+    first, second = run(engine, tasks, Plan(6, "gcd", 1.0, 5, None, SMC()), draw)
+    assert first.particles != second.particles
+    for each in first.particles:
+        log_p = [float(lm.log_p((*PROMPT, *each.ids[:t]))[v]) for t, v in enumerate(each.ids)]
+        assert each.token_log_p == pytest.approx(log_p)
+        assert each.log_p == pytest.approx(sum(log_p))
+        assert each.log_weight == pytest.approx(sum(each.token_log_z))
+        assert each.token_log_q == pytest.approx(
+            [p - z for p, z in zip(log_p, each.token_log_z, strict=True)]
+        )
+    assert first.certified is None
+    (part,) = first.diagnostics.parts
+    assert part.admissions == 6
+    assert part.prompt_tokens == part.recomputed_tokens == 6 * len(PROMPT)
+
+
+def test_a_token_that_the_constraint_forbids_is_an_error():
+    class Wrong(ToyEngine):
+        def draw(self, parts):
+            return [Drawn((4,), (0.0,), (0.0,)) for _ in parts]
+
+    engine = Wrong(None, few_words(), None, [0], 3)
+    task = Task(0, PROMPT, "", few_words(), 3)
+    with pytest.raises(RuntimeError, match="another logits processor"):
+        run(engine, [task], Plan(1, "gcd", 1.0, 0, None, SMC()), CounterDraw(0))
+
+
+@given(
+    prompt=st.integers(1, 90),
+    taken=st.integers(0, 40),
+    more=st.integers(1, 60),
+    chunk=st.integers(1, 40),
+    block=st.sampled_from([None, 1, 8, 16, 32]),
+)
+def test_parts_end_one_token_after_a_block(prompt, taken, more, chunk, block):
+    budget = taken + more
+    end = part_end(prompt, taken, budget, chunk, block)
+    assert taken < end <= budget
+    if end < budget:
+        assert end >= taken + chunk
+        if block is not None and block <= chunk:
+            assert (prompt + end) % block == 1 % block
+            assert end < taken + chunk + block
+        else:
+            assert end == taken + chunk
+
+
+@given(st.integers(), st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**20))
+def test_seeds_are_functions_of_four_numbers_that_vllm_takes(seed, example, particle, part):
+    found = request_seed(seed, example, particle, part)
+    assert found == request_seed(seed, example, particle, part)
+    assert 0 <= found < 2**63
+
+
+def test_neighbouring_seeds_share_no_samples():
+    seeds = [
+        request_seed(seed, example, particle, part)
+        for seed in range(4)
+        for example in range(4)
+        for particle in range(64)
+        for part in range(4)
+    ]
+    assert len(set(seeds)) == len(seeds)

@@ -1,0 +1,209 @@
+"""Weights that V1's processor keeps, against masks and log-softmax computed here."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+import torch
+
+import gcd
+from gcd.errors import ConstraintError
+from gcd_vllm import Processor
+from gcd_vllm.admission import REFUSED, engine_of
+from gcd_vllm.particle_request import ParticleRequest
+from gcd_vllm.step_weights import StepWeights, WeightedRow, forget, take
+from tests.gcd_vllm.fakes import (
+    BatchUpdate,
+    MoveDirectionality,
+    SamplingParams,
+    VllmConfig,
+    lifted,
+)
+
+REGEX = {"regex": "[ab]{1,9}c?"}
+
+
+def parameters(key="", budget=6, temperature=1.0, **particle):
+    constraint = json.dumps(REGEX | {"budget": budget})
+    extra = {"gcd": constraint, "gcd_particle": ParticleRequest(key, **particle).text()}
+    return SamplingParams(max_tokens=budget, temperature=temperature, extra_args=extra)
+
+
+class Answer:
+    """An answer under way, and what its weights should be."""
+
+    def __init__(self, key, tokens, budget, temperature, prefix=()):
+        self.key, self.budget, self.temperature = key, budget, temperature
+        self.prompt, self.output = [5, 6, *prefix], []
+        self.matcher = gcd.Matcher(lifted(json.dumps(REGEX), tokens), budget=budget)
+        for token in prefix:
+            assert self.matcher.advance(token)
+        self.params = parameters(key, budget, temperature, prefix_tokens=len(prefix))
+        self.expected = []
+
+    def step(self, before, after, rng):
+        """Draw a token, as the engine does; note the values it should have."""
+        log_p = (before.double() / self.temperature).log_softmax(0)
+        allowed = torch.isfinite(after).nonzero().flatten().tolist()
+        words = self.matcher.mask()
+        assert allowed == [v for v in range(len(log_p)) if words[v // 32] >> v % 32 & 1]
+        token = rng.choice(allowed)
+        log_z = float(log_p[allowed].logsumexp(0))
+        self.expected.append([log_z, float(log_p[token])])
+        self.output.append(token)
+        assert self.matcher.advance(token)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_are_kept_through_preemption_and_moves(tokens, seed):
+    rng, size = random.Random(seed), tokens.size
+    torch.manual_seed(seed)
+    processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
+    prefix = [ord("a"), ord("b")]
+    left = [
+        Answer(f"run/{n}", tokens, rng.randint(4, 12), rng.choice([1.0, 0.5, 2.0]), rng.choice(
+            [(), prefix]
+        ))
+        for n in range(9)
+    ]  # fmt: skip
+    answers, running, preempted = list(left), {}, []
+    while left or running or preempted:
+        removed = [row for row in list(running) if running[row].matcher.is_finished]
+        for row in removed:
+            del running[row]
+        for row in [row for row in running if rng.random() < 0.1]:
+            preempted.append(running.pop(row))
+            removed.append(row)
+        added = []
+        for row in range(4):
+            waiting = preempted or left
+            if row not in running and waiting and rng.random() < 0.7:
+                answer = running[row] = waiting.pop()
+                added.append((row, answer.params, answer.prompt, answer.output))
+        moved = []
+        if len(running) > 1 and rng.random() < 0.3:
+            here, there = rng.sample(sorted(running), 2)
+            running[here], running[there] = running[there], running[here]
+            moved.append((here, there, MoveDirectionality.SWAP))
+        processor.update_state(BatchUpdate(4, removed, added, moved))
+        if not running:
+            continue
+        before = 3 * torch.randn(4, size)
+        after = processor.apply(before.clone())
+        for row, answer in running.items():
+            answer.step(before[row], after[row], rng)
+    found = take("run/")
+    assert found.keys() == {answer.key for answer in answers}
+    for answer in answers:
+        values = [step[:2] for step in found[answer.key]]
+        assert torch.tensor(values).allclose(torch.tensor(answer.expected), atol=1e-5)
+    assert take("run/") == {}
+
+
+def test_an_end_that_v1_does_not_tell_is_known_by_its_column(tokens):
+    """With asynchronous scheduling, the last token is a placeholder when the request leaves."""
+    weights = StepWeights(torch.device("cpu"), tokens.eos_ids)
+    record = weights.begin("a", 4, None)
+    logits, output = torch.randn(1, tokens.size), []
+    rows = [WeightedRow(record, 0, output, 1.0)]
+    weights.before_mask(logits, rows)
+    weights.after_mask(logits, rows)
+    output.append(-1)
+    ((values,),) = weights.take("a").values()
+    assert values[0] == pytest.approx(0, abs=1e-6)
+    assert math.isnan(values[1])
+    assert values[2] == pytest.approx(float(logits.log_softmax(1)[0, tokens.eos_ids[0]]))
+
+
+def test_a_bounded_number_of_particles_is_kept(tokens):
+    """Nobody may ever ask for the weights of requests that were aborted."""
+    weights = StepWeights(torch.device("cpu"), tokens.eos_ids, most=100)
+    records = [weights.begin(f"run/{n}", 4, None) for n in range(250)]
+    assert len(weights) == 100
+    assert [record.row is not None for record in records] == [False] * 150 + [True] * 100
+    longest = weights.begin("long", 500, None)
+    rows = [WeightedRow(each, 0, [0] * 499, 1.0) for each in (records[0], longest)]
+    logits = torch.randn(1, tokens.size)
+    weights.before_mask(logits, rows)
+    weights.after_mask(logits, rows)
+    assert len(weights.take("long")["long"]) == 500
+    assert weights.forget("run/") == 99
+    assert len(weights) == 0
+
+
+def test_small_shares_keep_their_digits(tokens):
+    """A lone allowed token of log-probability -500 has log Z = -500."""
+    weights = StepWeights(torch.device("cpu"), tokens.eos_ids)
+    record = weights.begin("a", 1, None)
+    logits = torch.zeros(1, tokens.size)
+    logits[0, 3] = -500.0
+    rows = [WeightedRow(record, 0, [], 1.0)]
+    weights.before_mask(logits, rows)
+    masked = torch.full_like(logits, -torch.inf)
+    masked[0, 3] = logits[0, 3]
+    weights.after_mask(masked, rows)
+    exact = -500 - math.log(tokens.size - 1)
+    assert weights.take("a")["a"][0][0] == pytest.approx(exact, rel=1e-6)
+
+
+def test_a_particle_that_the_engine_refuses_leaves_the_reason(tokens):
+    processor = Processor(VllmConfig(tokens, max_model_len=64), torch.device("cpu"), False)
+    params = parameters("run/0", budget=6, prefix_tokens=2)
+    processor.update_state(BatchUpdate(1, [], [(0, params, [5, ord("x"), ord("a")], [])], []))
+    processor.apply(torch.randn(1, tokens.size))
+    (reason,) = take("run/").values()
+    assert reason.startswith(REFUSED)
+    assert "expected the last 2 tokens of the prompt to begin an answer" in reason
+    assert forget("run/") == 0
+
+
+def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
+    engine = engine_of(VllmConfig(tokens, max_model_len=32))
+    text = json.dumps(REGEX | {"budget": 6})
+    params = parameters(budget=6, prefix_tokens=4, partial=True)
+    params.max_tokens = 1
+    prompt = [5, *b"abab"]
+    taken = engine.take(params, text, len(prompt), prompt=prompt)
+    assert (taken.reason, taken.budget) == (None, 6)
+    for wrong, message in [
+        ([5, *b"abcb"], "isn't allowed after 3"),
+        ([*b"ab"], "prefix_tokens of at most 2"),
+    ]:
+        assert message in engine.take(params, text, len(wrong), prompt=wrong).reason
+    without = json.dumps(REGEX)
+    assert "expected a budget" in engine.take(params, without, len(prompt), prompt=prompt).reason
+    params = parameters(budget=4, prefix_tokens=4)
+    params.max_tokens = 6
+    reason = engine.take(params, json.dumps(REGEX | {"budget": 4}), 5, prompt=prompt).reason
+    assert "budget of at least 5 tokens" in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "expected a JSON object with key, prefix_tokens, partial, proposal"),
+        ('{"keys": 1}', "expected a JSON object"),
+        ('{"prefix_tokens": "2"}', "expected prefix_tokens of type int"),
+        ('{"prefix_tokens": -1}', "expected prefix_tokens of at least 0"),
+        ('{"partial": 1}', "expected partial of type bool"),
+        ('{"proposal": "pgcd"}', "expected proposal gcd or lcd"),
+        (5, "expected a JSON object"),
+    ],
+)
+def test_other_texts_are_no_particle_requests(text, message):
+    with pytest.raises(ConstraintError, match=message):
+        ParticleRequest.of(SamplingParams(extra_args={"gcd_particle": text}))
+
+
+def test_fields_that_change_the_distribution_are_refused():
+    asked = {"gcd_particle": ParticleRequest("a").text()}
+    assert ParticleRequest.of(SamplingParams()) is None
+    assert ParticleRequest.of(SamplingParams(extra_args=asked)) == ParticleRequest("a")
+    for name, value in {"top_k": 5, "logit_bias": {1: 2.0}}.items():
+        with pytest.raises(ConstraintError, match=f"expected {name}="):
+            ParticleRequest.of(SamplingParams(extra_args=asked, **{name: value}))
+    with pytest.raises(ConstraintError, match="temperature above 0"):
+        ParticleRequest.of(SamplingParams(extra_args=asked, temperature=0.0))

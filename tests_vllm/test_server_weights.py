@@ -1,0 +1,99 @@
+"""Posteriors over HTTP from `vllm serve`, with a small random model, against brute force."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+import gcd
+import gcd_vllm
+from gcd.requests import ConstraintRequest
+from gcd_cli.sources import vocabulary as read_vocabulary
+from tests_vllm.oracle import Oracle, log_sum
+
+if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+    pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
+
+CHOICE = {"choice": ["yes", "no", "none", "yesterday"]}
+BUDGET = 5
+PROMPT = [1, 9, 40, 13]
+
+
+@contextlib.contextmanager
+def serving(folder, log, *more):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder,
+        "--dtype", "float32", "--max-model-len", "64", "--max-num-seqs", "16",
+        "--port", str(port), "--enforce-eager", "--block-size", "32", *more,
+    ]  # fmt: skip
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        base = f"http://127.0.0.1:{port}"
+        for _ in range(900):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{base}/health").close()
+                break
+            if server.poll() is not None:
+                break
+            time.sleep(1)
+        assert server.poll() is None, log.read_text()[-3000:]
+        yield base
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+@pytest.fixture(scope="module")
+def url(peaked_llama, tmp_path_factory):
+    log = tmp_path_factory.mktemp("server") / "log"
+    more = ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
+    with serving(peaked_llama, log, *more) as base:
+        yield base
+
+
+def ask(url, folder, **more):
+    given = {"vocabulary": read_vocabulary(folder), "budget": BUDGET, "particles": 48} | more
+    return gcd_vllm.sample_from_server(url, [PROMPT], CHOICE, **given)[0]
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_each_token_has_the_weight_and_probability_of_brute_force(url, peaked_llama, chunk):
+    found = ask(url, peaked_llama, chunk=chunk)
+    language = ConstraintRequest("choice", CHOICE["choice"]).language()
+    automaton = gcd.lift(language, read_vocabulary(peaked_llama))
+    oracle = Oracle(peaked_llama, automaton, tuple(PROMPT))
+    for particle in found.particles:
+        assert particle.finished
+        assert particle.token_log_p == pytest.approx(oracle.log_p(particle.ids), abs=1e-4)
+        log_z = oracle.log_z(particle.ids, BUDGET)
+        assert particle.token_log_z == pytest.approx(log_z, abs=1e-4)
+    exact = log_sum(oracle.answers(BUDGET).values())
+    assert abs(found.log_evidence - exact) < 4 * found.reliability.log_evidence_error
+    assert sum(part.scored_tokens for part in found.diagnostics.parts) > 0
+
+
+def test_text_is_tokenized_by_the_server(url, peaked_llama):
+    vocabulary = read_vocabulary(peaked_llama)
+    (found,) = gcd_vllm.sample_from_server(
+        url, ["Once upon"], CHOICE, vocabulary=vocabulary, budget=BUDGET, particles=4
+    )
+    assert found.valid
+
+
+def test_a_server_in_another_mode_is_recognized(peaked_llama, tmp_path):
+    with (
+        serving(peaked_llama, tmp_path / "log") as base,
+        pytest.raises(ValueError, match="logprobs_mode=processed_logprobs"),
+    ):
+        ask(base, peaked_llama)
