@@ -56,7 +56,7 @@ _INTERFACES = (
 
 
 def _bases() -> tuple[type, ...]:
-    """The interfaces that this vLLM has."""
+    """Return the interfaces that this vLLM has."""
     found: tuple[type, ...] = ()
     for name in _INTERFACES:
         try:

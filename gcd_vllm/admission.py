@@ -134,7 +134,7 @@ class Engine:
         return Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=self._ends(tokenizer))
 
     def _ends(self, tokenizer: Any) -> list[int]:
-        """The ids at which vLLM ends a request, and no others."""
+        """Return exactly the ids at which vLLM ends a request."""
         more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
         ends = {tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])}
         return sorted(ends - {None})

@@ -103,7 +103,7 @@ def _check_engine(config: Any, prompt: dict[str, Any]) -> None:
 
 
 def _caller() -> tuple[Any, dict[str, Any]]:
-    """The configuration of the engine that asks, and the prompt, as far as found."""
+    """Return the configuration of the calling engine, and the prompt, as far as found."""
     frame: FrameType | None = sys._getframe(1)
     config = None
     for _ in range(_DEPTH):

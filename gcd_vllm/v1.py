@@ -78,7 +78,7 @@ class _Row:
         self._reader.fill_mask(self.tokens, out, fit)
 
     def state(self) -> int:
-        """The state after the tokens; `DEAD` if one of them is not allowed, or not known yet."""
+        """Return the state after the tokens; `DEAD` if a token is not allowed or not known yet."""
         return self._reader.state(self.tokens) if isinstance(self._reader, TokenReader) else DEAD
 
     def left(self, state: int, fit: int) -> int:

@@ -1,4 +1,6 @@
-"""Algorithms that turn a proposal into weighted answers, by name:
+"""Algorithms that turn a proposal into weighted answers.
+
+By name:
 
     smc         N particles draw tokens from the proposal, are weighed, and may be resampled
                 (`smc.step`)

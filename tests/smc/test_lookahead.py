@@ -213,7 +213,7 @@ def test_weights_sum_to_the_target(
 @pytest.mark.parametrize("twist", TWISTS)
 @pytest.mark.parametrize("exact_top_k", [0, 2, None])
 def test_support_and_normaliser(twist: str, exact_top_k: int | None) -> None:
-    """g is positive exactly on GCD's mask, at most one if conditional, and Z is its sum."""
+    """G is positive exactly on GCD's mask, at most one if conditional, and Z is its sum."""
     model = Bigram(table(VOCABULARY, 5, never=(1,)))
     proposal = smc.Twisted(model, twist=twist, exact_top_k=exact_top_k, defence=0)
     automata = AutomatonBatch([a_star_b(), few_words()])
@@ -277,7 +277,7 @@ def test_in_time_goes_to_gcd_as_the_budget_grows() -> None:
 
 
 def test_an_end_is_certain_and_the_least_defence_holds_what_is_impossible() -> None:
-    """g of a token that completes the text is one, even if its probability is zero."""
+    """G of a token that completes the text is one, even if its probability is zero."""
     proposal = smc.Twisted(Bigram(table(VOCABULARY, never=(0, 3))), exact_top_k=2, defence=0)
     state = proposal.start(smc.Batch(AutomatonBatch([few_words()]), torch.tensor([4])))
     log_p = torch.full((1, VOCABULARY.size), -VOCABULARY.size, dtype=torch.float64).log_softmax(1)

@@ -232,7 +232,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
 @pytest.mark.parametrize("steps", [0, 1, 2])
 @pytest.mark.parametrize("lookahead", [*TWISTS, 0, 0.3, 1])
 def test_the_exact_form(lookahead: str | float, steps: int) -> None:
-    """g equals `log_completed` one token later; with K = V the tied form is the same."""
+    """G equals `log_completed` one token later; with K = V the tied form is the same."""
     hmm = random_hmm(seed=6)
     exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
@@ -321,7 +321,7 @@ def test_support_and_normaliser(options: dict, impossible: list[int]) -> None:
 
 
 def test_the_defence_mixes_proposals_whatever_their_scale() -> None:
-    """q' = (1 - eps) q + eps q_gcd and Z' = Z, however small g is."""
+    """Q' = (1 - eps) q + eps q_gcd and Z' = Z, however small g is."""
     vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 60)] + [b"$"], [59])
     automaton = lift(choice("\x01\x02\x03" * 20, "\x04\x05\x06" * 20), vocabulary)
     hmm = random_hmm(60)

@@ -39,7 +39,7 @@ logs = st.floats(-70, 5) | st.just(-math.inf)
 
 
 def solved(scores: np.ndarray, slots: int) -> float:
-    """c in exact arithmetic, checked against its equation; 0 if all candidates fit."""
+    """C in exact arithmetic, checked against its equation; 0 if all candidates fit."""
     positive = sorted((Fraction(float(s)) for s in scores if s > 0), reverse=True)
     if len(positive) <= slots:
         return 0.0

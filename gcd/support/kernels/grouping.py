@@ -37,7 +37,7 @@ def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndar
 
 
 def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number values by first appearance.
+    """Assign numbers to values by first appearance.
 
     Args:
         values: integers from 0 to `capacity` - 1.

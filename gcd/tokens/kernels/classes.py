@@ -147,7 +147,7 @@ def refine_views(
 def number_tokens(
     class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Number the classes of tokens by their first tokens, and also return those tokens.
+    """Assign numbers to token classes by their first tokens, and also return those tokens.
 
     `class_of_entry` is below `capacity`. Tokens without an entry form one class; EOS tokens get -1.
     """

@@ -1,5 +1,6 @@
 """Distillation in miniature: data from an HMM that is known, answers of a language model that is
-tiny, runs that are interrupted, and two processes in place of one."""
+tiny, runs that are interrupted, and two processes in place of one.
+"""
 
 from __future__ import annotations
 

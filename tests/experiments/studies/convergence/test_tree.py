@@ -144,7 +144,7 @@ def test_a_restricted_constraint_has_the_same_states_and_classes(name):
 )
 @pytest.mark.parametrize("options", [{}, {"defence": 0.0}])
 def test_restriction_changes_no_guide(name, method, options):
-    """log g and log Z at every prefix are those of the whole vocabulary and the whole HMM."""
+    """Log g and log Z at every prefix are those of the whole vocabulary and the whole HMM."""
     constraint, restriction, tree = built(name, 4)
     settings = HMMConfig(lookahead="conditional", **options)
     table = tabulate(METHODS[method].proposal(settings, restriction.hmm(HMM_)), tree)
