@@ -89,7 +89,7 @@ class ModelPotential(Potential):
 
 
 class ConditionPotential(Potential):
-    """Whether a prefix can be completed, at some length or within the budget.
+    """Indicator of prefixes that can be completed, at some length or within the budget.
 
     Args:
         constraint: the constraint.

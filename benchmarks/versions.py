@@ -3,7 +3,7 @@
     git worktree add ../older COMMIT
     OMP_NUM_THREADS=1 python -m benchmarks.versions ../older --clock cpu
 
-Each checkout has a process of its own. Both run the workloads of this file, which call public
+Each checkout has its own process. Both run the workloads of this file, which call public
 interfaces only, in turns: one schema, or one other piece of work, at a time. A first round compiles
 or loads kernels and fills caches, and isn't counted. A time is the least of a round's repetitions.
 
@@ -186,7 +186,7 @@ def serve_requests(given: dict[str, Any]) -> None:
 
 def start(python: str, checkout: Path, given: dict[str, Any]) -> Callable[..., Any]:
     """Start a worker, and return a function that returns its ms and result."""
-    # -P: this file's folder isn't searched for modules; it has an `smc.py` of its own.
+    # -P: this file's folder isn't searched for modules; it has its own `smc.py`.
     command = [python, "-P", str(HERE), "--worker", json.dumps(given)]
     environment = os.environ | {"PYTHONPATH": str(checkout), "GCD_CACHE_DIR": ""}
     pipe = subprocess.PIPE

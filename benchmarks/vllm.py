@@ -149,7 +149,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def valid(schema: Any, text: str) -> bool:
-    """Whether a text is JSON that satisfies a schema, by `jsonschema`."""
+    """Tell whether a text is JSON that satisfies a schema, by `jsonschema`."""
     import jsonschema
 
     try:

@@ -72,7 +72,7 @@ def conclude(sweep: Path) -> bool:
         sweep: directory of the sweep, which the comparison is written to.
 
     Returns:
-        Whether all runs finished.
+        True if all runs finished.
     """
     from experiments.compare import compare  # slow to import
 

@@ -1,6 +1,6 @@
 """Registry of the tasks that `+task=NAME` can run.
 
-To add a task, define its `TASK` (`experiments.harness.run.ExperimentTask`) in a folder of its own
+To add a task, define its `TASK` (`experiments.harness.run.ExperimentTask`) in its own folder
 and list it here. Its settings don't need a file in `configs/`: Hydra gets the dataclass.
 """
 

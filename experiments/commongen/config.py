@@ -17,7 +17,7 @@ TOLD = {
     "some": "all but one named in the prompt",
     "none": "none named in the prompt",
 }
-"""How many concepts a prompt names."""
+"""Descriptions of the number of concepts that a prompt names."""
 
 
 @dataclass

@@ -99,7 +99,7 @@ class Sequences:
 
     @property
     def answered(self) -> bool:
-        """Whether the distribution before each token is known."""
+        """True if the distribution before each token is known."""
         return self.top_tokens is not None and bool((self.asked >= 0).all())
 
     @cached_property

@@ -59,8 +59,7 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
     Args:
         run: the run.
         summary: plain values, including `nats_per_token`: held-out log-likelihoods by model; the
-            last
-            two are the saved HMM and the language model.
+            last two are the saved HMM and the language model.
         curve: held-out log-likelihood per token during training.
         out: directory of the model.
     """

@@ -19,8 +19,7 @@ class Batch(NamedTuple):
         tokens: ids, 0 in the padding.
         positions: position of each token in its text; branches continue at the end of the stem.
         seen: whether the row's token attends to the column's token. Padding attends to itself,
-            because
-            a softmax over nothing is NaN.
+            because a softmax over nothing is NaN.
         rows: batch rows of the positions whose next token is learned.
         columns: columns of these positions.
         targets: the next tokens.

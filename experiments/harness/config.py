@@ -93,7 +93,7 @@ class HMMConfig:
 
 @dataclass
 class TraceConfig:
-    """What `report.html` shows token by token; doesn't affect results."""
+    """Traces for the token-by-token view of `report.html`; they don't affect results."""
 
     examples: int = 8  # number of examples, evenly spread over the run; 0 for none
     particles: int = 64  # trials with more particles aren't traced

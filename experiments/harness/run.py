@@ -206,7 +206,7 @@ class Run:
         remedy = "give another run_dir, or resume=false to start this one over"
         if not saved.exists() and any(self.directory.glob("results*.jsonl")):
             raise ValueError(
-                f"{self.directory} has rows, but no {_IDENTITY} that says of which run; {remedy}"
+                f"{self.directory} has rows, but no {_IDENTITY} that identifies the run; {remedy}"
             )
         if saved.exists() and any(self._left()):
             before = read_json(saved, remedy=remedy)

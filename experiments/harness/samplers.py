@@ -9,9 +9,9 @@ have the same weight. Its score shows how much the HMM knows about answers witho
 difference to P-GCD is the language model's contribution.
 
 **Closing as JSON** (`sample_closing_json`) completes an unfinished answer as JSON without regard to
-its schema, like an engine that guarantees JSON within a budget (TruncProof, arXiv 2605.13076):
-locally constrained decoding continues until the remaining budget is just enough to close all
-brackets and strings, and then closes them in the fewest tokens. The answer parses, but may violate
+its schema, like an engine that guarantees JSON within a budget (TruncProof, arXiv 2605.13076).
+Locally constrained decoding continues until the remaining budget is just enough to close all
+brackets and strings. Then they are closed in the fewest tokens. The answer parses, but may violate
 the schema. Answers that LCD finishes keep their weights. Only if no particle finished are all of
 them closed, without weights and evidence. The discrete filter returns only finished answers, so
 its last prefixes are observed and closed with their weights.

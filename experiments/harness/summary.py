@@ -198,9 +198,9 @@ def evidence_found(rows: Sequence[Row]) -> Measure:
     A method without an answer has no log evidence, so means of the log evidence are over different
     examples. The share of the evidence is zero for these examples, and its mean is over all. The
     reference is the enumerated evidence if some row has it. Otherwise it is the estimate, averaged
-    over repetitions, of the best group of this run: the group with the most answered examples and
-    then the highest mean log evidence, because the expected log estimate is further below the log
-    evidence the more the estimate varies.
+    over repetitions, of the best group of this run. The best group has the most answered examples
+    and then the highest mean log evidence, because a log estimate is expected to be further below
+    the log evidence the more it varies.
 
     Returns:
         A function that returns the share of a row: 0 if it is dead, or if it has no estimate while

@@ -41,7 +41,7 @@ class Expected:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether no row has a value; the maximum of no rows is a row with NULL."""
+        """True if no row has a value; the maximum of no rows is a row with NULL."""
         return all(value is None for part in self.parts for row in part for value in row)
 
     def equals(self, rows: Rows) -> bool:

@@ -5,10 +5,13 @@ has full table names, the schema's capitalization and uppercase keywords. `sqlgl
 query, which is then written again, name by name and clause by clause. Constructs outside of the
 language are refused with the reason.
 
-Besides spelling there are four changes, none of which affects the result: a condition with a
-sub-query moves to the end of a WHERE clause whose conditions are all joined by AND; a join
-condition has the column of the earlier table first; a double-quoted name that isn't a column is a
-string, as in SQLite; and `a < b` with the column on the right becomes `b > a`.
+Besides spelling there are four changes that don't affect the result:
+
+* a condition with a sub-query moves to the end of a WHERE clause whose conditions are all joined by
+  AND;
+* a join condition has the column of the earlier table first;
+* a double-quoted name that isn't a column is a string, as in SQLite;
+* `a < b` with the column on the right becomes `b > a`.
 """
 
 from __future__ import annotations
@@ -58,8 +61,7 @@ def normalise(query: str, schema: SqlSchema) -> str:
 
     Raises:
         UnwritableQueryError: the query isn't SQL, uses names outside of the schema, or has a
-            construct
-            that no dialect has.
+            construct that no dialect has.
     """
     try:
         tree: Any = sqlglot.parse_one(query, read="sqlite")

@@ -230,7 +230,7 @@ def _weights(count: int) -> UInt64[np.ndarray, "n"]:
 def _groups(
     place: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
-    """Assign numbers to distinct pairs, in order of position: (number of each, first index of each)."""
+    """Assign numbers to distinct pairs by position: (number of each, first index of each)."""
     order = np.lexsort((total, place))
     new = np.ones(order.size, np.bool_)
     new[1:] = (np.diff(place[order]) != 0) | (total[order][1:] != total[order][:-1])

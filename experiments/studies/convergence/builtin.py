@@ -94,7 +94,7 @@ def _closing(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
     if not found:
         raise ValueError(
             f"the built-in problems end an answer at {text!r}, and no token of this model begins "
-            "with that; give problems of your own (task.problems=FILE.json)"
+            "with that; give your own problems (task.problems=FILE.json)"
         )
     return found
 

@@ -156,9 +156,8 @@ def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[int, dict[str, Any]
 
     Returns:
         For each number of particles of the reference, the ratio on each problem (None if the arm
-        always
-        reads more), their median, and the number of problems with a ratio. Empty for the reference
-        itself, and without the reference.
+        always reads more), their median, and the number of problems with a ratio. Empty for the
+        reference itself, and without the reference.
     """
     if arm == REFERENCE or REFERENCE not in arms_of(reports):
         return {}

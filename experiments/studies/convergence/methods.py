@@ -32,8 +32,7 @@ def on_tree(
 
     Raises:
         ValueError: the proposal draws tokens that GCD forbids, which methods without an indicator
-            must
-            not do.
+            must not do.
     """
     entry = METHODS[method]
     if entry.indicator is not None:

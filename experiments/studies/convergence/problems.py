@@ -207,8 +207,7 @@ def prepare(
     Raises:
         ValueError: the budget is too short for every answer, no answer can be written with the
             vocabulary, EOS or prompt ids are outside of the vocabulary, the prompt is too long for
-            the
-            context, or the tree is too large.
+            the context, or the tree is too large.
     """
     where = f"problem {problem.name!r}"
     try:

@@ -166,7 +166,7 @@ class TreeProposal(Proposal[TreeState]):
 
     @property
     def grows(self) -> bool:
-        """Whether it leaves the tree within the budget, which then grows."""
+        """True if it leaves the tree within the budget, which then grows."""
         return self.method == "lcd"
 
     def start(self, batch: Batch) -> TreeState:

@@ -165,8 +165,7 @@ def visit(
         lm: the language model.
         prompt: token ids.
         u: uniform numbers, one per token; a continuation has at most T tokens, or fewer if the
-            model's
-            context is shorter.
+            model's context is shorter.
         temperature: temperature of the language model.
         most_bytes: limit of all distributions together.
         progress: called with the number of processed uniform numbers.

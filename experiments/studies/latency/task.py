@@ -41,7 +41,7 @@ from experiments.studies.latency.models import timed_model
 from experiments.studies.latency.timing import Bench, methods_of
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
-"""What is timed: `transformers.generate`; `smc.sample` in static shapes with each proposal; and the
+"""Kinds to time: `transformers.generate`; `smc.sample` in static shapes with each proposal; and the
 discrete filter under GCD in static shapes, with `task.batch` prefixes."""
 LOOKAHEADS = ("conditional", "in_time")
 

@@ -558,7 +558,7 @@ def test_the_models_place_is_seen_to_before_training(tmp_path, answers, monkeypa
     with pytest.raises(ValueError, match="is the run's own directory"):
         run(*common, f"out={tmp_path / 'run'}")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"cannot be written to .*file/model: .*file is no direct"):
+    with pytest.raises(ValueError, match=r"cannot be written to .*file/model: .*file isn't a writ"):
         run(*common, f"out={tmp_path / 'file' / 'model'}")
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: path != tmp_path)
