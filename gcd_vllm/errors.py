@@ -10,8 +10,8 @@ class EngineStoppedError(RuntimeError):
 
     Attributes:
         drawn: what was drawn of the parts that had finished, by (example, particle). Their weights
-            are those that were read; finished answers alone are no sample of the posterior, because
-            short ones finish first.
+            are those that were read. Finished answers alone aren't a sample of the posterior,
+            because short ones finish first.
         total: number of parts that were asked for.
     """
 

@@ -17,7 +17,7 @@ from gcd_vllm.parts import Drawn, Part, Plan
 from gcd_vllm.step_weights import LOG_P, LOG_P_EOS, LOG_Z
 
 EXTENSION = "gcd_vllm.worker.WorkerExtension"
-"""What `worker_extension_cls` of the engine has to be."""
+"""Value of the engine's `worker_extension_cls`."""
 _PROCESSOR = "gcd_vllm:Processor"
 _START = f'LLM(model, worker_extension_cls="{EXTENSION}", logits_processors=["{_PROCESSOR}"])'
 
@@ -84,7 +84,7 @@ class InProcessEngine:
                 try:
                     given = parameters(part, key, self._hides_last(part))
                     engine.add_request(key, prompt, given)
-                except Exception as error:  # vLLM's own kind, which is no ValueError
+                except Exception as error:  # vLLM's own kind, which isn't a ValueError
                     raise ConstraintError(
                         f"the engine refused example {part.example}: {error}"
                     ) from error
@@ -115,7 +115,7 @@ class InProcessEngine:
         return prompts if renderer is None else list(renderer.render_cmpl(prompts))
 
     def _hides_last(self, part: Part) -> bool:
-        """Whether the workers may not learn a token that isn't an EOS.
+        """Return True if the workers may not learn a token that isn't an EOS.
 
         With asynchronous scheduling, V1 doesn't tell them the last token of a part. V2 doesn't tell
         them any.
@@ -147,11 +147,10 @@ class InProcessEngine:
         is_ahead = self._config.scheduler_config.async_scheduling and is_partial
         if not known and (self._config.use_v2_model_runner or is_ahead):
             raise ValueError(
-                "expected logprobs_mode='processed_logprobs', or temperature=1 and logprobs_mode="
-                "'raw_logprobs', from vLLM's V2 model runner, and from V1 with asynchronous "
-                "scheduling for chunk= or proposal='lcd'; got "
-                f"temperature={plan.temperature}, logprobs_mode={mode!r}. Start the engine with "
-                "logprobs_mode='processed_logprobs'"
+                "expected logprobs_mode='processed_logprobs', or 'raw_logprobs' at temperature 1, "
+                f"got {mode!r} at temperature {plan.temperature}; start the engine with it. In "
+                "V2's model runner, and in V1 with asynchronous scheduling for chunk= or "
+                "proposal='lcd', vLLM reports log-probabilities of drawn tokens"
             )
 
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Parts of particles: what is asked of an engine, what it draws, and where parts end.
+"""Parts of particles: requests to an engine, the tokens that it draws, and where parts end.
 
 A particle that may be resampled is drawn in parts of about `chunk` tokens. After a part, the tokens
 so far are resubmitted at the end of the prompt. An engine with a prefix cache finds their keys and
@@ -16,7 +16,7 @@ from smc.algorithms import SMC
 
 
 class Plan(NamedTuple):
-    """What is the same for all prompts of a call.
+    """Settings that are the same for all prompts of a call.
 
     Attributes:
         particles: N, per prompt.
@@ -82,7 +82,7 @@ class Drawn(NamedTuple):
 
 
 class Engine(Protocol):
-    """What draws parts: vLLM in this process, or a server."""
+    """An engine that draws parts: vLLM in this process, or a server."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -129,7 +129,7 @@ def part_end(prompt: int, taken: int, budget: int, chunk: int, block: int | None
 
 
 class PartRecord(NamedTuple):
-    """What one part took, for one prompt.
+    """Cost of one part, for one prompt.
 
     Attributes:
         admissions: requests.

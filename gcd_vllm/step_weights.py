@@ -4,9 +4,9 @@ At step t the mask leaves the share
 
     Z_t = sum over allowed v of p(v)
 
-of the model's probability p at temperature T. An answer that is drawn under the masks has the
-importance weight prod_t Z_t, and its tokens have the log-probabilities log p(x_t) under the model
-and log q(x_t) = log p(x_t) - log Z_t under the sampler. vLLM divides logits by T after logits
+of the model's probability p at temperature T. An answer drawn under the masks has the importance
+weight prod_t Z_t. Its tokens have the log-probabilities log p(x_t) under the model, and
+log p(x_t) - log Z_t = log q(x_t) under the sampler. vLLM divides logits by T after logits
 processors, so T is part of the computation here.
 
 Two passes over the logits per step, a log-softmax before the mask and one after it, give log Z_t:

@@ -28,7 +28,7 @@ CHOICE = {"choice": ["ab", "abb", "ba"]}
 
 
 class Server:
-    """What `vllm serve` does with the fields that clients use.
+    """A stand-in for `vllm serve`, with the fields that clients use.
 
     Attributes:
         plugin: whether it knows of constraints.

@@ -6,6 +6,7 @@ import json
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +18,9 @@ from gcd_vllm.particle_request import ParticleRequest
 from gcd_vllm.step_weights import StepWeights, WeightedRow, forget, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
+    LogitsContext,
     MoveDirectionality,
+    RequestStates,
     SamplingParams,
     VllmConfig,
     lifted,
@@ -209,3 +212,49 @@ def test_fields_that_change_the_distribution_are_refused():
             ParticleRequest.of(SamplingParams(extra_args=asked, **{name: value}))
     with pytest.raises(ConstraintError, match="temperature above 0"):
         ParticleRequest.of(SamplingParams(extra_args=asked, temperature=0.0))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_v2_keeps_weights_by_slot_and_step(tokens, seed):
+    """Requests come and go, and come back; V2 tells no tokens, so log p of them isn't kept."""
+    rng, size, slots = random.Random(seed), tokens.size, 3
+    torch.manual_seed(seed)
+    states = RequestStates(slots, 48, size)
+    processor = Processor(VllmConfig(tokens, max_model_len=48), states)
+    prefix = [ord("a"), ord("b")]
+    left = [
+        Answer(
+            f"v2/{n}", tokens, rng.randint(4, 9), rng.choice([1.0, 0.5]), rng.choice([(), prefix])
+        )
+        for n in range(8)
+    ]
+    answers, running = list(left), {}
+    while left or running:
+        free = [slot for slot in range(slots) if slot not in running]
+        for slot in free[: len(left)]:
+            answer = running[slot] = left.pop()
+            states.enter(slot, answer.prompt, answer.output)
+            assert processor.add_request(slot, answer.params)
+        processor.apply_staged_writes()
+        order = rng.sample(sorted(running), rng.randint(1, len(running)))
+        mapping, none = torch.tensor(order, dtype=torch.int32), torch.zeros(len(order)).int()
+        context = LogitsContext(
+            mapping, mapping, np.array(order, np.int32), none, none, none.long(),
+            np.zeros(len(order), np.int32),
+        )  # fmt: skip
+        before = 3 * torch.randn(len(order), size)
+        after = processor.apply(before.clone(), context)
+        for row, slot in enumerate(order):
+            answer = running[slot]
+            answer.step(before[row], after[row], rng)
+            states.commit(slot, answer.output[-1:])
+            if answer.matcher.is_finished:
+                del running[slot]
+            elif rng.random() < 0.15:
+                left.append(running.pop(slot))
+    found = take("v2/")
+    for answer in answers:
+        log_z = [step[0] for step in found[answer.key]]
+        assert log_z == pytest.approx([values[0] for values in answer.expected], abs=1e-5)
+        assert all(math.isnan(step[1]) for step in found[answer.key])
+        assert found[answer.key][-1][2] == pytest.approx(answer.expected[-1][1], abs=1e-5)
