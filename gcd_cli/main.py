@@ -409,7 +409,7 @@ def sample(
     language, automaton = _sources(given, kind, options, model, budget)
     gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
     from gcd_cli import sources
-    from gcd_cli.sampling import draw, draw_from_server, estimated, field_lines, rounded
+    from gcd_cli.sampling import draw, draw_from_server, effect, estimated, field_lines, rounded
 
     if server is not None:
         found = draw_from_server(
@@ -434,24 +434,13 @@ def sample(
         certified = math.floor(1000 * found["certified"]) / 1000
         lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
     if found["budget"] is not None:
-        lines.append(("", _effect(found["budget"])))
+        lines.append(("", effect(found["budget"])))
     if found["stopped"] is not None:
         late = f", which was missed by {found['overrun']:.2f} s" if found["overrun"] else ""
         lines.append(("", f"answers were shortened to end by the deadline{late}"))
     lines.append(("", f"{found['reliability']}: {found['advice']}"))
     _print(found, as_json, lines)
     _answer(bool(found["answers"]))
-
-
-def _effect(budget: dict[str, Any]) -> str:
-    """Say what the budget removed."""
-    if budget["first"] is None:
-        return "the budget removed nothing of what was read"
-    return (
-        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
-        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of what "
-        "was read"
-    )
 
 
 def _sources(

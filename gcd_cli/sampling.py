@@ -194,6 +194,17 @@ def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def effect(budget: dict[str, Any]) -> str:
+    """Say what the budget removed."""
+    if budget["first"] is None:
+        return "the budget removed nothing of what was read"
+    return (
+        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
+        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of what "
+        "was read"
+    )
+
+
 def estimated(found: dict[str, Any]) -> str:
     """Write a probability and its standard error."""
     return f"{found['probability']:.3f} +- {found['error']:.3f}"
