@@ -68,6 +68,9 @@ vllm: $(VLLM)/.installed
 	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		PYTHONPATH=tests_vllm/interpreter:. \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2.py $(ARGS)
+	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		PYTHONPATH=tests_vllm/interpreter:. \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2_weights.py $(ARGS)
 
 ## Scores for mlx-lm, in an environment of its own.
 mlx: $(MLX)/.installed

@@ -102,11 +102,11 @@ def unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", type=int, default=16, help="of xLAM")
-    parser.add_argument("--skip", type=int, default=0, help="so many records of xLAM first")
+    parser.add_argument("--records", type=int, default=16, help="records of xLAM")
+    parser.add_argument("--skip", type=int, default=0, help="number of xLAM records to skip")
     parser.add_argument("--schemas", type=Path, help="folder of schemas")
-    parser.add_argument("--sample", type=int, default=20, help="so many schemas")
-    parser.add_argument("--most-tokens", type=int, default=600, help="of a schema's prompt, text")
+    parser.add_argument("--sample", type=int, default=20, help="number of schemas")
+    parser.add_argument("--most-tokens", type=int, default=600, help="text of a schema's prompt")
     parser.add_argument("--particles", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()

@@ -64,9 +64,9 @@ def draw(counts: Counter[tuple[int, int]], path: Path) -> None:
 def main() -> None:
     """Print the table."""
     parser = with_ranks(__doc__)
-    parser.add_argument("--schemas", type=Path, required=True, help="a folder of schemas")
-    parser.add_argument("--every", type=int, default=6, help="take each n-th schema")
-    parser.add_argument("--picture", type=Path, default=None, help="a file to draw to")
+    parser.add_argument("--schemas", type=Path, required=True, help="folder of schemas")
+    parser.add_argument("--every", type=int, default=6, help="use every n-th schema")
+    parser.add_argument("--picture", type=Path, default=None, help="write a figure to this file")
     arguments = parser.parse_args()
     vocabulary, rng = ranked(arguments.ranks), np.random.default_rng(0)
     warnings.simplefilter("ignore")

@@ -75,7 +75,9 @@ def install(folder: str) -> Path:
 def main() -> None:
     """Parse the command line, run, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--wheel", action="store_true", help="run what a wheel installs")
+    parser.add_argument(
+        "--wheel", action="store_true", help="run the installed wheel instead of the checkout"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     seconds: dict[str, list[float]] = {name: [] for name in (*PARTS, *COMMANDS)}

@@ -32,7 +32,7 @@ def add_clock(parser: argparse.ArgumentParser) -> None:
         "--clock",
         choices=list(CLOCKS),
         default="wall",
-        help="cpu: time of this process, for one thread on a machine that others use too",
+        help="cpu: processor time, for one thread on a machine with other work",
     )
 
 

@@ -294,10 +294,12 @@ def details(vocabulary: Vocabulary, cases: list[Case]) -> Iterator[str]:
 def main() -> None:
     """Parse the command line and run."""
     parser = with_ranks(__doc__)
-    parser.add_argument("--threads", type=int, default=2, help="of engines that use several")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads of engines that use several"
+    )
     parser.add_argument("--without", nargs="*", default=[], choices=list(COMPETITORS))
-    parser.add_argument("--schemas", type=int, default=None, help="only so many of them")
-    parser.add_argument("--details", action="store_true", help="our compile, schema by schema")
+    parser.add_argument("--schemas", type=int, default=None, help="number of schemas")
+    parser.add_argument("--details", action="store_true", help="print our compile times by schema")
     arguments = parser.parse_args()
 
     vocabulary = ranked(arguments.ranks)

@@ -92,7 +92,9 @@ def row(part: float, particles: int, found: list[Run]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--schemas", type=int, default=100, help="so many, in the order of names")
+    parser.add_argument(
+        "--schemas", type=int, default=100, help="number of schemas, in the order of their names"
+    )
     parser.add_argument("--particles", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--parts", type=float, nargs="+", default=[0.0, 0.3, 0.6, 0.9])
     parser.add_argument("--device", default="cpu")

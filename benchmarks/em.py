@@ -31,7 +31,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--states", type=int, nargs="+", default=[256, 1024])
-    parser.add_argument("--sequences", type=int, default=1024, help="of a batch")
+    parser.add_argument("--sequences", type=int, default=1024, help="sequences per batch")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
     device = resolve_device(given.device)

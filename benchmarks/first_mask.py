@@ -125,10 +125,12 @@ def _percentiles(values: list[float]) -> list[str]:
 def main() -> None:
     """Parse the command line and run."""
     parser = with_ranks(__doc__)
-    parser.add_argument("--schemas", type=Path, required=True, help="a folder of schemas")
-    parser.add_argument("--every", type=int, default=6, help="take each n-th schema")
+    parser.add_argument("--schemas", type=Path, required=True, help="folder of schemas")
+    parser.add_argument("--every", type=int, default=6, help="use every n-th schema")
     parser.add_argument("--processes", choices=("fork", "one"), default="fork")
-    parser.add_argument("--seconds", type=int, default=120, help="most for one schema, forked")
+    parser.add_argument(
+        "--seconds", type=int, default=120, help="time limit per schema with --processes fork"
+    )
     parser.add_argument("--without", nargs="*", default=[], choices=list(COMPETITORS))
     arguments = parser.parse_args()
     vocabulary = ranked(arguments.ranks)

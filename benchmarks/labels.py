@@ -175,10 +175,12 @@ def flips(values: list[list[Scored]]) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--records", type=Path, default=XLAM, help="JSON lines in xLAM's form")
+    parser.add_argument("--records", type=Path, default=XLAM, help="JSON lines in xLAM's format")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--minutes", type=float, default=10, help="after which no request begins")
-    parser.add_argument("--batch", type=int, default=16, help="requests that share passes")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="start no request after this many minutes"
+    )
+    parser.add_argument("--batch", type=int, default=16, help="requests per batch")
     args = parser.parse_args()
     lm, tokenizer = load_model(ModelConfig(path=args.model))
     records = [record for record in read_xlam(args.records).records if asks_for_one(record)]

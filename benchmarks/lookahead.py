@@ -185,7 +185,7 @@ def main() -> None:
     """Print both tables."""
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", nargs="+", default=[SMALL, MEDIUM, LARGE])
-    parser.add_argument("--no-table", action="store_true", help="leave the first table out")
+    parser.add_argument("--no-table", action="store_true", help="skip the first table")
     parser.add_argument("--budget", type=int, default=128)
     parser.add_argument("--hidden", type=int, nargs="+", default=[512, 1024])
     parser.add_argument("--concentration", type=float, default=1.0)

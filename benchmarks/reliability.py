@@ -51,8 +51,10 @@ def main() -> None:
     """Add rows and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", type=Path)
-    parser.add_argument("--problems", type=int, default=300, help="problems with random models")
-    parser.add_argument("--real", type=int, default=60, help="problems with SmolLM2")
+    parser.add_argument(
+        "--problems", type=int, default=300, help="number of problems with random models"
+    )
+    parser.add_argument("--real", type=int, default=60, help="number of problems with SmolLM2")
     args = parser.parse_args()
     args.rows.parent.mkdir(parents=True, exist_ok=True)
     lines = args.rows.read_text().splitlines() if args.rows.exists() else []

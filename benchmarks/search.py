@@ -75,9 +75,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default=str(ROOT / "tests" / "models" / "stories260K"))
     parser.add_argument("--adapter", default="none")
-    parser.add_argument("--hmm", help="a checkpoint; by default one is distilled, into runs/")
-    parser.add_argument("--most", type=int, default=20_000, help="prefixes that are enumerated")
-    parser.add_argument("--reads", type=int, default=1000, help="of best-first search")
+    parser.add_argument(
+        "--hmm", help="checkpoint of an HMM; by default one is distilled into runs/"
+    )
+    parser.add_argument(
+        "--most", type=int, default=20_000, help="maximum number of prefixes to enumerate"
+    )
+    parser.add_argument("--reads", type=int, default=1000, help="prefixes of best-first search")
     args = parser.parse_args()
     kind = "toolcalls" if args.model == "smollm2" else "stories"
     lm, tokenizer = load_model(ModelConfig(path=args.model, adapter=args.adapter))

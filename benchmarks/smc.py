@@ -355,16 +355,24 @@ def tiny(options: argparse.Namespace) -> dict[str, Callable[[], list[Case]]]:
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--records", type=int, default=2, help="tool calls; 0 leaves them out")
+    parser.add_argument("--records", type=int, default=2, help="number of tool calls; 0 for none")
     parser.add_argument("--particles", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=40, help="most of free text; 0 for none")
-    parser.add_argument("--repeats", type=int, default=2, help="timed ones; one more warms up")
-    parser.add_argument("--own", type=int, default=1, help="of these with genlm's own backend")
-    parser.add_argument("--direct", action="store_true", help="genlm's own, too: minutes a run")
-    parser.add_argument("--uncached", action="store_true", help="genlm's own as it comes, too")
-    parser.add_argument("--reference", type=int, default=128, help="particles of the evidence")
+    parser.add_argument(
+        "--tokens", type=int, default=40, help="maximum tokens of free text; 0 for none"
+    )
+    parser.add_argument("--repeats", type=int, default=2, help="timed runs, after one warm-up run")
+    parser.add_argument("--own", type=int, default=1, help="timed runs with genlm's backend")
+    parser.add_argument(
+        "--direct", action="store_true", help="also run genlm's backend (minutes per run)"
+    )
+    parser.add_argument(
+        "--uncached", action="store_true", help="also run genlm's backend without prompt caching"
+    )
+    parser.add_argument(
+        "--reference", type=int, default=128, help="particles for the reference evidence"
+    )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tiny", action="store_true", help="a tiny model instead of SmolLM2")
+    parser.add_argument("--tiny", action="store_true", help="use a tiny model instead of SmolLM2")
     common.add_clock(parser)
     options = parser.parse_args(arguments)
     if min(options.particles, options.repeats, options.threads, options.reference) < 1:

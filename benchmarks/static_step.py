@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--particles", type=int, default=16)
-    parser.add_argument("--spread", type=float, default=3.0, help="of the logits")
+    parser.add_argument("--spread", type=float, default=3.0, help="scale of the logits")
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
 

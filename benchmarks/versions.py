@@ -207,10 +207,15 @@ def main() -> None:
     """Parse the command line and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("other", type=Path, help="the other checkout")
-    parser.add_argument("--python", default=sys.executable, help="of the other checkout")
+    parser.add_argument("--python", default=sys.executable, help="Python of the other checkout")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--schemas", type=Path, default=DATA / "public_schemas")
-    parser.add_argument("--public", type=int, default=100, help="compile so many, lift a tenth")
+    parser.add_argument(
+        "--public",
+        type=int,
+        default=100,
+        help="number of schemas to compile; a tenth of them is lifted",
+    )
     parser.add_argument("--vocabulary", type=Path, default=DATA / "vocabularies/qwen/qwen.tiktoken")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     given = parser.parse_args()

@@ -118,17 +118,25 @@ def cost(options: argparse.Namespace) -> None:
         "vLLM, SMC in parts of 8": lambda seed: weighed(seed, chunk=8),
         "smc.sample on transformers": ours,
     }
+    spent_on_weights = timed_weights()
+    shares = []
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     drawn: dict[str, list[int]] = {name: [] for name in sides}
     for turn in range(options.turns + 1):
         for name, side in sides.items():
+            spent_on_weights.clear()
             begin = time.process_time()
             number = side(turn)
             spent = time.process_time() - begin
+            print(f"RESULT turn {turn}, {name}: {spent:.2f} s, {number} tokens", flush=True)
+            if turn and side is weighed:
+                shares.append(sum(spent_on_weights) / spent)
             if turn:  # the first one warms up
                 seconds[name].append(spent)
                 drawn[name].append(number)
     print(f"RESULT {options.particles} answers, budget {BUDGET}, {options.turns} turns")
+    share = statistics.median(shares)
+    print(f"RESULT share of GCD with weights that passes for weights take: {share:.4f}")
     names = ("s of processor time", "tokens", "ms a token", "of GCD's")
     print("RESULT", head("", *names).replace("\n", "\nRESULT "))
     per_token = {name: 1000 * sum(seconds[name]) / sum(drawn[name]) for name in sides}
@@ -137,6 +145,23 @@ def cost(options: argparse.Namespace) -> None:
         ratio = per_token[name] / per_token["vLLM, GCD"]
         cells = (name, f"{median:.2f}", f"{count:.0f}", f"{per_token[name]:.2f}", f"{ratio:.3f}")
         print("RESULT", line(*cells))
+
+
+def timed_weights() -> list[float]:
+    """Note the processor time of every pass over the logits that only weights need."""
+    from gcd_vllm.step_weights import StepWeights
+
+    spent: list[float] = []
+    for name in ("before_mask", "after_mask"):
+        original = getattr(StepWeights, name)
+
+        def timed(*arguments: Any, original: Any = original) -> None:
+            begin = time.process_time()
+            original(*arguments)
+            spent.append(time.process_time() - begin)
+
+        setattr(StepWeights, name, timed)
+    return spent
 
 
 def evidence(options: argparse.Namespace) -> None:
@@ -153,7 +178,7 @@ def evidence(options: argparse.Namespace) -> None:
     whole = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common)
     parts = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common, chunk=8)
     exact = smc.sample(
-        lm, prompts, automaton, budget=BUDGET, particles=256, proposal=smc.GCD(),
+        lm, prompts, automaton, budget=BUDGET, particles=128, proposal=smc.GCD(),
         algorithm="discrete", seed=1,
     )  # fmt: skip
     print("RESULT", head("prompt", "discrete filter", "vLLM", "z", "vLLM, parts", "z").replace(

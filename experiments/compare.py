@@ -75,7 +75,7 @@ def _refuse_other_records(runs: Sequence[RunData]) -> None:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="experiments.compare", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--out", type=Path, help="output directory (default: in runs/)")
     arguments = parser.parse_args()
     with errors_in_one_line():

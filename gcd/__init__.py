@@ -122,7 +122,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is loaded when it is asked for: torch takes longer than all the rest."""
+    """Import names that need torch on first access, because importing torch is slow."""
     if name == "__version__":
         return import_module("importlib.metadata").version("globally-constrained-decoding")
     if name not in _WITH_TORCH:

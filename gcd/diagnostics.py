@@ -1,9 +1,10 @@
-"""This module explains what a constraint does at a prefix, for people who debug one.
+"""Diagnostics that explain which tokens a constraint allows after a prefix, and why.
 
-It answers "why can the model not say this here?". A token is refused for one of three reasons: it
-is never part of a text (a special token, say), no string of the language goes on that way, or the
-shortest way to finish after it is longer than the budget. `why_refused` says in a sentence which of
-these it is, with the bytes or the numbers; `inspect_prefix` reports everything about a prefix.
+They answer the question "why can't the model say this here?". A token is refused for one of three
+reasons: it never occurs in a text (a special token, for example), no string of the language
+continues with it, or the shortest completion after it exceeds the budget. `why_refused` gives the
+reason in a sentence, with the bytes or the numbers; `inspect_prefix` reports everything about a
+prefix.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import as_ids
 
-_SHOWN = 12  # tokens written out
+_SHOWN = 12  # tokens listed in a message
 
 
 @dataclass(frozen=True)
 class PrefixReport:
-    """This is what `inspect_prefix` reports about a prefix.
+    """State of a constraint after a prefix, returned by `inspect_prefix`.
 
     Attributes:
-        tokens: the ids of the prefix.
-        text: the bytes that they spell.
-        state: the automaton's state after the prefix, -1 if the constraint refuses it.
+        tokens: token ids of the prefix.
+        text: bytes that the tokens spell.
+        state: automaton state after the prefix, -1 if the constraint refuses the prefix.
         complete: whether the text may end after the prefix.
         needed: fewest tokens from here to the end, EOS included; None for a refused prefix.
-        remaining: tokens left, None for no budget.
-        allowed: the ids that may come next, ascending; none for a refused prefix.
+        remaining: tokens left in the budget, None without a budget.
+        allowed: ids that may come next, in ascending order; empty for a refused prefix.
         rejected_mass: probability, in [0, 1], that the model gives to all other ids; None if
             `log_p` was not given.
-        reason: why the prefix is refused, in a sentence; None if it is not.
+        reason: why the prefix is refused, in a sentence; None if it is allowed.
     """
 
     tokens: tuple[int, ...]
@@ -61,17 +62,19 @@ def inspect_prefix(
     log_p: Any = None,
     language: Automaton | None = None,
 ) -> PrefixReport:
-    """Report where a prefix leads, what may follow it, and why it is refused if it is.
+    """Report the state after a prefix, the tokens that may follow, and why a prefix is refused.
 
     Args:
-        tokens: the prefix, without EOS or with it as the last token.
-        remaining: tokens left after the prefix, the next one and EOS included; None for no budget.
+        automaton: the token automaton of the constraint.
+        tokens: the prefix, with or without EOS as the last token.
+        remaining: tokens left after the prefix, including the next token and EOS; None without a
+            budget.
         log_p: log-probabilities or logits of the next token, shape (V,), as anything that numpy
-            can read; they are normalised here.
-        language: the byte automaton that was lifted; reasons then name the byte that is wrong.
+            can convert; they are normalized here.
+        language: the byte automaton that was lifted; with it, reasons name the offending byte.
 
     Raises:
-        ConstraintError: if `log_p` has another shape.
+        ConstraintError: if `log_p` has the wrong shape.
     """
     _check_lifted(automaton)
     prefix = as_ids(tokens)
@@ -108,11 +111,11 @@ def why_refused(
     remaining: int | None = None,
     language: Automaton | None = None,
 ) -> str | None:
-    """Say in one sentence why `token` may not follow the prefix; return None if it may.
+    """Return why `token` may not follow the prefix, in one sentence, or None if it may.
 
     Args:
         automaton, tokens, remaining, language: as in `inspect_prefix`.
-        token: the id that is asked about; `remaining` counts it.
+        token: the id in question; `remaining` includes it.
 
     Raises:
         ConstraintError: if the prefix itself is refused.
@@ -123,19 +126,19 @@ def why_refused(
     state = automaton.run(tokens)
     if state < 0:
         raise ConstraintError(
-            f"the prefix {readable_bytes(vocabulary.decode(tokens))} is refused already; "
-            "inspect_prefix says where"
+            f"expected a prefix that the constraint allows, got "
+            f"{readable_bytes(vocabulary.decode(tokens))}; call inspect_prefix for the reason"
         )
     if not 0 <= token < vocabulary.size:
-        return f"{token} is not one of the vocabulary's {vocabulary.size} ids"
+        return f"expected a token id in 0..{vocabulary.size - 1}, got {token}"
     after, needed = automaton.step(state, token), int(automaton.steps_to_accept[state])
     if after >= 0:
         if remaining is None or fits(automaton.steps_to_accept[after], remaining):
             return None
         return (
-            f"{_shown(automaton, token)} leads to a text that needs at least "
+            f"{_shown(automaton, token)} needs at least "
             f"{int(automaton.steps_to_accept[after])} more tokens after it, EOS included, "
-            f"but only {max(remaining - 1, 0)} are left"
+            f"but the budget leaves {max(remaining - 1, 0)}"
         )
     if state == automaton.final:
         return "the text has ended"
@@ -146,7 +149,9 @@ def why_refused(
         )
     special = bool((automaton.delta[:, automaton.class_of[token]] >= 0).any())
     if not vocabulary.token_bytes[token] and not special:
-        return f"token {token} has no bytes (special, padding or empty), so no text holds it"
+        return (
+            f"token {token} has no bytes (special, padding or empty), so it never occurs in a text"
+        )
     return f"no string of the language {_where_it_breaks(automaton, tokens, token, language)}"
 
 
@@ -154,8 +159,8 @@ def _check_lifted(automaton: object) -> None:
     check_kind(
         automaton,
         TokenAutomaton,
-        "a prefix of tokens is looked at in a gcd.TokenAutomaton",
-        "gcd.lift(automaton, vocabulary) makes one",
+        "expected a gcd.TokenAutomaton",
+        "make one with gcd.lift(automaton, vocabulary)",
     )
 
 
@@ -174,8 +179,10 @@ def _where_it_breaks(
                     f"{f'expected {ways}' if ways else 'it ends'}"
                 )
             text, state = text + bytes([byte]), after
-        return f"that begins with {readable_bytes(text)} can be finished with the tokens there are"
-    return f"goes on with {_shown(automaton, token)} after {readable_bytes(text)}"
+        return (
+            f"that begins with {readable_bytes(text)} can be spelled with the vocabulary's tokens"
+        )
+    return f"continues with {_shown(automaton, token)} after {readable_bytes(text)}"
 
 
 def _shown(automaton: TokenAutomaton, token: int) -> str:
@@ -185,11 +192,12 @@ def _shown(automaton: TokenAutomaton, token: int) -> str:
 def _mass_outside(
     log_p: Any, allowed: Int64[np.ndarray, "allowed"], automaton: TokenAutomaton
 ) -> float:
-    """Return the probability of the ids that are not allowed."""
+    """Return the total probability of the ids that are not allowed."""
     values = np.asarray(log_p, dtype=np.float64)
     if values.shape != (automaton.vocabulary.size,):
         raise ConstraintError(
-            f"log_p has shape {values.shape}, the vocabulary {automaton.vocabulary.size} ids"
+            f"expected log_p of shape ({automaton.vocabulary.size},), one entry per id; got "
+            f"{values.shape}"
         )
     outside = np.ones(values.size, np.bool_)
     outside[allowed] = False

@@ -1,8 +1,8 @@
-"""This module draws automata: as graphviz source, or as SVG where the program `dot` is installed.
+"""Drawings of automata, as graphviz source or as SVG if the program `dot` is installed.
 
-All edges from one state to another are one arrow, labelled with ranges of bytes or with a few
-tokens and how many there are. Accepting states are double circles. A state of a token automaton
-also shows the fewest tokens from it to the end.
+All edges from one state to another form one arrow, labeled with ranges of bytes, or with a few
+tokens and their number. Accepting states are double circles. Each state of a token automaton also
+shows the fewest tokens from it to the end.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import graphviz
 
 MAX_STATES = 300
-"""More states than this are refused by default: nobody can read them, and `dot` takes minutes."""
+"""Default limit on the states of a drawing: larger ones are unreadable and take `dot` minutes."""
 
 _SHOWN_TOKENS = 5
 _LABEL = 60  # characters
 
 
 def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
-    """Return the drawing of a byte or token automaton as source text for graphviz.
+    """Return the drawing of a byte or token automaton as graphviz source.
 
     Raises:
         ConstraintError: if it has more than `max_states` states.
@@ -48,8 +48,8 @@ def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATE
     graph = _graph(automaton, max_states)
     if shutil.which("dot") is None:
         raise ConstraintError(
-            "the program `dot` is not installed, and makes the drawing; install graphviz, or take "
-            "the source from to_dot"
+            "expected the graphviz program `dot` on the PATH, got none; install graphviz, or "
+            "call to_dot for the source"
         )
     return str(graph.pipe(format="svg", encoding="utf-8"))
 
@@ -58,13 +58,13 @@ def _graph(automaton: Automaton | TokenAutomaton, max_states: int) -> graphviz.D
     check_kind(
         automaton,
         (Automaton, TokenAutomaton),
-        "a drawing is of a gcd.Automaton or a gcd.TokenAutomaton",
-        "compile it first, as gcd.regex does",
+        "expected a gcd.Automaton or a gcd.TokenAutomaton",
+        "compile the constraint first, for example with gcd.regex",
     )
     if automaton.num_states > max_states:
         raise ConstraintError(
-            f"the automaton has {automaton.num_states} states, more than the {max_states} that a "
-            "drawing shows; pass a larger max_states, or draw a smaller constraint"
+            f"expected an automaton of at most {max_states} states to draw, got "
+            f"{automaton.num_states}; pass a larger max_states, or draw a smaller constraint"
         )
     try:
         import graphviz
@@ -104,7 +104,7 @@ def _edges(automaton: Automaton | TokenAutomaton) -> list[tuple[int, int, str]]:
 
 
 def _tokens(automaton: TokenAutomaton, classes: np.ndarray) -> str:
-    """Write out a few of the tokens of these classes, and say how many there are."""
+    """Write out a few of the tokens in these classes, and their number."""
     ids = np.flatnonzero(np.isin(automaton.class_of, classes))
     if automaton.eos_class in classes:
         return "EOS" if ids.size else "end"

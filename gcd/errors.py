@@ -1,4 +1,4 @@
-"""The errors a user can cause, each with what was wrong, the value seen, and what to do."""
+"""Errors that users can cause; each message gives the cause, the value, and the remedy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class PickledError(ValueError):
-    """An error that can be pickled and copied, whatever arguments its class takes.
+    """Base class of errors that can be pickled and copied, whatever their constructor's arguments.
 
-    A pool of processes sends errors to its caller in this way, and hangs where it can't.
+    A process pool pickles errors to send them to its caller, and hangs if pickling fails.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -23,20 +23,20 @@ def _remade(kind: type[PickledError], args: tuple[Any, ...], names: dict[str, An
 
 
 class ConstraintError(PickledError):
-    """A constraint that cannot be honoured exactly; base class of everything raised here."""
+    """Base class of the library's errors: the constraint cannot be enforced exactly."""
 
 
 def at(pointer: str) -> str:
-    """Say in words where a JSON pointer (RFC 6901) leads."""
+    """Describe the location of a JSON pointer (RFC 6901) in words."""
     return f"at {pointer!r}" if pointer else "at the root"
 
 
 class UnsupportedSchemaError(ConstraintError):
-    """A schema keyword that is not honoured, refused by name.
+    """Error for a schema keyword that is not supported, which the message names.
 
     Attributes:
-        keyword: the keyword (or type name) that is refused.
-        pointer: JSON pointer (RFC 6901) of the schema that holds it, `""` for the root.
+        keyword: the refused keyword (or type name).
+        pointer: JSON pointer (RFC 6901) of the schema that contains the keyword, `""` for the root.
     """
 
     def __init__(self, keyword: str, pointer: str, reason: str = "is not supported") -> None:
@@ -46,11 +46,11 @@ class UnsupportedSchemaError(ConstraintError):
 
 
 class InfeasibleBudgetError(ConstraintError):
-    """The budget is shorter than the shortest completion.
+    """Error for a budget below the shortest completion.
 
     Attributes:
-        needed: fewest tokens, EOS included, from the present state to the end.
-        budget: tokens there are.
+        needed: fewest tokens, EOS included, from the current state to the end.
+        budget: the budget in tokens.
     """
 
     def __init__(
@@ -60,34 +60,34 @@ class InfeasibleBudgetError(ConstraintError):
         self.budget = budget
         super().__init__(
             f"{where}{': ' if where else ''}needs at least {needed} tokens ({counted}), "
-            f"the budget is {budget}; raise the budget or relax the constraint"
+            f"but the budget is {budget}; raise the budget or relax the constraint"
         )
 
 
 class UndecidedBudgetError(InfeasibleBudgetError):
-    """The budget is under the guaranteed bound, and the exact distance is not known.
+    """Error for a budget below the guaranteed bound if the shortest completion is not known.
 
     Attributes:
         needed: tokens, EOS included, within which an answer is guaranteed; fewer may be enough.
-        budget: tokens there are.
+        budget: the budget in tokens.
     """
 
     def __init__(self, needed: int, budget: int, reason: str) -> None:
         super().__init__(needed, budget)
         self.args = (
             f"expected a budget of at least {needed} tokens (EOS included), within which an answer "
-            f"is guaranteed, got {budget}; whether {budget} are enough is not known, because "
-            f"{reason}; raise the budget, or lift the constraint with gcd.lift",
+            f"is guaranteed, got {budget}; a smaller budget may be enough, but this cannot be "
+            f"decided because {reason}; raise the budget, or lift the constraint with gcd.lift",
         )
 
 
 class OverlongBudgetError(ConstraintError):
-    """A text of the budget's tokens may have more bytes than the constraint was compiled for.
+    """Error for a budget with texts of more bytes than the constraint was compiled for.
 
     Attributes:
-        longest: most tokens, EOS included, that the constraint holds for.
-        budget: tokens there may be, None for no limit.
-        caveats: the parts of the constraint that do not hold in longer texts.
+        longest: most tokens, EOS included, for which the constraint is exact.
+        budget: the budget in tokens, None without a limit.
+        caveats: the parts of the constraint that are not enforced in longer texts.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class OverlongBudgetError(ConstraintError):
         if self.caveats:
             given += f" ({listed})"
             remedy = (
-                "lower the budget, or compile the schema inside `with gcd.state_limit(n):` for a "
-                'larger n, or with unsupported="ignore", which leaves this to a check of the text'
+                "lower the budget, or compile the schema inside `with gcd.state_limit(n):` with a "
+                'larger n, or with unsupported="ignore" and validate the text afterwards'
             )
         super().__init__(
             f"{where}{': ' if where else ''}the constraint was compiled for texts of at most "
@@ -119,16 +119,16 @@ class OverlongBudgetError(ConstraintError):
 
 
 class EmptyLanguageError(ConstraintError):
-    """No string satisfies the constraint, or none can be written with the vocabulary's tokens."""
+    """Error for a constraint without strings, or without strings that the vocabulary can spell."""
 
 
 class LimitError(ConstraintError):
-    """A constraint that would take more states or more work than is allowed.
+    """Error for a constraint that takes more states or more work than the limit allows.
 
     Attributes:
-        limit: the limit that was passed.
-        keyword: the keyword of a schema that took the most, None where it is not known.
-        pointer: JSON pointer of the schema that holds it, None where it is not known.
+        limit: the limit in force.
+        keyword: the schema keyword that took the most, None if unknown.
+        pointer: JSON pointer of the schema that contains the keyword, None if unknown.
     """
 
     _needs: str
@@ -143,18 +143,18 @@ class LimitError(ConstraintError):
         super().__init__(self._text)
 
     def add(self, hint: str) -> None:
-        """Say something more at the end of the message."""
+        """Append a hint to the message."""
         self.args = (f"{self}{hint}",)
 
     def blame(self, keyword: str | None, pointer: str, hint: str = "") -> None:
-        """Say which part of a schema is to blame, and perhaps what to do about it."""
+        """Name the part of a schema that took the most, and optionally the remedy."""
         self.keyword, self.pointer = keyword, pointer
         part = f"keyword {keyword!r}" if keyword else "the schema"
         self.args = (f"{part} {at(pointer)}: {self._text}{hint}",)
 
 
 class StateLimitError(LimitError):
-    """An automaton grew past the stated number of states."""
+    """Error for an automaton that exceeds the limit on its states."""
 
     _needs = "needs more than {} states"
     _remedy = "state_limit"
@@ -166,7 +166,7 @@ class StateLimitError(LimitError):
 
 
 class WorkLimitError(LimitError):
-    """Compiling a constraint took more work than the stated number of units."""
+    """Error for a constraint whose compilation exceeds the limit on its work."""
 
     _needs = "takes more than {} units of work"
     _remedy = "work_limit"
@@ -176,34 +176,34 @@ class WorkLimitError(LimitError):
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead: str) -> None:
-    """Raise `ConstraintError` unless a value is of one of these types.
+    """Raise `ConstraintError` unless a value has one of the given types.
 
     Args:
-        value: what a user gave; a boolean counts as no number.
-        kinds: the type or types that will do.
-        what: what is wanted, such as "a pattern is a str".
-        instead: what to do about it.
+        value: the user's value; booleans don't count as numbers.
+        kinds: the accepted type or types.
+        what: the expectation, such as "expected a pattern as str".
+        instead: the remedy.
     """
     if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
         raise ConstraintError(f"{what}, got {shown(value)}; {instead}")
 
 
 def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raise `ConstraintError` unless an option is a whole number in these bounds."""
+    """Raise `ConstraintError` unless an option is a whole number within the bounds."""
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f", at least {least}" if most is None else f" in {least}..{most}"
-        raise ConstraintError(f"{name} must be a whole number{bounds}, got {value!r}")
+        raise ConstraintError(f"expected {name} to be a whole number{bounds}, got {value!r}")
 
 
 def shown(value: object) -> str:
-    """Write a value for a message, cut to a readable length."""
+    """Format a value for a message, cut to a readable length."""
     try:
         text = repr(value)
-    except ValueError:  # Python does not write integers of thousands of digits
+    except ValueError:  # Python refuses to format integers of thousands of digits
         return f"a value of type {type(value).__name__} too long to show"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def shown_count(count: int) -> str:
-    """A count for a message: in full, or as a power of ten where it has many digits."""
+    """Format a count for a message, as a power of ten if it has many digits."""
     return str(count) if count < 10**12 else f"about 10^{len(str(count)) - 1}"

@@ -1,19 +1,19 @@
-"""Infilling writes the text between a given beginning and a given end.
+"""Infilling: generate the text between a given beginning and a given end.
 
-The whole text is `before`, then a text of the middle's language, then `after`: an automaton as any
-other, so tokens may straddle both borders. What needs care is the prompt. A model reads `before` as
-a prompt, in the tokenizer's own spelling, and a prompt that ends in the middle of a token which the
-model would have written (`http:`, then `//`) excludes that token for good. **Token healing** cuts
-the prompt back to a boundary that no token can straddle: with T the prompt's text, the cut i is the
-last end of a token of the prompt such that
+The whole text is `before`, then a text of the middle's language, then `after`. Its automaton is an
+ordinary one, so tokens may straddle both borders. The difficulty is the prompt. A model receives
+`before` as a prompt in the tokenizer's own spelling. If the prompt ends in the middle of a token
+that the model would have generated (`http:`, then `//`), that token can never be generated.
+**Token healing** cuts the prompt back to a boundary that no token can straddle. With T the prompt's
+text, the cut i is the last end of a prompt token such that
 
-    no token that begins at a byte j < i of T goes on, past i, with what may follow there.
+    no token that begins at a byte j < i of T extends past i, given what may follow there.
 
-So every spelling of T, middle and `after` together, whatever its tokens, has a boundary at i, and
-is one spelling of T[:i] followed by one of the rest. The prompt keeps its own spelling of T[:i];
-the rest, T[i:] included, is what the model has to write, in all of its spellings. Nothing is lost
-but other spellings of what every prompt has in one alone. Where text begins behind a special token
-or at the very beginning, no token straddles, so a cut exists.
+So every spelling of T, middle and `after` together, in any tokens, has a boundary at i: it is a
+spelling of T[:i] followed by a spelling of the rest. The prompt keeps its own spelling of T[:i],
+and the model generates the rest, T[i:] included, in all of its spellings. Only alternative
+spellings of the fixed prompt T[:i] are excluded, as with every prompt. A cut always exists where
+text begins after a special token or at the very beginning, because no token straddles that point.
 
 Cost: a set and a sorted list of the vocabulary, and for each byte near the end as many look-ups as
 the longest token has bytes.
@@ -40,12 +40,12 @@ from gcd.tokens.vocabulary import Vocabulary, as_ids
 
 @dataclass(frozen=True, eq=False)
 class Infill:
-    """A text whose beginning and end are given; made by `infill`.
+    """Text with a given beginning and end, made by `infill`.
 
     Attributes:
         before: the beginning.
         after: the end.
-        middle: the texts that may stand between them.
+        middle: the texts that may come between them.
     """
 
     before: bytes
@@ -54,58 +54,61 @@ class Infill:
 
     @cached_property
     def language(self) -> Automaton:
-        """The whole texts: `before`, a text of the middle, `after`; for `gcd.lift`.
+        """Language of whole texts (`before`, middle, `after`), for `gcd.lift`.
 
         Raises:
-            StateLimitError, WorkLimitError: the end takes too many states, as the middle may hold
-                long beginnings of it.
+            StateLimitError, WorkLimitError: the automaton needs too many states, because the middle
+                may
+                contain long beginnings of `after`.
         """
         parts = [Automaton.literal(self.before), self.middle, Automaton.literal(self.after)]
         whole = Automaton.concatenate(parts)
         if self.middle.max_bytes is None:
             return whole
-        # What is known of the middle is known behind the beginning, too.
+        # Bounds on the middle's length hold for the whole text too, plus the given parts.
         given = len(self.before) + len(self.after)
         return replace(whole, max_bytes=self.middle.max_bytes + given)
 
     def heal(self, prompt: Sequence[int], vocabulary: Vocabulary) -> tuple[tuple[int, ...], Infill]:
-        """Cut a prompt back to where no token straddles its end; see the module.
+        """Cut a prompt back to a boundary that no token straddles; see the module docstring.
 
         Args:
             prompt: token ids, such as `lm.encode(instruction + before)`. Their text has to end with
-                `before`; it may begin with whatever the model should read first.
+                `before`; any text may precede it.
             vocabulary: the model's tokens.
 
         Returns:
-            The ids that the model reads (a beginning of the prompt, none if it begins with text and
-            has no such boundary), and the infilling of what it has to write then: its `before` is
-            the rest of the prompt's text.
+            The ids of the shortened prompt (empty if the prompt begins with text and has no such
+            boundary), and the infilling that the model then has to generate: its `before` is the
+                rest
+            of the prompt's text.
 
         Raises:
-            ConstraintError: the prompt's text does not end with `before`, or an id is none of the
-                vocabulary's.
+            ConstraintError: the prompt's text does not end with `before`, or an id is outside the
+                vocabulary.
         """
         check_kind(
             vocabulary,
             Vocabulary,
-            "heal() takes a gcd.Vocabulary",
-            "give that of the language model, lm.vocabulary",
+            "expected a gcd.Vocabulary for heal()",
+            "pass the language model's, lm.vocabulary",
         )
         ids = as_ids(prompt)
         wrong = next((token for token in ids if not 0 <= token < vocabulary.size), None)
         if wrong is not None:
             raise ConstraintError(
-                f"the prompt has token {wrong}, which is not one of the {vocabulary.size} ids"
+                f"expected token ids of the prompt in 0..{vocabulary.size - 1}, got {wrong}"
             )
         spelled = [vocabulary.token_bytes[token] for token in ids]
-        # Behind the last id without bytes, a special token, which other tokens cannot straddle.
+        # Start after the last id without bytes, a special token, which other tokens cannot
+        # straddle.
         begin = max((i + 1 for i, token in enumerate(spelled) if not token), default=0)
         text = b"".join(spelled[begin:])
         if not text.endswith(self.before):
             raise ConstraintError(
-                f"the text of the prompt ends with {readable_bytes(text[-len(self.before) :])}, "
-                f"not with {readable_bytes(self.before)}; encode a text that ends with `before`, "
-                "without special tokens behind it"
+                f"expected a prompt whose text ends with {readable_bytes(self.before)}, got "
+                f"{readable_bytes(text[-len(self.before) :])} at its end; encode a text that ends "
+                "with `before`, without special tokens after it"
             )
         reach = _reach(text, self._rest, vocabulary)
         longest = max(map(len, vocabulary.token_bytes))
@@ -118,7 +121,7 @@ class Infill:
         return ids[: begin + kept], replace(self, before=text[ends[kept] :])
 
     def middle_of(self, text: str | bytes) -> bytes:
-        """Return what stands between beginning and end in a text of the language.
+        """Return the part between beginning and end of a text of the language.
 
         Raises:
             ConstraintError: the text does not begin with `before` and end with `after`.
@@ -127,47 +130,53 @@ class Infill:
         start, end = len(self.before), len(whole) - len(self.after)
         if start > end or not (whole.startswith(self.before) and whole.endswith(self.after)):
             raise ConstraintError(
-                f"{readable_bytes(whole)} does not begin with {readable_bytes(self.before)} and "
-                f"end with {readable_bytes(self.after)}; give an answer to the infilling that "
-                "heal() returned, which writes the end of the prompt again"
+                f"expected a text that begins with {readable_bytes(self.before)} and ends with "
+                f"{readable_bytes(self.after)}, got {readable_bytes(whole)}; pass an answer to the "
+                "infilling that heal() returned, which repeats the end of the prompt"
             )
         return whole[start:end]
 
     @cached_property
     def _rest(self) -> Automaton:
-        """What may follow the prompt's text."""
+        """Language of texts that may follow the prompt."""
         return replace(self, before=b"").language
 
 
 def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = None) -> Infill:
-    """Return the infilling of what is missing between a given beginning and a given end.
+    """Return the infilling of the text between a given beginning and a given end.
 
     Args:
         before: the beginning; a `str` is encoded as UTF-8.
-        after: the end. The text ends behind it, with a token that ends a text.
-        middle: the texts that may stand between them; None for free text, `gcd.anything()`.
+        after: the end, followed by a token that ends the text.
+        middle: the texts that may come between them; None for free text, `gcd.anything()`.
 
     Raises:
-        ConstraintError: `before` or `after` is no text, or `middle` no language (segments are
-            refused, as the limits of their tokens would count what is given as well).
+        ConstraintError: `before` or `after` is not a text, or `middle` is not a language. Segments
+            are refused, because their token limits would also count the given parts.
         EmptyLanguageError: the middle's language is empty.
     """
     if middle is None:
         middle = anything()
-    check_kind(middle, Automaton, "the middle is a gcd.Automaton", "gcd.regex and others make one")
+    check_kind(
+        middle,
+        Automaton,
+        "expected the middle as a gcd.Automaton",
+        "make one with gcd.regex",
+    )
     if middle.is_empty:
-        raise EmptyLanguageError("no text can stand in the middle: its language is empty")
+        raise EmptyLanguageError("expected a middle with at least one text, got an empty language")
     return Infill(_bytes("before", before), _bytes("after", after), middle)
 
 
 def _bytes(name: str, text: str | bytes) -> bytes:
-    check_kind(text, (str, bytes), f"{name} is a text", "give a str, or bytes")
+    check_kind(text, (str, bytes), f"expected {name} to be a text", "pass a str or bytes")
     return encodable(text).encode() if isinstance(text, str) else text
 
 
 def _reach(text: bytes, rest: Automaton, vocabulary: Vocabulary) -> Callable[[int], int]:
-    """Say how far a token may reach that begins at a byte of the text; one byte beyond its end
-    stands for anything beyond.
+    """Return the function from a byte of the text to the farthest end of a token that begins there.
+
+    One byte beyond the end of the text stands for everything beyond it.
     """
     tokens = sorted(set(vocabulary.token_bytes) - {b""})
     known, longest = set(tokens), max(map(len, tokens), default=0)

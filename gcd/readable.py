@@ -1,4 +1,4 @@
-"""This module writes bytes and sets of bytes for people: `'abc\\n'`, `a-z 0-9 _`, `\\x80-\\xBF`."""
+"""Readable forms of bytes and sets of bytes: `'abc\\n'`, `a-z 0-9 _`, `\\x80-\\xBF`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _NAMES = {0x20: "space", 0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r", 0x2D: "'-'", 0x7
 
 
 _CONTINUATIONS = "".join(map(chr, range(0xDC80, 0xDCC0)))
-# What `repr` writes for a byte that is in no character, and for a character up to U+00FF.
+# Matches the escapes that `repr` writes for a stray byte and for a character up to U+00FF.
 _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(udc|x)([89a-f][0-9a-f])")
 
 
 def readable_bytes(text: bytes, most: int | None = _SHOWN_BYTES) -> str:
-    """Quote a byte string: whole characters as text, bytes that are in none as `\\xC3`.
+    """Quote a byte string: whole characters as text, stray bytes as `\\xC3`.
 
-    Of one that is longer than `most` bytes only the end is shown, from a whole character on.
+    If it is longer than `most` bytes, show only the end, starting at a whole character.
     """
     start = 0 if most is None else max(len(text) - most, 0)
     shown = text[start:].decode(errors="surrogateescape")
-    if start:  # perhaps inside a character, of which three bytes at most are left
+    if start:  # possibly inside a character, of which at most three bytes remain
         shown = shown[:3].lstrip(_CONTINUATIONS) + shown[3:]
     quoted = _ESCAPE.sub(lambda m: m[1] + _escape(m[2] == "udc", m[3]), repr(shown))
     return ("..." if start else "") + quoted
@@ -32,7 +32,7 @@ def _escape(is_byte: bool, digits: str) -> str:
 
 
 def readable_ranges(values: Iterable[int]) -> str:
-    """Write a set of byte values as ranges in ascending order; all 256 are `any byte`."""
+    """Write a set of byte values as ranges in ascending order, or `any byte` for all 256."""
     ordered = sorted(set(values))
     if len(ordered) == 256:
         return "any byte"

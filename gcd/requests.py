@@ -1,19 +1,19 @@
-"""A request states its constraint as one JSON text, as it travels over HTTP beside a prompt.
+"""Constraints of requests, written as one JSON text that travels over HTTP beside a prompt.
 
     {"json_schema": {"type": "object", ...}, "budget": 60}
     {"tools": [...], "options": {"max_bytes": 2000, "formats": "ignore"}}
 
-It has exactly one of the members `KINDS`, each the argument of the function of `gcd` that has this
-name (`tools` of `gcd.tool_calls`), and perhaps a `budget`, a `deadline_ms`, and `options`, the
-keyword arguments of that function; `docs/vllm.md` lists them. A database is given as Spider's
-`tables.json` describes one; a grammar with `::=` is llama.cpp's or xgrammar's, and any other
-lark's. A segment is an object with one of the other members, or `"anything": true` for free text,
-and perhaps its own `options`, `until` (a text, or the id of a special token) and `tokens` (its
-limit).
-Nothing in a request is a path: who may send requests may not read the server's files.
+A request has exactly one of the members `KINDS`. Its value is the argument of the `gcd` function of
+the same name (`tools` of `gcd.tool_calls`). Optional members are `budget`, `deadline_ms` and
+`options`, the function's keyword arguments; `docs/vllm.md` lists them. A database is described as
+in Spider's `tables.json`. A grammar that contains `::=` is in the dialect of llama.cpp or xgrammar,
+any other in lark's. A segment is an object with one of the other members, or `"anything": true` for
+free text, and optionally its own `options`, `until` (a text, or the id of a special token) and
+`tokens` (its limit).
+A request never contains a path, so clients cannot make the server read its own files.
 
-Two requests with the same text of their constraint, up to white space, have the same `key`; the
-order of members counts, because it is the order in which answers have them.
+Two requests whose constraints have the same text, up to white space, have the same `key`. The order
+of members counts, because answers have their members in that order.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from gcd.tokens.distances import check_whole
 from gcd.tokens.segments import Segment, Segments, segments
 
 _WHY_HELD = "every answer to a request satisfies its constraint"
-_REMEDY = 'remove it, or give the option "unsupported": "ignore" and check the answers'
+_REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'
 MOST_BYTES = 1 << 20
-"""A text longer than this is refused before it is read."""
+"""Longest request in characters; longer texts are refused before they are parsed."""
 
 
 def _database(entry: Any) -> Automaton:
@@ -57,11 +57,11 @@ def _grammar(text: str, **options: Any) -> Automaton:
 
 
 class _Kind(NamedTuple):
-    """How a constraint of one kind is compiled.
+    """Compiler for one kind of constraint.
 
     Attributes:
-        compile: its value -> the language; keyword arguments are the options.
-        types: what its value is in JSON; `what` says it in words.
+        compile: function from the value to the language; its keyword arguments are the options.
+        types: accepted types of the JSON value; `what` describes them in words.
     """
 
     compile: Callable[..., Automaton]
@@ -84,25 +84,25 @@ class _Kind(NamedTuple):
 
 _LANGUAGES = {
     "json_schema": _Kind(json_schema, (object,), ""),
-    "regex": _Kind(regex, (str,), "regex is a text, a regular expression"),
-    "choice": _Kind(choice, (list,), "choice is a list of texts"),
-    "tools": _Kind(tool_calls, (list, dict), "tools are a list of objects"),
-    "sql": _Kind(_database, (dict,), "sql is an object, a database"),
-    "grammar": _Kind(_grammar, (str,), "grammar is a text"),
+    "regex": _Kind(regex, (str,), "expected regex to be a string, a regular expression"),
+    "choice": _Kind(choice, (list,), "expected choice to be a list of strings"),
+    "tools": _Kind(tool_calls, (list, dict), "expected tools to be a list of objects"),
+    "sql": _Kind(_database, (dict,), "expected sql to be an object that describes a database"),
+    "grammar": _Kind(_grammar, (str,), "expected grammar to be a string"),
 }
 KINDS = (*_LANGUAGES, "segments")
-"""What a constraint may be; a request has exactly one of these members."""
+"""Members that hold a constraint; a request has exactly one of them."""
 
 
 @dataclass(frozen=True)
 class ConstraintRequest:
-    """What one request asks for.
+    """Constraint, budget and deadline of one request.
 
     Attributes:
         kind: one of `KINDS`.
-        value: what the JSON text says of it.
-        budget: most tokens of the answer, EOS included; None if the request does not say.
-        options: keyword arguments of the function that compiles it.
+        value: the constraint's value in the JSON text.
+        budget: most tokens of the answer, EOS included; None if the request has no budget.
+        options: keyword arguments of the function that compiles the constraint.
         deadline_ms: milliseconds in which the answer should be complete; None for no deadline.
     """
 
@@ -114,34 +114,37 @@ class ConstraintRequest:
 
     @classmethod
     def parse(cls, text: Any) -> ConstraintRequest:
-        """Read the JSON text of a request; nothing is compiled.
+        """Parse the JSON text of a request without compiling its constraint.
 
         Raises:
-            ConstraintError: it is no text, no JSON, or says something else than the module allows.
+            ConstraintError: the text is not valid JSON, or does not have the form that the module
+                docstring describes.
         """
         if not isinstance(text, str):
             raise ConstraintError(
-                f"a constraint is one JSON text, got {shown(text)}; give json.dumps of it"
+                f"expected a constraint as one JSON text, got {shown(text)}; pass it through "
+                "json.dumps"
             )
         if len(text) > MOST_BYTES:
             raise ConstraintError(
-                f"a constraint has at most {MOST_BYTES} characters, got {len(text)}; shorten it"
+                f"expected a constraint of at most {MOST_BYTES} characters, got {len(text)}; "
+                "shorten it"
             )
         try:
             found = json.loads(without_mark(text))
         except (ValueError, RecursionError) as error:
             raise ConstraintError(
-                f"a constraint is one JSON text, got {shown(text)} ({error})"
+                f"expected a constraint as one JSON text, got {shown(text)} ({error})"
             ) from None
         if not isinstance(found, dict):
-            raise ConstraintError(f"a constraint is a JSON object, got {shown(found)}")
+            raise ConstraintError(f"expected a constraint as a JSON object, got {shown(found)}")
         budget = found.pop("budget", None)
         if budget is not None:
             check_whole(budget, "budget")
         deadline_ms = found.pop("deadline_ms", None)
         if deadline_ms is not None and (type(deadline_ms) is not int or deadline_ms < 0):
             raise ConstraintError(
-                f"deadline_ms: expected a whole number of milliseconds, 0 or more, got "
+                "expected deadline_ms to be a whole number of milliseconds, 0 or more, got "
                 f"{shown(deadline_ms)}"
             )
         options = found.pop("options", {})
@@ -151,16 +154,17 @@ class ConstraintRequest:
 
     @cached_property
     def key(self) -> str:
-        """A digest of the constraint without its budget and deadline."""
+        """Digest of the constraint without its budget and deadline."""
         said = [self.kind, self.value, *([self.options] if self.options else [])]
         text = json.dumps(said, separators=(",", ":"))
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def language(self) -> Automaton | Segments:
-        """Compile the constraint; warnings about parts that constrain nothing are left out.
+        """Compile the constraint, and suppress warnings about parts that constrain nothing.
 
         Raises:
-            ConstraintError: it cannot be honoured, as the function of its kind says.
+            ConstraintError: the constraint cannot be enforced; the compiling function documents
+                why.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -169,12 +173,12 @@ class ConstraintRequest:
                     return _segments(self.value)
                 return _LANGUAGES[self.kind].language(self.value, self.options)
             except RecursionError:
-                raise ConstraintError(f"{self.kind} is nested too deeply to be read") from None
+                raise ConstraintError(f"{self.kind} is nested too deeply; flatten it") from None
 
 
 def _segments(value: Any) -> Segments:
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
-        raise ConstraintError(f"segments are a list of objects, got {shown(value)}")
+        raise ConstraintError(f"expected segments to be a list of objects, got {shown(value)}")
     parts = []
     for index, each in enumerate(value):
         limits = {name: each[name] for name in ("until", "tokens") if name in each}
@@ -182,7 +186,7 @@ def _segments(value: Any) -> Segments:
         kind = _only(rest, (*_LANGUAGES, "anything"), f"segment {index + 1}")
         options = _checked_options(kind, each.get("options", {}))
         if kind == "anything" and rest[kind] is not True:
-            raise ConstraintError(f"anything is true where there is free text, got {rest[kind]!r}")
+            raise ConstraintError(f'expected "anything": true for free text, got {rest[kind]!r}')
         is_free = kind == "anything"
         language = anything() if is_free else _LANGUAGES[kind].language(rest[kind], options)
         parts.append(Segment(language, **limits))
@@ -190,21 +194,22 @@ def _segments(value: Any) -> Segments:
 
 
 def _checked_options(kind: str, options: Any) -> dict[str, Any]:
-    """The options of a constraint, if its kind has them all."""
+    """Return the options of a constraint after checking their names."""
     if not isinstance(options, dict):
-        raise ConstraintError(f"options are a JSON object, got {shown(options)}")
+        raise ConstraintError(f"expected options to be a JSON object, got {shown(options)}")
     known = _LANGUAGES[kind].options if kind in _LANGUAGES else []
     for name in options:
         if name not in known:
-            advice = f"it has {', '.join(known)}" if known else "it has none; leave options out"
+            advice = f"use one of {', '.join(known)}" if known else "it takes none; remove options"
             raise ConstraintError(f"{kind} has no option {shown(name)}; {advice}")
     return options
 
 
 def _only(found: Mapping[str, Any], known: tuple[str, ...], what: str) -> str:
-    """The name of the only member, which is a known one."""
+    """Return the name of the only member, which has to be a known one."""
     if len(found) != 1 or not found.keys() <= set(known):
         raise ConstraintError(
-            f"{what} has exactly one of {', '.join(known)}, got {', '.join(found)[:100] or 'none'}"
+            f"expected exactly one of {', '.join(known)} in {what}, got "
+            f"{', '.join(found)[:100] or 'none'}"
         )
     return next(iter(found))

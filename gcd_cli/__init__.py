@@ -1,4 +1,4 @@
-"""This package is the command `gcd`: compile, explain and check constraints, and sample."""
+"""Command `gcd`: compile, explain and check constraints, and sample under them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m gcd_cli` is the command `gcd`."""
+"""Entry point: `python -m gcd_cli` runs the command `gcd`."""
 
 from gcd_cli import run
 

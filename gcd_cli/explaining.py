@@ -1,4 +1,4 @@
-"""This module finds out where a text stands in a language: in bytes, and in tokens."""
+"""Analysis of a text against a language, in bytes and in tokens."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from gcd.readable import readable_bytes, readable_ranges
 from gcd.serving.spelling import fewest_tokens
 from gcd_cli.ordering import reordered
 
-_SHOWN = 8  # tokens written out
-_LONGEST = 400  # characters of a text that is written out
+_SHOWN = 8  # tokens listed in the output
+_LONGEST = 400  # characters of a text shown in full
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a text stands in a language of byte strings.
+    """Longest viable prefix of a text in a language of byte strings.
 
     Attributes:
         text: the text.
-        viable: how many of its bytes begin some string of the language.
+        viable: number of leading bytes that begin some string of the language.
         in_language: whether the whole text is a string of the language.
-        may_end: whether the viable part is one.
-        state: the automaton's state after the viable part.
-        expected: the bytes that may come after the viable part, as ranges; empty if none may.
-        completion: the shortest end of the viable part.
+        may_end: whether the viable prefix is a string of the language.
+        state: automaton state after the viable prefix.
+        expected: bytes that may follow the viable prefix, as ranges; empty if none may.
+        completion: shortest completion of the viable prefix.
     """
 
     text: bytes
@@ -45,17 +45,17 @@ class Standing:
 
     @property
     def is_refused(self) -> bool:
-        """Whether no string of the language begins with the text."""
+        """True if no string of the language begins with the text."""
         return self.viable < len(self.text)
 
     @property
     def place(self) -> tuple[int, int]:
-        """The line and the column, in bytes, after the viable part; both count from 1."""
+        """Line and column after the viable prefix, counted from 1; the column counts bytes."""
         before = self.text[: self.viable]
         return before.count(b"\n") + 1, self.viable - (before.rfind(b"\n") + 1) + 1
 
     def reason(self) -> str | None:
-        """Say in a sentence why the text is not in the language; None if it is."""
+        """Reason why the text is not in the language, in a sentence; None if it is."""
         if self.in_language:
             return None
         after = readable_bytes(self.text[: self.viable])
@@ -71,7 +71,7 @@ class Standing:
         )
 
     def report(self) -> dict[str, Any]:
-        """Return all of it for JSON; bytes that are no UTF-8 are escaped."""
+        """Return all fields for JSON; bytes that aren't UTF-8 are escaped."""
         return {
             "in_language": self.in_language,
             "refused": self.is_refused,
@@ -85,17 +85,17 @@ class Standing:
 
 
 def standing(language: gcd.Automaton, text: bytes) -> Standing:
-    """Read a text as far as it begins some string of the language.
+    """Find the longest prefix of a text that begins some string of the language.
 
     Raises:
-        ConstraintError: it is longer than the language is known for.
+        ConstraintError: the text is longer than the constraint was compiled for.
     """
     if language.max_bytes is not None and len(text) > language.max_bytes:
         held = "; ".join(str(each) for each in language.caveats if not each.is_unchecked)
-        remedy = f'give unsupported="ignore" ({held})' if held else "raise max_bytes"
+        remedy = f'set unsupported="ignore" ({held})' if held else "raise max_bytes"
         raise gcd.ConstraintError(
             f"expected a text of at most max_bytes={language.max_bytes} bytes, for which the "
-            f"constraint was compiled; got {len(text)} bytes, so {remedy}"
+            f"constraint was compiled, got {len(text)}; {remedy}"
         )
     state, viable = language.initial, 0
     for byte in text:
@@ -118,9 +118,11 @@ def standing(language: gcd.Automaton, text: bytes) -> Standing:
 def judged(
     language: gcd.Automaton, automaton: gcd.TokenAutomaton | None, text: bytes, budget: int | None
 ) -> tuple[dict[str, Any], str]:
-    """Say whether a text satisfies a constraint: the report, whose `reason` is None if it does.
+    """Check a text against a constraint; return a report and a line for people.
 
-    Also a line for people: the reason, or how long the text is.
+    The report's `reason` is None if the text satisfies the constraint. The line gives the reason,
+    or
+    the length of the text.
     """
     found = standing(language, text)
     report = found.report()
@@ -130,46 +132,48 @@ def judged(
     if automaton is not None:
         tokens = report["in_tokens"] = in_tokens(automaton, text, budget)
         if tokens["tokens"] is None:
-            report["reason"] = "no tokens of the vocabulary spell the text"
+            report["reason"] = "the vocabulary's tokens cannot spell the text"
         else:
-            said += f", {tokens['tokens'] + 1} tokens at the fewest, EOS included"
+            said += f", at least {tokens['tokens'] + 1} tokens, EOS included"
             if not tokens["fits"]:
                 report["reason"] = (
-                    f"the text takes {tokens['tokens'] + 1} tokens, the budget is {budget}"
+                    f"the text needs {tokens['tokens'] + 1} tokens, but the budget is {budget}"
                 )
     return report, report["reason"] or said
 
 
 def stripped(text: bytes) -> bytes:
-    """Return a text without what a file may have around it: whitespace, a byte order mark."""
+    """Strip surrounding whitespace and a byte order mark from a text."""
     return text.removeprefix(BOM_UTF8).strip()
 
 
 def spacing_hint(
     text: bytes, accepts: Callable[[str | None, bytes], bool], styles: Sequence[str]
 ) -> str | None:
-    """Name the option for whitespace with which a text would be accepted; None if none is.
+    """Name the whitespace option with which a text would be accepted; None if there is none.
 
     Args:
         text: a text that is not accepted.
-        accepts: (whitespace style or None for the present one, text) -> whether it would be.
-        styles: other styles there are, the widest one first.
+        accepts: function of a whitespace style (None for the current one) and a text; returns
+            whether the text would be accepted.
+        styles: other available styles, the most permissive first.
     """
     if accepts(None, stripped(text)):
         mark = "a byte order mark and " if text.startswith(BOM_UTF8) else ""
-        return f"with --strip, which leaves out {mark}whitespace around the text, it is accepted"
-    with redirect_stderr(StringIO()):  # warnings about the constraint have been printed
+        return f"with --strip, which removes {mark}whitespace around the text, it is accepted"
+    with redirect_stderr(StringIO()):  # warnings about the constraint have already been printed
         try:
             if not styles or not accepts(styles[0], text):
                 return None
             style = next((each for each in styles[1:] if accepts(each, text)), styles[0])
-        except (ValueError, ClickException):  # too large so, or from standard input, read already
+        # Too large in this style, or stdin was already consumed.
+        except (ValueError, ClickException):
             return None
     return f"with --whitespace {style} it is accepted"
 
 
 def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
-    """Write a JSON text in the order of members that a language has; None if that is not it."""
+    """Rewrite a JSON text with its members in the language's order; None if that doesn't help."""
     found = reordered(language, text.strip())
     if found is None:
         return None
@@ -178,26 +182,26 @@ def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
 
 
 def caveat_lines(report: dict[str, Any], language: gcd.Automaton) -> list[tuple[str, str]]:
-    """Return what a language does not hold of its constraint, and add it to a report."""
+    """Return the parts of a constraint that its language doesn't enforce; add them to a report."""
     if language.caveats:
         report["caveats"] = [str(caveat) for caveat in language.caveats]
     return [("not held", str(caveat)) for caveat in language.caveats]
 
 
 def why_not(tokens: dict[str, Any], budget: int | None) -> str | None:
-    """Say why a text that begins some string has no end in tokens; None if it has one.
+    """Return why a viable prefix has no completion in tokens; None if it has one.
 
     Args:
-        tokens: as `in_tokens` returns it.
+        tokens: the result of `in_tokens`.
         budget: tokens of the whole text, EOS included; None for no budget.
     """
     if tokens["fits"]:
         return None
     if tokens["tokens"] is None:
-        return "no tokens of the vocabulary spell it"
+        return "the vocabulary's tokens cannot spell it"
     needed = tokens["tokens"] + tokens["fewest_tokens"]
     return (
-        f"no text that begins so ends within {budget} tokens: {tokens['tokens']} so far and "
+        f"no text that begins with it ends within {budget} tokens: {tokens['tokens']} so far and "
         f"{tokens['fewest_tokens']} to the end, EOS included, are {needed}"
     )
 
@@ -205,19 +209,20 @@ def why_not(tokens: dict[str, Any], budget: int | None) -> str | None:
 def in_tokens(
     automaton: gcd.TokenAutomaton, text: bytes, budget: int | None = None
 ) -> dict[str, Any]:
-    """Return what may follow a text in tokens, after the fewest that spell it.
+    """Return the tokens that may follow a text, after the fewest tokens that spell it.
 
     Args:
+        automaton: the token automaton of the constraint.
         text: the beginning of a string of the language.
         budget: tokens of the whole text, EOS included; None for no budget.
 
     Returns:
-        `tokens` so far, None if no tokens spell it; `fewest_tokens` from there to the end, EOS
-        included; `remaining` of the budget; `fits`, whether there is an end within it; `allowed`,
-        how many ids may come next, and some of them; `allowed_without_budget`, how many the
-        language allows.
+        `tokens`: tokens so far, None if no tokens spell the text. `fewest_tokens`: from there to
+        the end, EOS included. `remaining`: what is left of the budget. `fits`: whether some
+        completion fits it. `allowed`: how many ids may come next, with examples.
+        `allowed_without_budget`: how many ids the language allows.
     """
-    automaton = replace(automaton, max_bytes=None)  # whoever has a budget has checked it
+    automaton = replace(automaton, max_bytes=None)  # callers with a budget have checked it
     tokens = fewest_tokens(gcd.Matcher(automaton), text)
     if tokens is None:
         return {"tokens": None, "fits": False}

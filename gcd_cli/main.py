@@ -1,13 +1,12 @@
-"""The command `gcd`: what each subcommand takes, prints, and exits with.
+"""Subcommands of `gcd`: their arguments, output and exit codes.
 
-Exit codes: 0 if all is well, 1 if the answer is no, 2 if the input is bad. Libraries are loaded by
-the subcommand that needs them, so that `gcd --help` is quick.
+Exit codes: 0 for success, 1 if the answer is no, 2 for bad input. Each subcommand imports the
+libraries that it needs, so that `gcd --help` is fast.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable
@@ -18,13 +17,13 @@ from typing import Any
 
 import click
 
-_KINDS = """SCHEMA is a file with a JSON Schema (- for standard input); of kind regex it is the
-regular expression itself, of kind tools a file with a list of tools, of kind sql a SQLite database,
-or one of Spider's: tables.json#NAME, of kind grammar a file .lark, .gbnf or .ebnf, or FILE#RULE."""
+_KINDS = """SCHEMA is a file with a JSON Schema (- for standard input). With --regex it is the
+regular expression itself, with --tools a file with a list of tools, with --sql a SQLite database or
+one of Spider's (tables.json#NAME), with --grammar a .lark, .gbnf or .ebnf file, or FILE#RULE."""
 
 
 class _Commands(click.Group):
-    """Subcommands whose `ValueError`s are bad input: the library's own, which say what to do."""
+    """Command group that reports a subcommand's `ValueError` as bad input."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -41,7 +40,7 @@ _LANGUAGE_OPTIONS = (
 
 
 def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how a constraint is written; the command is given some as `options`."""
+    """Add the options that describe a constraint; the command receives some as `options`."""
 
     @wraps(command)
     def with_options(**given: Any) -> Any:
@@ -54,27 +53,27 @@ def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--unsupported",
             type=click.Choice(["warn", "ignore", "refuse"]),
-            help="What becomes of keywords that no automaton holds.",
+            help="Treatment of keywords that no automaton can enforce.",
         ),
         click.option(
             "--unknown",
             type=click.Choice(["warn", "ignore", "refuse"]),
-            help="What becomes of keywords that constrain nothing.",
+            help="Treatment of keywords that constrain nothing.",
         ),
         click.option(
             "--formats",
             type=click.Choice(["assert", "ignore"]),
-            help="Whether the keyword format constrains.",
+            help="Enforce or ignore the keyword format.",
         ),
-        click.option("--max-bytes", type=int, help="Longest text that matters, in bytes."),
-        click.option("--max-depth", type=int, help="Nesting of free values, and of recursion."),
+        click.option("--max-bytes", type=int, help="Longest text to compile for, in bytes."),
+        click.option("--max-depth", type=int, help="Nesting of free values and of recursion."),
         click.option(
             "--whitespace",
             type=click.Choice(["compact", "spaced", "flexible"]),
-            help='How JSON is spaced: {"a":1}, {"a": 1}, or in any way.',
+            help='Whitespace in JSON: {"a":1}, {"a": 1}, or any.',
         ),
         click.option("--grammar", "kind", flag_value="grammar", help="A context-free grammar."),
-        click.option("--sql", "kind", flag_value="sql", help="Queries to a database."),
+        click.option("--sql", "kind", flag_value="sql", help="Queries on a database."),
         click.option("--tools", "kind", flag_value="tools", help="Calls of the tools in a list."),
         click.option("--regex", "kind", flag_value="regex", help="A regular expression."),
         click.option(
@@ -90,7 +89,7 @@ def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _tokenizer = click.option(
-    "--tokenizer", metavar="MODEL", help="Directory or hub name of a model, for its tokenizer.json."
+    "--tokenizer", metavar="MODEL", help="Model directory or hub name that has a tokenizer.json."
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -106,7 +105,7 @@ def main() -> None:
 
 
 def _print(report: dict[str, Any], as_json: bool, lines: list[tuple[str, str]]) -> None:
-    """Print a report as JSON, or lines of a name and what there is to say."""
+    """Print a report as JSON, or as lines of a name and a description."""
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))
         return
@@ -146,7 +145,7 @@ def compile_(
     from gcd_cli import explaining, sources
 
     if draw is not None and Path(draw).suffix not in (".svg", ".dot"):
-        raise sources.BadInput(f"--draw {draw}: a drawing is a file .svg or .dot")
+        raise sources.BadInput(f"expected a .svg or .dot file for --draw, got {draw}")
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
     start = time.perf_counter()
     language = sources.language(given, kind, options)
@@ -160,14 +159,14 @@ def compile_(
         "seconds": seconds,
     }
     lines = [
-        ("bytes", f"{language.num_states:,} states, {language.delta.shape[1]} classes of bytes"),
+        ("bytes", f"{language.num_states:,} states, {language.delta.shape[1]} byte classes"),
         ("shortest", f"{len(shortest)} bytes, {report['shortest']}"),
     ]
     lines += explaining.caveat_lines(report, language)
     if isinstance(language, gcd.GrammarLanguage):
         report["extent"], report["coverage"] = language.extent, None
         lines.append(("extent", language.extent))
-        with suppress(gcd.WorkLimitError):  # of a large automaton it is not counted
+        with suppress(gcd.WorkLimitError):  # not counted for a large automaton
             coverage = gcd.grammar_coverage(language)
             report["coverage"] = coverage._asdict()
             lines.append(("coverage", str(coverage)))
@@ -220,7 +219,7 @@ def explain(
     budget: int | None,
     as_json: bool,
 ) -> None:
-    """Say what may follow PREFIX, or after which byte it leaves the language.
+    """Show what may follow PREFIX, or after which byte PREFIX leaves the language.
 
     Exit code 1 if no text of the language begins with PREFIX, or none within the budget.
 
@@ -243,29 +242,30 @@ def explain(
     else:
         ends = "the text may end here" if found.may_end else "the text may not end here"
         lines.append(("viable", f"{readable_bytes(begun)}: {ends}"))
-        lines.append(("next", found.expected or "nothing, this is the end"))
-    lines.append(("to the end", f"{len(found.completion)} bytes at least, {completion}"))
+        lines.append(("next", found.expected or "nothing, the text has to end here"))
+    lines.append(("to the end", f"at least {len(found.completion)} bytes, {completion}"))
     lines += explaining.caveat_lines(report, language)
     is_yes = not found.is_refused
     if automaton is not None:
         tokens = report["in_tokens"] = explaining.in_tokens(automaton, begun, budget)
         tokens["reason"] = why = explaining.why_not(tokens, budget)
-        if is_yes and why is not None:  # it begins a text, and no text that is short enough
+        # Begins a text of the language, but none that is short enough.
+        if is_yes and why is not None:
             lines[0] = ("refused", f"{readable_bytes(begun)}: {why}")
             lines[1:2] = []
         is_yes = is_yes and tokens["fits"]
         if tokens["tokens"] is None:
-            lines.append(("tokens", "no tokens of the vocabulary spell it"))
+            lines.append(("tokens", "the vocabulary's tokens cannot spell it"))
         else:
-            left = "" if budget is None else f", {tokens['remaining']} of {budget} are left"
+            left = "" if budget is None else f", {tokens['remaining']} of {budget} left"
             few = " ".join(tokens["examples"])
             of_all = f"{tokens['allowed']} of {tokens['vocabulary']} may come next"
             more = tokens["allowed_without_budget"]
             binds = f"; without the budget {more}" if more != tokens["allowed"] else ""
             lines += [
-                ("tokens", f"{tokens['tokens']} so far, at the fewest{left}"),
+                ("tokens", f"at least {tokens['tokens']} so far{left}"),
                 ("", f"{of_all}{f': {few}' if few else ''}{binds}"),
-                ("", f"{tokens['fewest_tokens']} at least to the end, EOS included"),
+                ("", f"at least {tokens['fewest_tokens']} to the end, EOS included"),
             ]
     _print(report, as_json, lines)
     _answer(is_yes)
@@ -277,7 +277,7 @@ def explain(
 @_kinds
 @_tokenizer
 @click.option("--budget", type=click.IntRange(1), help="Most tokens, EOS included.")
-@click.option("--strip", is_flag=True, help="Leave out whitespace around the text.")
+@click.option("--strip", is_flag=True, help="Remove whitespace around the text.")
 @_as_json
 def check(
     given: str,
@@ -289,9 +289,10 @@ def check(
     strip: bool,
     as_json: bool,
 ) -> None:
-    """Say whether the text in FILE (- for standard input) satisfies a constraint.
+    """Check whether the text in FILE (- for standard input) satisfies a constraint.
 
-    Exit code 1, and the reason, if it does not. With a tokenizer and a budget, the text must fit.
+    If not, print the reason and exit with code 1. With --tokenizer and --budget, the text also has
+    to fit the budget.
 
     \b
     Examples:
@@ -329,7 +330,7 @@ def check(
 
 def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        raise click.UsageError(f"--as {value} is --{value} now, as in all commands")
+        raise click.UsageError(f"expected --{value}, got --as {value}; replace it")
 
 
 @main.command(epilog=_KINDS)
@@ -349,7 +350,7 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
               help="Sample from a server of vLLM; MODEL is read for its tokens alone.")  # fmt: skip
 @click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
-              help="Seconds from the loaded model on, after which answers end.")  # fmt: skip
+              help="Seconds after which answers end; loading doesn't count.")  # fmt: skip
 @click.option("--target-error", type=click.FloatRange(0, min_open=True), metavar="NATS",
               help="Double the particles, up to 1024, until log P is as sure as this.")  # fmt: skip
 @click.option("--certify", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
@@ -377,13 +378,13 @@ def sample(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Sample answers of a language model under a constraint, within a budget.
+    """Sample answers from a language model under a constraint, within a budget.
 
     Prints every distinct answer with its estimated posterior probability, the standard error, and
-    an interval in which the true one certainly lies; of JSON answers, the same for the values of
-    each field; and how far to trust the estimates. With --certify the error is the greatest one
-    possible. Exit code 1 if there is none, 2 if no text that
-    satisfies the constraint is as short as the budget.
+    an interval that is certain to contain the true value. For JSON answers, prints the same for the
+    values of each field. Also prints how far to trust the estimates; with --certify, the
+    error is the largest possible one. Exit code 1 if no answer was found, 2 if no text that
+    satisfies the constraint fits the budget.
 
     \b
     Examples:
@@ -394,7 +395,9 @@ def sample(
       gcd sample schema.json --model models/mine --budget 60 --server http://localhost:8000
     """
     if (proposal == "pgcd") != (hmm is not None):
-        raise click.UsageError("--proposal pgcd and --hmm DIR go together")
+        raise click.UsageError(
+            "expected --proposal pgcd and --hmm DIR together, got only one; add the other"
+        )
     import gcd
 
     if server is not None:
@@ -407,9 +410,9 @@ def sample(
                 "--server takes no --deadline, --target-error or --certify; leave them out"
             )
     language, automaton = _sources(given, kind, options, model, budget)
-    gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
+    gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits
     from gcd_cli import sources
-    from gcd_cli.sampling import draw, draw_from_server, effect, estimated, field_lines, rounded
+    from gcd_cli.sampling import draw, draw_from_server, lines_of
 
     if server is not None:
         found = draw_from_server(
@@ -422,24 +425,7 @@ def sample(
             proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm, deadline=deadline,
             target_error=target_error, certify=certify, max_tokens_read=max_tokens_read,
         )  # fmt: skip
-    lines = [
-        (f"{estimated(a)} ({rounded(a['interval'])})", a["text"]) for a in found["answers"]
-    ] or [("none", "every particle is dead: no answer was finished within the budget")]
-    lines += field_lines(found["fields"])
-    evidence = found["log_evidence"]
-    error = found["log_evidence_error"]
-    shown = "zero" if evidence is None else f"e^({evidence:.3f} +- {error:.2g})"
-    lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
-    if found["certified"] is not None:
-        certified = math.floor(1000 * found["certified"]) / 1000
-        lines.append(("", f"at least {certified:.3f} of the posterior was certainly found"))
-    if found["budget"] is not None:
-        lines.append(("", effect(found["budget"])))
-    if found["stopped"] is not None:
-        late = f", which was missed by {found['overrun']:.2f} s" if found["overrun"] else ""
-        lines.append(("", f"answers were shortened to end by the deadline{late}"))
-    lines.append(("", f"{found['reliability']}: {found['advice']}"))
-    _print(found, as_json, lines)
+    _print(found, as_json, lines_of(found, budget))
     _answer(bool(found["answers"]))
 
 
@@ -450,16 +436,18 @@ def _sources(
     tokenizer: str | None,
     budget: int | None,
 ) -> tuple[Any, Any]:
-    """The language, and its automaton over tokens if there is a tokenizer.
+    """Return the language, and its token automaton if there is a tokenizer.
 
-    The quick checks come first: compiling may take seconds. A budget that no text fits into is
-    no bad input: of any text it says no.
+    Quick checks come first, because compiling may take seconds. A budget that no text fits isn't
+    bad input here: the answer is no for every text.
     """
     import gcd
     from gcd_cli import sources
 
     if budget is not None and tokenizer is None:
-        raise sources.BadInput("--budget counts tokens: give --tokenizer MODEL, too")
+        raise sources.BadInput(
+            "expected --tokenizer MODEL with --budget, got none; --budget counts its tokens"
+        )
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
     language = sources.language(given, kind, options)
     if vocabulary is None:
@@ -467,5 +455,6 @@ def _sources(
     automaton = gcd.lift(language, vocabulary)
     with suppress(gcd.InfeasibleBudgetError):
         if budget is not None:
-            gcd.Matcher(automaton, budget=budget)  # refuses one that the constraint cannot count
+            # Refuses a budget for which the constraint isn't exact.
+            gcd.Matcher(automaton, budget=budget)
     return language, automaton

@@ -1,4 +1,4 @@
-"""Orders of the members of a JSON value: which of its texts are in a language."""
+"""Reordering of a JSON value's members to find a text that a language accepts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import gcd
 
-_MAX_STEPS = 20_000  # in search of an order of members
+_MAX_STEPS = 20_000  # in the search for an order of members
 
 _Ends = Iterator[tuple[int, str]]
 
 
 class Orders:
-    """The texts of a value, one for each order of members, as far as a language goes with them.
+    """Texts of a value, one for each order of members, as far as they stay in a language.
 
     Args:
-        any_order: whether members may be moved, or stay in the order that they have.
-        comma, colon: the separators, with the spaces behind them.
+        any_order: whether members may be reordered, or keep their order.
+        comma, colon: separators, including the spaces after them.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Orders:
         self._comma, self._colon = comma, colon
 
     def ends(self, state: int, value: Any) -> _Ends:
-        """Yield the states after texts of the value, with the text."""
+        """Yield each text of the value together with the state after it."""
         self._steps -= 1
         if state < 0 or self._steps < 0:
             return
@@ -83,7 +83,7 @@ class Orders:
 
 
 def reordered(language: gcd.Automaton, text: bytes) -> str | None:
-    """Return a JSON text with its members in another order, which a language accepts, or None.
+    """Return a JSON text with its members reordered so that a language accepts it, or None.
 
     Its spaces are those that `json.dumps` writes, or none.
     """

@@ -1,4 +1,4 @@
-"""This module loads a language model and samples from it under a constraint."""
+"""Loading of a language model, and sampling from it under a constraint."""
 
 from __future__ import annotations
 
@@ -39,19 +39,21 @@ def draw(
     certify: float | None = None,
     max_tokens_read: int = 1000,
 ) -> dict[str, Any]:
-    """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
+    """Sample answers to a prompt; return their probabilities and diagnostics.
 
     Args:
         model: a causal model of `transformers` by directory or hub name, with its tokenizer.
-        language: the constraint over bytes, in case the model's vocabulary is another than
+        language: the constraint over bytes, used if the model's vocabulary differs from the one
+            that
             `automaton` was lifted to.
+        automaton: the constraint over tokens.
         prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
         target_error, certify, max_tokens_read: the same.
         proposal: a key of `PROPOSALS`, or pgcd.
-        hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
-            because it has not read the prompt.
+        hmm: the directory of an HMM, for pgcd. Its lookahead is limited by the available time
+            ("in_time"), because the HMM has not been conditioned on the prompt.
     """
-    # Before the language model: an HMM of another vocabulary is refused at once.
+    # Comes before the language model is loaded: an HMM over another vocabulary is refused at once.
     method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -65,7 +67,9 @@ def draw(
         tokenizer = AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"{model} holds no model that can be loaded: {cause}") from error
+        raise BadInput(
+            f"expected a model that transformers can load, got {model}: {cause}"
+        ) from error
     lm = smc.TransformersLM(network, tokenizer)
     if lm.vocabulary != automaton.vocabulary:
         automaton = gcd.lift(language, lm.vocabulary)
@@ -166,15 +170,53 @@ def _report(posterior: smc.Posterior) -> dict[str, Any]:
 
 
 def _fields(posterior: smc.Posterior) -> dict[str, Any]:
-    """Return what `Posterior.fields` says, by JSON pointer; nothing unless answers are JSON."""
+    """Return `Posterior.fields` by JSON pointer; empty unless answers are JSON."""
     try:
         return {pointer: asdict(field) for pointer, field in posterior.fields().items()}
     except ValueError:
         return {}
 
 
+def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
+    """Format the report: answers, fields, the evidence, and how far to trust them.
+
+    Args:
+        found: as `draw` returns it.
+        budget: the number of tokens that answers had.
+    """
+    lines = [
+        (f"{estimated(each)} ({rounded(each['interval'])})", each["text"])
+        for each in found["answers"]
+    ] or [("none", "no particle survived: no answer was completed within the budget")]
+    lines += field_lines(found["fields"])
+    evidence, error = found["log_evidence"], found["log_evidence_error"]
+    shown = "zero" if evidence is None else f"e^({evidence:.3f} +- {error:.2g})"
+    lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
+    if found["certified"] is not None:
+        certified = math.floor(1000 * found["certified"]) / 1000
+        lines.append(("", f"found at least {certified:.3f} of the posterior with certainty"))
+    if found["budget"] is not None:
+        lines.append(("", _effect(found["budget"])))
+    if found["stopped"] is not None:
+        late = f", which was missed by {found['overrun']:.2f} s" if found["overrun"] else ""
+        lines.append(("", f"answers were shortened to end by the deadline{late}"))
+    lines.append(("", f"{found['reliability']}: {found['advice']}"))
+    return lines
+
+
+def _effect(budget: dict[str, Any]) -> str:
+    """Describe the probability that the budget removed."""
+    if budget["first"] is None:
+        return "the budget removed nothing of the probability that was seen"
+    return (
+        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
+        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of the "
+        "probability that was seen"
+    )
+
+
 def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
-    """Make the lines of a table of fields: for each field with a scalar value, its values."""
+    """Format a table of fields: for each field with a scalar value, its values."""
     lines = []
     for pointer, field in fields.items():
         values = [(each["value"], each) for each in field["values"] if each["value"][0] not in "[{"]
@@ -194,24 +236,13 @@ def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def effect(budget: dict[str, Any]) -> str:
-    """Say what the budget removed."""
-    if budget["first"] is None:
-        return "the budget removed nothing of what was read"
-    return (
-        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
-        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of what "
-        "was read"
-    )
-
-
 def estimated(found: dict[str, Any]) -> str:
-    """Write a probability and its standard error."""
+    """Format a probability and its standard error."""
     return f"{found['probability']:.3f} +- {found['error']:.3f}"
 
 
 def rounded(interval: tuple[float, float]) -> str:
-    """Write the ends with three digits, rounded outwards."""
+    """Format the ends with three digits, rounded outward."""
     low, high = interval
     return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
 

@@ -1,6 +1,7 @@
-"""This module reads what commands are given: constraints and vocabularies, from files.
+"""Constraints and vocabularies that commands read from files.
 
-Whatever is wrong with a file is one `BadInput`, which says where and what to do, before any work.
+Any problem with a file raises `BadInput`, with its location and the remedy, before any work is
+done.
 """
 
 from __future__ import annotations
@@ -20,39 +21,39 @@ from gcd.support.optional import missing
 
 KINDS = ("schema", "regex", "tools", "sql", "grammar")
 _CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
-_GIVE = "give the directory of a model, with its tokenizer.json, or its name on the hub"
+_GIVE = "pass a model directory that has a tokenizer.json, or a name on the hub"
 
 
 class BadInput(click.ClickException):
-    """A command was given something that it cannot work on; the exit code is 2."""
+    """Unusable input to a command; the exit code is 2."""
 
     exit_code = 2
 
 
 def read_bytes(path: str) -> bytes:
-    """Return the content of a file, `-` for standard input."""
+    """Return the content of a file, or of standard input for `-`."""
     if path == "-":
         return sys.stdin.buffer.read()
     try:
         return Path(path).read_bytes()
     except OSError as error:
         raise BadInput(
-            f"cannot read {path}: {error.strerror}; give a file, or - for stdin"
+            f"cannot read {path}: {error.strerror}; pass a file, or - for stdin"
         ) from error
 
 
 def read_json(path: str) -> Any:
-    """Parse a JSON file; `BadInput` says the line and the column where it is none."""
+    """Parse a JSON file; `BadInput` gives the line and column of a syntax error."""
     try:
         return json.loads(read_bytes(path))
     except json.JSONDecodeError as error:
         raise BadInput(
-            f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+            f"expected JSON in {path}: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not JSON: byte {error.start + 1} is not UTF-8") from error
+        raise BadInput(f"expected JSON in {path}: byte {error.start + 1} is not UTF-8") from error
     except RecursionError as error:
-        raise BadInput(f"{path} is nested too deeply to be read") from error
+        raise BadInput(f"{path} is nested too deeply; flatten it") from error
 
 
 _OF_SCHEMAS = ("whitespace", "max_depth", "max_bytes", "formats", "unknown", "unsupported")
@@ -64,25 +65,25 @@ _OPTIONS_OF = {
 
 
 def language(given: str, kind: str, options: Mapping[str, Any] | None = None) -> gcd.Automaton:
-    """Compile the constraint that a command was given.
+    """Compile the constraint that a command received.
 
     Args:
-        given: a file, or the regular expression itself; a database of Spider's list is
-            `tables.json#NAME`, a grammar that begins with another rule than usual `FILE#RULE`.
+        given: a file, or the regular expression itself. `tables.json#NAME` selects a database of
+            Spider's list, and `FILE#RULE` the start rule of a grammar.
         kind: one of `KINDS`.
         options: keyword arguments of `gcd.json_schema`, `gcd.tool_calls` or `gcd.grammar`.
 
     Raises:
-        BadInput: if a file cannot be read, or an option says nothing to this kind of language.
-        ConstraintError: if the constraint cannot be honoured.
+        BadInput: if a file cannot be read, or an option doesn't apply to this kind of language.
+        ConstraintError: if the constraint cannot be enforced.
     """
     options = options or {}
     usable = _OPTIONS_OF.get(kind, ())
     useless = [f"--{name.replace('_', '-')}" for name in options if name not in usable]
     if useless:
         raise BadInput(
-            f"{', '.join(useless)}: for JSON schemas and tool lists only (--max-depth and "
-            f"--max-bytes for grammars, too), this is --{kind}"
+            f"expected {', '.join(useless)} with JSON schemas and tool lists only (--max-depth and "
+            f"--max-bytes with grammars, too), got --{kind}"
         )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -101,7 +102,7 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
     for warning in caught:
         click.echo(f"Warning: {warning.message}", err=True)
     if found.is_empty:
-        raise BadInput("no string satisfies the constraint")
+        raise BadInput("expected a constraint that some string satisfies, got an empty language")
     return found
 
 
@@ -128,22 +129,25 @@ def _text(path: str) -> str:
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is no text: byte {error.start + 1} is not UTF-8") from error
+        raise BadInput(
+            f"expected UTF-8 text in {path}: byte {error.start + 1} is not UTF-8"
+        ) from error
 
 
 def _dialect(path: str) -> str:
-    """The dialect of a grammar by the end of its file's name; lark without one."""
+    """Return a grammar's dialect by its file extension; lark without one."""
     suffix = Path(path).suffix[1:] or "lark"
     if suffix not in ("lark", "gbnf", "ebnf"):
-        raise BadInput(f"{path}: a grammar is a file .lark, .gbnf or .ebnf")
+        raise BadInput(f"expected a grammar in a .lark, .gbnf or .ebnf file, got {path}")
     return suffix
 
 
 def vocabulary(given: str) -> gcd.Vocabulary:
-    """Read the vocabulary of a model's directory or hub name, as wide as the model's logits.
+    """Read the vocabulary of a model directory or hub name, as wide as the model's logits.
 
-    `tokenizer.json` has the tokens; ids that end a text and the width are in the configurations
-    beside it. No model and no `transformers` is loaded.
+    `tokenizer.json` has the tokens; the configurations beside it have the width and the ids that
+    end a
+    text. Neither the model nor `transformers` is loaded.
 
     Raises:
         BadInput: if there is no such model, or no `tokenizer.json` beside it.
@@ -158,8 +162,8 @@ def vocabulary(given: str) -> gcd.Vocabulary:
         raise BadInput(str(missing("tokenizers", "cli", "reading a tokenizer"))) from error
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more special
-        raise BadInput(f"{file} is no tokenizer ({error}); copy it again") from error
+    except Exception as error:  # the library raises nothing more specific
+        raise BadInput(f"expected a tokenizer in {file} ({error}); download it again") from error
     config, generation, names = (_config(folder / name) for name in _CONFIGS)
     end = getattr(names, "eos_token", None)
     end = getattr(end, "content", end)
@@ -168,13 +172,16 @@ def vocabulary(given: str) -> gcd.Vocabulary:
     text = getattr(config, "text_config", config)
     width = getattr(text, "vocab_size", 0)
     if not isinstance(width, int):
-        raise BadInput(f"{folder / 'config.json'}: vocab_size is {width!r}, not a number of tokens")
+        raise BadInput(
+            f"expected vocab_size to be a number of tokens in {folder / 'config.json'}, got "
+            f"{width!r}"
+        )
     size = max(width, tokenizer.get_vocab_size())
     return gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=gcd.eos_ids_of(model, named))
 
 
 def _from_hub(name: str) -> Path:
-    """The folder of the files, out of the hub or its cache, that `vocabulary` reads."""
+    """Return the folder, from the hub or its cache, with the files that `vocabulary` reads."""
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HFValidationError
@@ -185,22 +192,22 @@ def _from_hub(name: str) -> Path:
     disable_progress_bars()
     try:
         return Path(snapshot_download(name, allow_patterns=["tokenizer.json", *_CONFIGS]))
-    except HFValidationError as error:  # the path of a directory, then
+    except HFValidationError as error:  # not a valid hub name, so it was meant as a directory
         raise BadInput(f"{name} is not a directory; {_GIVE}") from error
     except (OSError, ValueError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(
-            f"{name} is neither a directory nor a model that the hub gives ({cause}); {_GIVE}"
+            f"{name} is neither a directory nor a model available on the hub ({cause}); {_GIVE}"
         ) from error
 
 
 def _config(path: Path) -> SimpleNamespace:
-    """The fields of a configuration as attributes; none if there is no such file."""
+    """Return the fields of a configuration as attributes; empty if there is no such file."""
     if not path.is_file():
         return SimpleNamespace()
     found = read_json(str(path))
     if not isinstance(found, dict):
-        raise BadInput(f"{path} holds no JSON object; copy it again")
+        raise BadInput(f"expected a JSON object in {path}; download the file again")
     nested = found.get("text_config"), found.get("eos_token")
     for name, value in zip(("text_config", "eos_token"), nested, strict=True):
         if isinstance(value, dict):

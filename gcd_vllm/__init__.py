@@ -20,6 +20,7 @@ the class for the engine that asks: V1 makes it with three arguments, V2 with tw
 from __future__ import annotations
 
 import logging
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,10 @@ class Processor(*_bases()):  # type: ignore[misc]
         Raises:
             ValueError: with what was wrong, the value seen, and what to do.
         """
-        if (sampling_params.extra_args or {}).get("gcd") is None:
+        adopts = os.environ.get("GCD_VLLM_RESPONSE_FORMAT") == "1"
+        if (sampling_params.extra_args or {}).get("gcd") is None and not (
+            adopts and getattr(sampling_params, "structured_outputs", None) is not None
+        ):
             return
         try:
             frontend = import_module("gcd_vllm.frontend")
@@ -103,6 +107,8 @@ class Processor(*_bases()):  # type: ignore[misc]
                 f"{error}; repair the installation, or leave extra_args['gcd'] out"
             ) from error
         try:
+            if adopts and not frontend.adopt_structured_outputs(sampling_params):
+                return
             frontend.validate(sampling_params)
         except ValueError:
             raise

@@ -180,6 +180,11 @@ class Engine:
                 monotonic() - begin,
             )
         check_stops(params, automaton)
+        if particle is not None and request.deadline_ms is not None:
+            raise ConstraintError(
+                f"expected a particle without deadline_ms, got {request.deadline_ms}; masks that "
+                "depend on time would leave answers of the posterior out"
+            )
         prefix = 0 if particle is None else particle.prefix_tokens
         room = self.model.max_model_len - (prompt_length or 0) + prefix
         most = None if params.max_tokens is None else params.max_tokens + prefix
@@ -235,12 +240,13 @@ class Engine:
         text: str,
         prompt_length: int | None,
         at_once: str = "no",
-        prompt: Sequence[int] = (),
+        prompt: Sequence[int] | None = None,
     ) -> Admitted:
         """Do as `admit` in an engine, which must not fail for one request: this raises nothing.
 
         The answer of a request that cannot be served is the reason, as far as there are tokens for
         it, or nothing but an end. An engine that does not know the prompt's length serves none.
+        Of a particle whose prompt is not known here, the frontend has checked the prefix.
         """
         room = min(params.max_tokens or 1 << 30, self.model.max_model_len - (prompt_length or 0))
         try:
@@ -248,7 +254,7 @@ class Engine:
                 raise ConstraintError(NO_TOKENS)
             particle = ParticleRequest.of(params)
             automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
-            if particle is not None:
+            if particle is not None and prompt is not None:
                 check_prefix(automaton, budget, particle, prompt)
             return Admitted(automaton, budget, room, particle)
         except Exception as error:

@@ -13,6 +13,7 @@ distance. V2 needs lifted constraints; what is lifted here is kept on disk for t
 
 from __future__ import annotations
 
+import json
 import sys
 from types import FrameType
 from typing import Any
@@ -23,6 +24,38 @@ from gcd_vllm.admission import NAME, NO_TOKENS, check_conflicts, check_prefix, e
 from gcd_vllm.particle_request import NO_WEIGHTS, ParticleRequest
 
 _DEPTH = 12  # frames in which the input processor is looked for
+
+
+def adopt_structured_outputs(params: Any) -> bool:
+    """Make vLLM's structured output a constraint of this project, which is finished in time.
+
+    So an unchanged client, with `response_format` or `structured_outputs`, gets finished answers.
+    What this project has no constraint for (a grammar, any JSON object, structural tags) stays
+    with vLLM's backend.
+
+    Returns:
+        Whether the request has a constraint of this project now.
+    """
+    extra, wanted = params.extra_args or {}, params.structured_outputs
+    if extra.get(NAME) is not None or wanted is None:
+        return extra.get(NAME) is not None
+    schema = getattr(wanted, "json", None)
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError:
+            return False  # vLLM says what is wrong
+    members = {
+        "json_schema": schema,
+        "regex": getattr(wanted, "regex", None),
+        "choice": getattr(wanted, "choice", None),
+    }
+    given = {name: value for name, value in members.items() if value is not None}
+    if len(given) != 1:
+        return False
+    params.extra_args = extra | {NAME: json.dumps(given)}
+    params.structured_outputs = None
+    return True
 
 
 def validate(params: Any) -> None:
@@ -40,7 +73,7 @@ def validate(params: Any) -> None:
         return
     _check_engine(config, prompt)
     particle = ParticleRequest.of(params)
-    if particle is not None and config.use_v2_model_runner:
+    if particle is not None and config.speculative_config is not None:
         raise ConstraintError(NO_WEIGHTS)
     known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
     length = None if known is None else len(known)

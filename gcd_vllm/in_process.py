@@ -80,8 +80,7 @@ class InProcessEngine:
         engine = self._llm.llm_engine
         asked: list[str] = []
         try:
-            for key, part in zip(keys, parts, strict=True):
-                prompt = {"prompt_token_ids": [*part.prompt, *part.prefix]}
+            for key, part, prompt in zip(keys, parts, self._rendered(parts), strict=True):
                 try:
                     given = parameters(part, key, self._hides_last(part))
                     engine.add_request(key, prompt, given)
@@ -109,39 +108,50 @@ class InProcessEngine:
             for key, part in zip(keys, parts, strict=True)
         ]
 
+    def _rendered(self, parts: Sequence[Part]) -> Sequence[Any]:
+        """Return the prompts of parts as the engine wants them."""
+        prompts = [{"prompt_token_ids": [*part.prompt, *part.prefix]} for part in parts]
+        renderer = getattr(self._llm, "renderer", None)
+        return prompts if renderer is None else list(renderer.render_cmpl(prompts))
+
     def _hides_last(self, part: Part) -> bool:
-        """Whether the workers may not learn the last token of a part, which isn't always an EOS."""
+        """Whether the workers may not learn a token that isn't an EOS.
+
+        With asynchronous scheduling, V1 doesn't tell them the last token of a part. V2 doesn't tell
+        them any.
+        """
+        if self._config.use_v2_model_runner:
+            return True
         is_ahead = self._config.scheduler_config.async_scheduling
         return bool(is_ahead and (part.partial or part.proposal == "lcd"))
 
-    def _last_log_p(self, output: Any, values: Sequence[float]) -> float:
-        """Return log p of the last token, which the workers haven't learned."""
-        answer = output.outputs[0]
-        token, eos = answer.token_ids[-1], self.vocabulary.eos_ids
+    def _reported_log_p(self, answer: Any, place: int, values: Sequence[float]) -> float:
+        """Return log p of a token that the workers haven't learned."""
+        token, eos = answer.token_ids[place], self.vocabulary.eos_ids
         if token in eos:
             return values[LOG_P_EOS + eos.index(token)]
-        reported = float(answer.logprobs[-1][token].logprob)
+        reported = float(answer.logprobs[place][token].logprob)
         if self._config.model_config.logprobs_mode == "processed_logprobs":
             reported += values[LOG_Z]
         return reported
 
     def check_plan(self, plan: Plan) -> None:
-        """Refuse what this engine can't report.
+        """Refuse a temperature at which this engine doesn't report log p of all tokens.
 
         Raises:
-            ValueError: it schedules asynchronously, and doesn't report log p of the last token of a
-                part at this temperature.
+            ValueError: the message says how to start the engine.
         """
         mode = self._config.model_config.logprobs_mode
-        is_ahead = self._config.scheduler_config.async_scheduling
         known = mode == "processed_logprobs" or (mode == "raw_logprobs" and plan.temperature == 1)
-        if is_ahead and not known and (plan.chunk is not None or plan.proposal == "lcd"):
+        is_partial = plan.chunk is not None or plan.proposal == "lcd"
+        is_ahead = self._config.scheduler_config.async_scheduling and is_partial
+        if not known and (self._config.use_v2_model_runner or is_ahead):
             raise ValueError(
-                "expected temperature=1 and logprobs_mode='raw_logprobs', or logprobs_mode="
-                "'processed_logprobs', for chunk= or proposal='lcd' where vLLM schedules "
-                f"asynchronously; got temperature={plan.temperature}, logprobs_mode={mode!r}. "
-                "Start the engine with async_scheduling=False or logprobs_mode="
-                "'processed_logprobs'"
+                "expected logprobs_mode='processed_logprobs', or temperature=1 and logprobs_mode="
+                "'raw_logprobs', from vLLM's V2 model runner, and from V1 with asynchronous "
+                "scheduling for chunk= or proposal='lcd'; got "
+                f"temperature={plan.temperature}, logprobs_mode={mode!r}. Start the engine with "
+                "logprobs_mode='processed_logprobs'"
             )
 
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:
@@ -152,9 +162,12 @@ class InProcessEngine:
         return {}
 
     def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Call a method of the workers; the answer of the first one that has something to say."""
-        found = self._llm.collective_rpc(method, args=arguments)
-        return next((each for each in found if each), {})
+        """Call a method of all workers; of each particle, what the worker says that knows most."""
+        found: dict[str, Any] = {}
+        for each in self._llm.collective_rpc(method, args=arguments):
+            for key, values in each.items():
+                found[key] = max(found.get(key, values), values, key=len)
+        return found
 
     def _drawn(self, output: Any, values: Any, part: Part) -> Drawn:
         ids = tuple(output.outputs[0].token_ids)
@@ -168,8 +181,9 @@ class InProcessEngine:
             )
         log_z = tuple(step[LOG_Z] for step in values[: len(ids)])
         log_p = [step[LOG_P] for step in values[: len(ids)]]
-        if ids and math.isnan(log_p[-1]):
-            log_p[-1] = self._last_log_p(output, values[len(ids) - 1])
+        for place, value in enumerate(log_p):
+            if math.isnan(value):
+                log_p[place] = self._reported_log_p(output.outputs[0], place, values[place])
         return Drawn(ids, log_z, tuple(log_p), int(output.num_cached_tokens or 0))
 
 
@@ -204,7 +218,7 @@ def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
 
 def _check_config(config: Any) -> None:
     """Refuse an engine that can't keep weights, by its configuration."""
-    if config.use_v2_model_runner:
+    if config.speculative_config is not None:
         raise ValueError(NO_WEIGHTS)
     found = getattr(config.parallel_config, "worker_extension_cls", "")
     if not found:

@@ -23,8 +23,8 @@ PROPOSALS = ("gcd", "lcd")
 VERSION = 1
 """Version of this protocol; client and engine must have the same."""
 NO_WEIGHTS = (
-    "expected vLLM's V1 model runner, got V2, which keeps no weights of particles; serve with "
-    "VLLM_USE_V2_MODEL_RUNNER=0, or leave gcd_particle out"
+    "expected an engine without speculative decoding, whose drafts no weights are kept of; serve "
+    "without speculative_config, or leave gcd_particle out"
 )
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {

@@ -166,8 +166,20 @@ class StepWeights:
             scaled.log_softmax(part, self._log_p[part])
 
     @torch.inference_mode()
-    def after_mask(self, logits: Float[Tensor, "L V"], rows: Sequence[WeightedRow]) -> None:
-        """Keep the values of this step, from masked logits of the same rows."""
+    def after_mask(
+        self,
+        logits: Float[Tensor, "L V"],
+        rows: Sequence[WeightedRow],
+        steps: Int64[Tensor, "R"] | None = None,
+    ) -> None:
+        """Keep the values of this step.
+
+        Args:
+            logits: masked.
+            rows: the same rows as before the mask.
+            steps: number of each row's step, on the device, where the host doesn't know the
+                tokens; log p of drawn tokens isn't kept then. By default the length of `tokens`.
+        """
         count, log_p = len(rows), self._log_p
         log_z = torch.empty(count, dtype=torch.float32, device=self._device)
         scaled = _Scaled.of(logits, rows)
@@ -183,10 +195,13 @@ class StepWeights:
         ]
         if at:
             i, row, step = self._numbers(at).unbind(1)
+            if steps is not None:
+                step = steps[i].clamp(max=self._table.shape[1] - 1)
             self._table[row, step, LOG_Z] = log_z[i]
             for column, eos in enumerate(self._eos_ids, start=LOG_P_EOS):
                 self._table[row, step, column] = log_p[i, eos]
-        self._drawn = [_Drawn(each.record, each.tokens, len(each.tokens)) for each in rows]
+        if steps is None:
+            self._drawn = [_Drawn(each.record, each.tokens, len(each.tokens)) for each in rows]
 
     def _parts(self, count: int, size: int) -> Iterator[slice]:
         """Yield the rows that are computed at once, for which there is scratch memory."""

@@ -31,6 +31,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd_vllm import Processor
 from gcd_vllm.admission import NAME, Admitted, engine_of
 from gcd_vllm.deadlines import MANY, Deadlines
+from gcd_vllm.step_weights import Record, StepWeights, WeightedRow
 
 
 class EngineProcessor(Processor):
@@ -44,17 +45,21 @@ class EngineProcessor(Processor):
         slots, device = req_states.max_num_reqs, req_states.device
         self._pool: AutomatonPool | None = None  # until a request has a constraint
         # A slot's place in the pool (4), its budget, state, and how many tokens that has read.
-        self._slots = torch.zeros((slots, 7), dtype=torch.int64, device=device)
+        # The last column: tokens at the prompt's end that belong to the answer.
+        self._slots = torch.zeros((slots, 8), dtype=torch.int64, device=device)
         self._taken: list[Admitted | None] = [None] * slots
         self._constrained = np.zeros(slots, np.bool_)
         self._placed: dict[int, TokenAutomaton | None] = {}  # the last batch's slots
         self._new: set[int] = set()  # slots that were taken, and are not written yet
         self._until: list[float | None] = [None] * slots
         self._deadlines = Deadlines()
+        self._weights: StepWeights | None = None
+        self._particles: dict[int, tuple[Record, float]] = {}  # with the temperature
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Take a request into a slot; whether it has a constraint."""
         self._leave(req_idx)
+        self._particles.pop(req_idx, None)
         self._taken[req_idx] = self._until[req_idx] = None
         text = (getattr(sampling_params, "extra_args", None) or {}).get(NAME)
         if text is not None or self._constrained[req_idx]:
@@ -67,7 +72,20 @@ class EngineProcessor(Processor):
             self._pool = self._engine.pool(self._requests.device)
         self._taken[req_idx] = self._engine.take(sampling_params, text, length)
         self._until[req_idx] = self._deadlines.begin(sampling_params, text)
+        self._note_particle(req_idx, sampling_params)
         return True
+
+    def _note_particle(self, slot: int, params: Any) -> None:
+        """Keep the weights of a request that asks for them."""
+        admitted = self._taken[slot]
+        if admitted is None or admitted.particle is None or not admitted.particle.key:
+            return
+        if self._weights is None:
+            eos_ids = self._engine.cache.vocabulary.eos_ids
+            self._weights = StepWeights(self._requests.device, eos_ids)
+        key = admitted.particle.key
+        record = self._weights.begin(key, params.max_tokens, admitted.reason)
+        self._particles[slot] = record, params.temperature
 
     def apply_staged_writes(self) -> None:
         """Do nothing: what is written depends on the batch, so `apply` writes it."""
@@ -84,14 +102,20 @@ class EngineProcessor(Processor):
         entering = [slot for slot in batch if slot not in self._placed]
         begun: list[list[int]] = []
         # What has no constraint any more is a row that no mask changes.
-        new = [[slot, *NOWHERE, 0, 0, 0] for slot in self._new if not self._constrained[slot]]
+        new = [[slot, *NOWHERE, 0, 0, 0, 0] for slot in self._new if not self._constrained[slot]]
         for slot in sorted(entering, key=self._new.__contains__):  # who has begun goes first
             taken = self._taken[slot] or Admitted(None, 1)
             if slot not in self._new:  # without room it ends; there is none for a text any more
                 taken = taken._replace(room=1)
             admitted, place = self._engine.lodge(pool, taken)
+            if slot in self._particles:
+                self._particles[slot][0].refusal = admitted.reason
             if slot in self._new or admitted is not taken:
-                new.append([slot, *place, admitted.budget, place.initial, 0])
+                particle, budget = admitted.particle, admitted.budget
+                prefix = 0 if particle is None else particle.prefix_tokens
+                if particle is not None and particle.proposal == "lcd":
+                    budget = MANY
+                new.append([slot, *place, budget, place.initial, 0, prefix])
             else:
                 begun.append([slot, *place])
             assert not isinstance(admitted.automaton, LazyAutomaton), "the device needs its table"
@@ -104,15 +128,16 @@ class EngineProcessor(Processor):
             self._slots[written[:, 0]] = written[:, 1:]
             numbers = [row[0] for row in new]
             had = self._requests.prefill_len.np[numbers] - self._requests.prompt_len.np[numbers]
+            had = had + np.array([row[-1] for row in new])
             self._follow(pool, written[:, 0], int(had.max()))
         self._new.difference_update(row[0] for row in new)
 
     def _follow(self, pool: AutomatonPool, slots: Tensor, most: int) -> None:
         """Take the slots' states along the tokens committed since, at most so many of each."""
         committed = self._requests.all_token_ids.gpu
-        begin = self._requests.prompt_len.gpu[slots].long()
-        number = self._requests.total_len.gpu[slots].long() - begin
         here = self._slots[slots]
+        begin = self._requests.prompt_len.gpu[slots].long() - here[:, 7]
+        number = self._requests.total_len.gpu[slots].long() - begin
         places, state, count = here[:, :4], here[:, 5], here[:, 6]
         for _ in range(most):
             behind = count < number
@@ -157,7 +182,20 @@ class EngineProcessor(Processor):
         if fit is not None:
             needed = pool.steps_to_accept(places, state)
             left = torch.minimum(left, torch.maximum(fit[rows] - local, needed))
+        weighted = [
+            WeightedRow(record, row, [], temperature)
+            for row, slot in enumerate(ctx.idx_mapping_np.tolist())
+            for record, temperature in [self._particles.get(slot, (None, 1.0))]
+            if record is not None and not self._drafts
+        ]
+        if weighted and self._weights is not None:
+            self._weights.before_mask(logits, weighted)
         pool.mask_(logits, places, state, left, at)
+        if weighted and self._weights is not None:
+            at_rows = torch.tensor([each.row for each in weighted], device="cpu")
+            of_batch = self._slots[ctx.idx_mapping.long()]
+            steps = (of_batch[:, 6] - of_batch[:, 7])[on_device(at_rows, logits.device)]
+            self._weights.after_mask(logits, weighted, steps)
         return logits
 
     def _fit(self, batch: list[int], now: float) -> Tensor | None:

@@ -1,8 +1,8 @@
-"""This package has hidden Markov models over tokens: inference, EM, files, and lookahead.
+"""Hidden Markov models over tokens: inference, EM, checkpoints, and lookahead.
 
     model = hmm.load(directory).hmm                     one that was distilled and saved
-    model = hmm.HMM.random(num_states, num_tokens)      or one to begin with
-    step = hmm.em_step(hmm.Step(model), batches)        EM, from there on (`hmm.em`)
+    model = hmm.HMM.random(num_states, num_tokens)      or a random one
+    step = hmm.em_step(hmm.Step(model), batches)        EM, starting from the model (`hmm.em`)
     hmm.log_likelihood(model, tokens, lengths)          log P(x) (`hmm.inference`)
     table = hmm.lookahead_table(model, automaton, n)    P(completed within the budget) for all
                                                         prefixes (`hmm.product`)

@@ -1,29 +1,31 @@
-"""This module saves and loads models, as safetensors with a JSON file beside, in two layouts.
+"""Saving and loading of models, as safetensors with a JSON file beside them, in two layouts.
 
 **Ours**, `hmm.safetensors` and `config.json`:
 
     initial (H),   transition (H, H)  or  first (K, M, M) and second (M, K, K),
     emission (V, H)  or  emission_rows (R, H) and row_of (V, int32), emission[v] = rows[row_of[v]]
 
-all of them probabilities but `row_of`, in the type they were saved in. Half types make small files:
-bfloat16 has the range of float32 and errs by 0.4% an entry; float16 errs by 0.05% but ends at 6e-8,
-so it is refused for a model that has smaller positive entries, as those would become impossible.
-What was rounded is normalised again when it is read, in float32.
+All arrays but `row_of` are probabilities, in the type in which they were saved. Half types make
+small files: bfloat16 has the range of float32 and a relative error of 0.4% per entry. float16 has
+an error of 0.05%, but its range ends at 6e-8, so it is refused for a model with smaller positive
+entries, which would become impossible. Rounded values are normalized again when they are loaded, in
+float32.
 
-The second form of the emissions is exact (`hmm.shared_rows`), and written where it is smaller.
+The second form of the emissions is exact (`hmm.shared_rows`), and used where it is smaller.
 
 **Ctrl-G's** (arXiv 2406.13892), in which HMMs distilled from public language models are published:
 `model.safetensors` (or `pytorch_model.bin`) with `alpha_exp` (H x H), the transition
 probabilities; `beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H), logarithms up to a
 constant; and `config.json` with `hidden_states`, `vocab_size`, `eos_token_id`.
 
-**Whose tokens.** An HMM is for one tokenizer and no other. `eos_token_id` is kept beside it, and in
-our layout also `vocabulary_digest`, of every token's bytes. Who names a vocabulary on loading is
-refused an HMM of another; the number of tokens alone would let any tokenizer of that size pass.
+**Vocabulary.** An HMM belongs to one tokenizer. The files include `eos_token_id`, and in our layout
+also `vocabulary_digest`, of every token's bytes. If a vocabulary is passed on loading, an HMM of
+another vocabulary is refused; comparing only the number of tokens would accept any tokenizer of
+the same size.
 
-Training stops and goes on: `save_step` keeps the blended counts with the model, so that what
-follows is what would have followed. An interruption leaves the previous checkpoint whole
-(`gcd.support.files`).
+Training can be interrupted and resumed: `save_step` stores the blended counts with the model, so
+that the resumed training gives identical results. An interruption during saving preserves the
+previous checkpoint (`gcd.support.files`).
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ _RESERVED = ("format", "hidden_states", "vocab_size", "transition")
 
 
 class Checkpoint(NamedTuple):
-    """A model that was loaded, and what its `config.json` says besides.
+    """Loaded model with its configuration.
 
     Attributes:
         hmm: the model, checked.
-        config: the whole of `config.json`.
+        config: the whole content of `config.json`.
     """
 
     hmm: HMM
@@ -71,31 +73,31 @@ def save(
     dtype: torch.dtype | None = None,
     shared: bool | None = None,
 ) -> None:
-    """Write a model into a directory, in our layout.
+    """Write a model to a directory, in our layout.
 
     Args:
         hmm: the model; checked before anything is written.
-        directory: made if missing; files of a model that is there are replaced.
-        vocabulary: whose tokens it is for; None, where only their number is known.
-        config: what else to remember (how it was trained, `eos_token_id`); JSON.
-        dtype: to store in; None keeps each array's own.
-        shared: whether tokens with the same emissions share a row; None where that is smaller.
-            What is read again is the same.
+        directory: created if missing; files of an existing model are replaced.
+        vocabulary: the model's vocabulary; None if only the number of tokens is known.
+        config: other values to store (how it was trained, `eos_token_id`); JSON.
+        dtype: type to store; None keeps each array's own.
+        shared: whether tokens with the same emissions share a row; None where that is smaller. The
+            loaded model is the same.
 
     Raises:
-        ValueError: if the model is not one, or for another number of tokens than `vocabulary` has,
-            or `dtype` would turn positive entries into zero, or `config` has a key that is set
-            here.
+        ValueError: if the model is invalid, or has another number of tokens than `vocabulary`, or
+            `dtype` would turn positive entries into zero, or `config` has a key that is set here.
     """
     hmm.check()
     if vocabulary is not None and vocabulary.size != hmm.num_tokens:
         raise ValueError(
-            f"the model is for {hmm.num_tokens} tokens, the vocabulary has {vocabulary.size}"
+            f"expected a vocabulary of {hmm.num_tokens} tokens, as in the model, got "
+            f"{vocabulary.size}"
         )
     named = {} if vocabulary is None else _names_of(vocabulary)
     taken = [key for key in (*_RESERVED, *named) if key in (config or {})]
     if taken:
-        raise ValueError(f"config keys {taken} are written from the model itself; leave them out")
+        raise ValueError(f"config keys {taken} are written from the model itself; remove them")
     stored = {name: part.to(dtype) for name, part in _parts(hmm).items()}
     for name, part in stored.items():
         lost = int(((part == 0) & (_parts(hmm)[name] > 0)).sum())
@@ -122,15 +124,15 @@ def load(
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
-    """Read a model, in the type it was saved in, or in float32 if that was a half type.
+    """Load a model, in the type in which it was saved, or in float32 if that was a half type.
 
     Args:
-        directory: with a model in either layout, which `config.json` tells.
-        num_tokens: how many tokens it must be for; None: any number.
-        vocabulary: the tokens it must be for, as far as the files say: their number, the EOS ids,
-            the bytes of each; None: any.
-        device: where to put it.
-        emission_dtype: to keep emissions in; bfloat16 halves the memory of a large model.
+        directory: directory with a model in either layout, which `config.json` determines.
+        num_tokens: required number of tokens; None: any number.
+        vocabulary: required vocabulary, as far as the files identify it: number of tokens, EOS ids,
+            bytes of each token; None: any.
+        device: device of the model.
+        emission_dtype: type of the emissions; bfloat16 halves the memory of a large model.
 
     Raises:
         ValueError: for another vocabulary (both are named), missing, damaged or unknown files,
@@ -143,7 +145,7 @@ def load(
     _same_sizes(hmm, config, num_tokens, directory)
     if vocabulary is not None:
         _same_tokens(hmm, config, vocabulary, directory)
-    # Rounded logarithms err by up to some percent, so these are held to the coarsest type.
+    # Rounded logarithms have errors of some percent, so they get the coarsest type's tolerance.
     (hmm if ours or not is_half else hmm.to(dtype=torch.bfloat16)).check()
     if is_half:
         hmm = hmm.normalised()
@@ -153,11 +155,11 @@ def load(
 def _read_ours(
     directory: Path, config: dict[str, Any], device: torch.device | str
 ) -> tuple[HMM, bool]:
-    """Read a model in our layout, unchecked; tell whether it was stored in a half type."""
+    """Read a model in our layout, unchecked; also return whether it was stored in a half type."""
     if config["format"] != "hmm-1":
         raise ValueError(
-            f"{directory / CONFIG} has format {config['format']!r}, not 'hmm-1'; was it written by "
-            "a later version?"
+            f"expected format 'hmm-1' in {directory / CONFIG}, got {config['format']!r}; it may be "
+            "from a later version, so update this package"
         )
     parts = read_tensors(directory / WEIGHTS, device)
     is_half = any(part.dtype in _HALF for part in parts.values())
@@ -167,23 +169,23 @@ def _read_ours(
 def _read_ctrlg(
     directory: Path, config: dict[str, Any], device: torch.device | str
 ) -> tuple[HMM, bool]:
-    """Read a model in Ctrl-G's layout, unchecked; tell whether it was stored in a half type."""
+    """Read a model in Ctrl-G's layout, unchecked; return also whether it had a half type."""
     path = _ctrlg_weights(directory)
     state = read_tensors(path, device)
     missing = set(_CTRLG) - state.keys()
     if missing:
-        raise ValueError(f"{path} lacks {sorted(missing)}; it has {sorted(state)}")
+        raise ValueError(f"expected {sorted(missing)} in {path}, got only {sorted(state)}")
     is_half = any(state[name].dtype in _HALF for name in _CTRLG)
     alpha, beta, gamma = (_widened(state[name]) if is_half else state[name] for name in _CTRLG)
-    # Ctrl-G takes a softmax of gamma, so logarithms up to a constant are within the layout.
+    # Ctrl-G applies a softmax to gamma, so the layout allows logarithms up to a constant.
     initial = gamma.reshape(-1).softmax(dim=0)
     return HMM(initial, Dense(alpha), beta.exp().T.contiguous()), is_half
 
 
 def check_files(directory: str | Path) -> None:
-    """Refuse a directory whose files, in either layout, are missing or cut short.
+    """Refuse a directory whose files, in either layout, are missing or truncated.
 
-    It reads no arrays, so it is for what would be long under way before it loads the model.
+    It reads no arrays, so that jobs can check a model early and load it later.
 
     Raises:
         ValueError: names the file.
@@ -197,11 +199,11 @@ def _ctrlg_weights(directory: Path) -> Path:
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (directory / name).is_file():
             return directory / name
-    raise ValueError(f"{directory} has neither model.safetensors nor pytorch_model.bin")
+    raise ValueError(f"expected model.safetensors or pytorch_model.bin in {directory}, got neither")
 
 
 def save_step(step: Step, directory: str | Path) -> None:
-    """Save the state of training: the model, and all else that the next step depends on."""
+    """Save the state of training: the model, and everything else that the next step depends on."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": part for name, part in _parts(step.hmm).items()}
@@ -211,14 +213,14 @@ def save_step(step: Step, directory: str | Path) -> None:
         for name, value in step.statistics._asdict().items():
             arrays = value if isinstance(value, tuple) else (value,)
             tensors |= {f"statistics.{name}.{i}": array for i, array in enumerate(arrays)}
-    # One file holds it all, so that no interruption can mix two steps. The model is there a second
-    # time as `load` wants it.
+    # A single file contains everything, so that an interruption cannot mix two steps. The model is
+    # stored again in the layout of `load`.
     write_tensors(tensors, directory / STEP)
     save(step.hmm, directory)
 
 
 def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> Step | None:
-    """Read the state of training; None if it has not begun there.
+    """Load the state of training; None if there is none in the directory.
 
     Raises:
         ValueError: the file is damaged.
@@ -226,10 +228,12 @@ def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> S
     path = Path(directory) / STEP
     if not path.is_file():
         return None
-    tensors = read_tensors(path, device, remedy="remove it, and training starts over")
+    tensors = read_tensors(path, device, remedy="remove it to restart training")
     missing = {"step", "log_likelihood"} - tensors.keys()
     if missing:
-        raise ValueError(f"{path} is no state of training: it lacks {sorted(missing)}")
+        raise ValueError(
+            f"expected a state of training in {path}, but {sorted(missing)} are missing; remove it"
+        )
     hmm = _assemble(
         {n.removeprefix("model."): part for n, part in tensors.items() if n.startswith("model.")},
         path,
@@ -275,8 +279,8 @@ def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
             factors = tuple(parts[name] for name in names)
             return HMM(parts["initial"], from_factors(factors), matrix)
     raise ValueError(
-        f"{path} holds {sorted(parts)}, not initial, transition (or first and second) "
-        "and emission (or emission_rows and row_of)"
+        f"expected initial, transition (or first and second) and emission (or emission_rows and "
+        f"row_of) in {path}, got {sorted(parts)}"
     )
 
 
@@ -285,22 +289,22 @@ def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _same_tokens(hmm: HMM, config: dict[str, Any], vocabulary: Vocabulary, directory: Path) -> None:
-    """Refuse a vocabulary that is not the one in `config`, as far as that says which it is."""
+    """Refuse a vocabulary that is not the one in `config`, as far as `config` identifies it."""
     _same_number(hmm, vocabulary.size, directory)
     ends = config.get(ENDS)
-    # Ctrl-G's layout has room for one id; models may have several. An empty list says nothing.
+    # Ctrl-G's layout has a single id; models may have several. An empty list means unknown.
     same = ends in vocabulary.eos_ids if isinstance(ends, int) else ends == [*vocabulary.eos_ids]
     if ends is not None and ends != [] and not same:
         raise ValueError(
-            f"the HMM in {directory} ends its texts with token {ends} ({ENDS}), the language model "
-            f"with {list(vocabulary.eos_ids)}: they are not for the same tokenizer; distil one "
+            f"the HMM in {directory} ends its texts with token {ends} ({ENDS}), but the language "
+            f"model with {list(vocabulary.eos_ids)}, so their tokenizers differ; distill an HMM "
             "from this model"
         )
     if config.get(DIGEST) not in (None, vocabulary.fingerprint.hex()):
         raise ValueError(
-            f"the HMM in {directory} is for another tokenizer: it has {hmm.num_tokens} tokens too, "
-            f"but their bytes differ ({DIGEST} {config[DIGEST]}, the language model's is "
-            f"{vocabulary.fingerprint.hex()}); distil one from this model"
+            f"the HMM in {directory} is for another tokenizer with the same number of tokens, "
+            f"{hmm.num_tokens}: the bytes differ ({DIGEST} {config[DIGEST]}, but the language "
+            f"model's is {vocabulary.fingerprint.hex()}); distill an HMM from this model"
         )
 
 
@@ -308,7 +312,8 @@ def _same_sizes(hmm: HMM, config: dict[str, Any], num_tokens: int | None, direct
     for key, size in (("hidden_states", hmm.num_states), ("vocab_size", hmm.num_tokens)):
         if config.get(key) != size:
             raise ValueError(
-                f"{directory / CONFIG} says {key} is {config.get(key)!r}, the arrays say {size}"
+                f"{directory / CONFIG} has {key}={config.get(key)!r}, but the arrays have "
+                f"{size}; copy both again"
             )
     if num_tokens is not None:
         _same_number(hmm, num_tokens, directory)
@@ -317,8 +322,8 @@ def _same_sizes(hmm: HMM, config: dict[str, Any], num_tokens: int | None, direct
 def _same_number(hmm: HMM, num_tokens: int, directory: Path) -> None:
     if num_tokens != hmm.num_tokens:
         raise ValueError(
-            f"the HMM in {directory} is for a vocabulary of {hmm.num_tokens} tokens, the language "
-            f"model's has {num_tokens}; distil one from this model"
+            f"expected an HMM over {num_tokens} tokens, as in the language model, got "
+            f"{hmm.num_tokens} in {directory}; distill an HMM from this model"
         )
 
 
@@ -328,5 +333,5 @@ def _widened(part: Tensor) -> Tensor:
 
 def _config(directory: Path) -> dict[str, Any]:
     if not (directory / CONFIG).is_file():
-        raise ValueError(f"{directory / CONFIG} does not exist; is this the directory of a model?")
+        raise ValueError(f"{directory / CONFIG} does not exist; pass the directory of a model")
     return read_json(directory / CONFIG)

@@ -1,10 +1,10 @@
-"""A constraint becomes a graph whose edges carry the probability that an HMM gives to their tokens.
+"""Graph of a constraint whose edges carry the probability that an HMM assigns to their tokens.
 
-All tokens of a class lead from a state to the same next state, so what counts is the mass of the
-class, P(token of the class | h) = the sum of its tokens' emissions. Further, all classes that lead
-from one state to one other are an edge, and the recursion of `hmm.product` needs only the mass of
-the edge: a state inside a string has hundreds of classes, but a handful of edges. Sets of classes
-that label several edges are summed once.
+All tokens of a class lead from a state to the same next state, so only the mass of the class
+matters: P(token of the class | h) = the sum of its tokens' emissions. Further, all classes that
+lead from one state to the same next state form an edge, and the recursion of `hmm.product` needs
+only the mass of the edge: a state inside a string has hundreds of classes, but a handful of edges.
+Sets of classes that label several edges are summed once.
 
 Cost: O(V H) for the classes, each allowed token's emission read once; O(D C H) for the D distinct
 sets.
@@ -25,21 +25,21 @@ from hmm.kernels import edges as kernels
 from hmm.model import HMM
 from hmm.precision import in_own_precision
 
-_BAG = 1024  # tokens summed in one go: keeps the rounding of a sum in float32 near 1e-6
-_WIDENED = 1 << 24  # numbers of emissions widened in one go
+_BAG = 1024  # tokens summed at once; keeps the rounding error of a float32 sum near 1e-6
+_WIDENED = 1 << 24  # numbers of emissions widened at once
 
 
 @torch.no_grad()
 def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
     """Return P(the token is of class c | hidden state h): sums of emissions, EOS ids included.
 
-    The class of ids that no state allows is left at zero, since nothing ever asks for it. Sums are
-    made in bags of bounded size, which keeps float32 exact to some 1e-6 and needs no atomics.
+    The class of ids that no state allows stays zero, because it is never used. Tokens are summed in
+    bags of bounded size, which keeps float32 exact to some 1e-6 and doesn't need atomics.
     """
     if hmm.num_tokens != automaton.vocabulary.size:
         raise ValueError(
-            f"the HMM is over {hmm.num_tokens} tokens, the automaton over "
-            f"{automaton.vocabulary.size}"
+            f"expected an automaton over {hmm.num_tokens} tokens, as in the HMM, got "
+            f"{automaton.vocabulary.size}; lift the constraint to the HMM's vocabulary"
         )
     allowed = np.flatnonzero((automaton.delta >= 0).any(axis=0))
     tokens = np.flatnonzero(np.isin(automaton.class_of, allowed))
@@ -85,9 +85,9 @@ class Edges(NamedTuple):
     """Edges (source, target, set of classes) of all automata, sorted by source.
 
     Attributes:
-        start: where the edges of each state begin, and their number at the end; those of final
-            states are left out, as nothing is asked beyond the end.
-        source, target: states, numbered through.
+        start: index of each state's first edge, and the number of edges at the end. Final states
+            have no edges, because nothing follows the end.
+        source, target: states, numbered consecutively over all automata.
         set_of: set of classes of each edge.
         final: the final states.
         steps_to_accept: fewest tokens from each state to the end.
@@ -111,7 +111,7 @@ class Edges(NamedTuple):
     @classmethod
     @in_own_precision
     def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
-        """Collect the edges of these automata, states numbered through."""
+        """Collect the edges of these automata, with states numbered consecutively."""
         sources, targets, sets, finals, mass = [], [], [], [], []
         states = num_sets = 0
         for automaton, emission in zip(automata, masses, strict=True):
@@ -149,7 +149,7 @@ def _edges(
     Int64[np.ndarray, "E"],
     UInt8[np.ndarray, "sets C"],
 ]:
-    """Return source, target and set of classes of each edge; and the sets, as rows of 0 and 1."""
+    """Return source, target and set of classes of each edge, and the sets as rows of 0 and 1."""
     delta, C = automaton.delta, automaton.num_classes
     number = np.random.default_rng(0).integers(0, 1 << 64, C, dtype=np.uint64)
     E = kernels.count_edges(delta, automaton.final)

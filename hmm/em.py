@@ -1,26 +1,26 @@
-"""Expectation-maximisation fits an HMM to sequences, in batches, on any number of machines.
+"""Expectation-maximization: fits an HMM to sequences, in batches, on any number of machines.
 
-An HMM is an exponential family, so all that EM needs of data are expected counts: of first states,
-of uses of each transition parameter, of (token, state) pairs. They add, over sequences, batches
-and machines, and that is the whole design:
+An HMM is an exponential family, so EM needs only expected counts of the data: of first states, of
+uses of each transition parameter, of (token, state) pairs. Counts add over sequences, batches and
+machines, which determines the design:
 
     expected_statistics   E-step: counts of a batch, 6 H² operations a token (hmm.inference)
     +, all_reduce         counts of several batches, of several processes
-    blend                 mini-batches: old counts fade, s <- (1 - rho) s + rho s_batch
-    maximize              M-step: counts plus pseudo-counts, normalised
+    blend                 mini-batches: old counts decay, s <- (1 - rho) s + rho s_batch
+    maximize              M-step: counts plus pseudo-counts, normalized
 
-Beside those operations a step makes a few passes over the V x H emissions and their counts. They
-are done in place: memory that is new costs five times what writing to it does, as the operating
-system hands it out page by page.
+In addition, a step makes a few passes over the V x H emissions and their counts. They are done in
+place: writing to new memory costs five times as much, because the operating system allocates it
+page by page.
 
-Full-batch EM never lowers the likelihood (Baum et al. 1970; Dempster, Laird & Rubin 1977); with
-pseudo-counts it never lowers the posterior under the Dirichlet prior they stand for. `blend` with
+Full-batch EM never lowers the likelihood (Baum et al. 1970; Dempster, Laird & Rubin 1977). With
+pseudo-counts it never lowers the posterior under the corresponding Dirichlet prior. `blend` with
 falling step sizes rho_k = (k + 2)^-kappa, kappa in (1/2, 1], is stepwise EM (Cappé & Moulines,
 arXiv 0712.4273; Liang & Klein, NAACL 2009), which needs a few passes where full batches need many.
 
-**Many processes** each take their share of a batch; `all_reduce` adds the counts where
-`torch.distributed` is initialised and returns them as they are where not. What follows is then the
-same everywhere, so every process holds the same model and the code has one path.
+**Multiple processes** each process their share of a batch; `all_reduce` adds the counts if
+`torch.distributed` is initialized and otherwise returns them unchanged. The following steps are the
+same everywhere, so every process has the same model and there is a single code path.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Statistics(NamedTuple):
     Attributes:
         initial: of first states.
         transition: of uses of each transition parameter: `(H, H)`, or the two Monarch factors.
-        emission: emission[v, h], of token v seen in state h.
-        log_likelihood: sum of log P over the sequences, in float64. It counts impossible ones.
+        emission: emission[v, h], of token v emitted in state h.
+        log_likelihood: sum of log P over the sequences, impossible ones included, in float64.
         sequences: number of sequences, scaled as the counts are.
-        tokens: number of tokens seen, scaled as the counts are.
+        tokens: number of tokens, scaled as the counts are.
     """
 
     initial: Float[Tensor, "H"]
@@ -60,7 +60,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def zeros(cls, hmm: HMM) -> Statistics:
-        """Return the counts of no sequences at all, in the shapes of this model."""
+        """Return the counts of no sequences, in the shapes of this model."""
         scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
         return cls(
             torch.zeros_like(hmm.initial),
@@ -79,7 +79,7 @@ class Statistics(NamedTuple):
         return Statistics(*map(mapped, self, *others))
 
     def __add__(self, other: object) -> Statistics:
-        """The counts of both sets of sequences together."""
+        """Return the counts of both sets of sequences together."""
         if not isinstance(other, Statistics):
             return NotImplemented
         return self.map(torch.add, other)
@@ -90,12 +90,12 @@ class Statistics(NamedTuple):
 
 
 class PseudoCounts(NamedTuple):
-    """Counts added to every parameter before normalising: a Dirichlet prior.
+    """Counts added to every parameter before normalization: a Dirichlet prior.
 
     Attributes:
         initial, transition: added to each entry.
         emission: added to each entry of a state's distribution; or one number for each token. With
-            numbers proportional to the tokens' frequencies, states that were seen little fall back
+            numbers proportional to the tokens' frequencies, states with few observations fall back
             on those.
     """
 
@@ -111,12 +111,13 @@ def expected_statistics(
     *,
     into: Statistics | None = None,
 ) -> Statistics:
-    """The E-step computes the expected counts of these sequences under this model.
+    """Compute the expected counts of these sequences under a model (the E-step).
 
     Args:
-        tokens: any values behind a sequence's length.
+        hmm: the model.
+        tokens: any values after a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
-        into: counts to add to, **in place**, and to return: saves passes over V x H numbers where
+        into: counts to add to, **in place**, and to return. This saves passes over V x H numbers if
             batches are small and vocabularies large.
 
     Raises:
@@ -138,10 +139,10 @@ def expected_statistics(
 
 
 def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None:
-    """Add to total[v] the posteriors of the states at the places of token v.
+    """Add to total[v] the posteriors of the states at the positions of token v.
 
-    In the same order every time: one after the other on a CPU; on a GPU `index_put_` sorts them,
-    where `index_add_` would let threads race.
+    The order of additions is always the same: sequential on a CPU; on a GPU `index_put_` sorts
+    them, where `index_add_` would let threads race.
     """
     for rows in result.packed.rows():
         tokens, states = result.packed.tokens[rows], result.states[rows]
@@ -152,7 +153,7 @@ def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None
 
 
 def all_reduce(statistics: Statistics) -> Statistics:
-    """Add the counts of all processes up, **in place**; with one process nothing changes."""
+    """Sum the counts of all processes, **in place**; with one process nothing changes."""
 
     def reduced(values: Tensor) -> Tensor:
         dist.all_reduce(values)
@@ -163,10 +164,10 @@ def all_reduce(statistics: Statistics) -> Statistics:
 
 
 def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistics:
-    """Mix counts as stepwise EM does, (1 - rho) old + rho new, **in place of** `new`.
+    """Mix counts as in stepwise EM, (1 - rho) old + rho new, **in place of** `new`.
 
-    Both must stand for the same number of sequences (see `Statistics.scale_`), or pseudo-counts
-    would weigh differently from step to step.
+    Both must represent the same number of sequences (see `Statistics.scale_`), or the relative
+    weight of pseudo-counts would change from step to step.
 
     Raises:
         ValueError: unless 0 < step_size <= 1.
@@ -181,7 +182,7 @@ def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistic
 
 def _check_step_size(step_size: float | int) -> None:
     if not 0 < step_size <= 1:
-        raise ValueError(f"the step size of stepwise EM is in (0, 1], not {step_size}")
+        raise ValueError(f"expected a step size of stepwise EM in (0, 1], got {step_size}")
 
 
 def step_size(step: int, decay: float | int = 0.7, delay: float | int = 2.0) -> float:
@@ -195,7 +196,7 @@ def maximize(
     *,
     emission_dtype: torch.dtype | None = None,
 ) -> HMM:
-    """The M-step returns the most probable model, given expected counts.
+    """Return the most probable model, given expected counts (the M-step).
 
     Args:
         statistics: counts of all sequences and processes.
@@ -203,10 +204,10 @@ def maximize(
         emission_dtype: type to store emissions in; None is that of the counts.
 
     Returns:
-        The normalised counts. A state with no count at all gets uniform distributions.
+        The normalized counts. A state without counts gets uniform distributions.
 
     Raises:
-        ValueError: for negative pseudo-counts, or as many of them as there are no tokens.
+        ValueError: for negative pseudo-counts, or if their number differs from that of the tokens.
     """
     if not isinstance(pseudo_counts, PseudoCounts):
         pseudo_counts = PseudoCounts(pseudo_counts, pseudo_counts, pseudo_counts)
@@ -215,12 +216,12 @@ def maximize(
     )
     if emission.dim() and emission.shape != statistics.emission.shape[:1]:
         raise ValueError(
-            f"{tuple(emission.shape)} pseudo-counts for {len(statistics.emission)} tokens; give "
-            "one for each token, or one number"
+            f"expected {len(statistics.emission)} pseudo-counts, one for each token, or one "
+            f"number, got shape {tuple(emission.shape)}"
         )
     for name, value in zip(PseudoCounts._fields, (*pseudo_counts[:2], emission), strict=True):
         if not bool(torch.as_tensor(value, device=emission.device).min() >= 0):
-            raise ValueError(f"pseudo-counts are not negative, {name}'s are {value}")
+            raise ValueError(f"expected pseudo-counts of at least 0, got {value} for {name}")
     columns = emission.unsqueeze(1) if emission.dim() else emission
     transition = from_factors(
         tuple(
@@ -249,13 +250,13 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Step(NamedTuple):
-    """The state of stepwise EM: everything needed to go on, and the last batch's likelihood.
+    """State of stepwise EM: everything needed to continue, and the last batch's likelihood.
 
     Attributes:
         hmm: the model after the M-step.
-        statistics: the blended counts it was made of; None before the first step.
+        statistics: the blended counts it was made from; None before the first step.
         step: number of M-steps so far.
-        log_likelihood: of the last batch, under the model *before* its M-step, a seen token.
+        log_likelihood: of the last batch, under the model *before* its M-step, per token.
     """
 
     hmm: HMM
@@ -275,24 +276,24 @@ def em_step(
     """Take one step of EM: E-steps of some batches, all-reduced, then one M-step.
 
     Args:
-        state: where to start; `Step(hmm)` at first. Unchanged.
+        state: the state to start from; `Step(hmm)` at first. Unchanged.
         batches: pairs (tokens, lengths) of B x T ids and B numbers, this process's share of each.
             All of the data with `step_size=1` is full-batch EM.
         pseudo_counts: see `maximize`.
-        step_size: share of the new counts; see `blend`. The first step takes them as they are.
-        num_sequences: how many sequences the counts are scaled to stand for (the size of the
-            data), so that pseudo-counts mean the same for each batch size. None: as many as there
-            are.
+        step_size: weight of the new counts; see `blend`. The first step uses weight one.
+        num_sequences: number of sequences that the counts are scaled to represent (the size of the
+            data), so that pseudo-counts have the same meaning for each batch size. None: the actual
+            number.
 
     Raises:
-        ValueError: if there is no sequence at all, or every one has probability zero; for a step
-            size out of (0, 1]; for a model in half precision, in which counts cannot be kept.
+        ValueError: if there are no sequences, or every one has probability zero; for a step
+            size out of (0, 1]; for a model in half precision, which cannot represent counts.
     """
     _check_step_size(step_size)
     if state.hmm.dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"the HMM is in {str(state.hmm.dtype).removeprefix('torch.')}, too coarse for counts; "
-            "give hmm.to(dtype=torch.float32)"
+            f"expected an HMM in float32 or float64 for EM, got "
+            f"{str(state.hmm.dtype).removeprefix('torch.')}; pass hmm.to(dtype=torch.float32)"
         )
     counts = Statistics.zeros(state.hmm)
     for tokens, lengths in batches:
@@ -301,8 +302,8 @@ def em_step(
     seen, mass = float(counts.tokens), float(counts.initial.sum())
     if not mass > 0:
         raise ValueError(
-            f"nothing to learn from: {float(counts.sequences):g} sequences, all of them empty or "
-            "impossible under the model; give data, or start from parameters that are positive"
+            f"expected sequences that the model can generate, got {float(counts.sequences):g}, all "
+            "empty or impossible; add data, or start from positive parameters"
         )
     log_likelihood = float(counts.log_likelihood) / max(seen, 1.0)
     if num_sequences is not None:

@@ -1,35 +1,35 @@
-"""The probability that a text is completed at any length: beta without a budget.
+"""Probability that a text is completed at any length: beta without a budget.
 
     beta_unbounded(h, s) = the limit of beta_r(h, s) as r grows
                          = sum over h' of  A(h, h') u_unbounded(h', s)
     u_unbounded(h, s)    = sum over edges (s, t) of  mass[set, h] beta_unbounded(h, t)
 
-One system of linear equations instead of a level for each r. A state that cannot lead back to
-itself needs its equation once, when its successors are known: states are taken in layers from the
-end, those of the condensation (strongly connected components by scipy), all of one layer at once.
+This is one system of linear equations instead of a level for each r. The equation of a state that
+cannot reach itself is solved once, after its successors: states are processed in layers from the
+end, those of the condensation (strongly connected components by scipy), a whole layer at once.
 
-**Cycles** (the characters of a string, digits, repeated items) are cut at some states, through one
-of which each cycle leads: as a rule the state inside the string, or between two items. If x is
-beta of these, beta of the others follows in one sweep from the cuts backwards, and so does x again:
-the equation is x = M x + c, with c what is completed without coming to a cut again. A cut that
-leads to a cut without a detour, as each character of a string does, is repeated `REPEATS` times in
-each sweep, which costs one row each time. Sweeps alone, from x = 0, gain little where a cycle is
-left with a small probability: a long string would take thousands.
+**Cycles** (the characters of a string, digits, repeated items) are cut at some states such that
+every cycle contains one: usually the state inside the string, or between two items. Given x, the
+beta of these cuts, one sweep from the cuts backward computes beta of the other states, and then x
+again: the equation is x = M x + c, where c is the probability of completion without reaching a cut
+again. A cut with an edge to a cut, as for each character of a string, is repeated `REPEATS` times
+in each sweep, which costs one row each time. Sweeps alone, from x = 0, converge slowly if a cycle
+is left with a small probability: a long string would take thousands.
 
-So after each sweep x is extrapolated (Anderson's mixing, which on linear equations is GMRES but for
-its restarts: Walker and Ni, SIAM J. Numer. Anal. 49, 2011): of all mixtures of the last `WINDOW`
-sweeps that one which a sweep moves least, by the squares of relative moves. On JSON schemas that
-takes 4 to 10 sweeps. An extrapolation that is not positive, or that a sweep moves further than what
-was there before, is not used: plain sweeps go on from there.
+So after each sweep x is extrapolated by Anderson mixing, which on linear equations is GMRES except
+for its restarts (Walker and Ni, SIAM J. Numer. Anal. 49, 2011). Among all mixtures of the last
+`WINDOW` sweeps, it chooses the one that a sweep changes least, by the squares of relative changes.
+On JSON schemas that takes 4 to 10 sweeps. An extrapolation is rejected if it is not positive, or if
+a sweep changes it more than the previous iterate; plain sweeps continue from there.
 
-**How wrong that is.** When it ends, a sweep moves nothing by more than a share d <= `tolerance` of
-itself, and the extrapolation asks for no more than that either, or d has stopped to fall. As M is
-positive, the relative error is at most d / p, with p the smallest share c / x, but for rounding.
-Sweeps alone end with a move along the slowest direction, and reach that bound; after extrapolation
-errors on JSON schemas in float32 were 3e-7 to 2e-5, and 2e-4 over five strings that are hardly
-ever left (10 000 rounds from zero: 3e-1). Rounding moves rows by some units for ever, so no
-tolerance under `_ROUNDING` of them is asked for; and after `MAX_ROUNDS` sweeps what is there stands
-for the limit.
+**Error.** At the end, a sweep changes no entry by more than a fraction d <= `tolerance` of itself,
+and the extrapolation doesn't change more than that either, or d has stopped falling. As M is
+positive, the relative error is at most d / p, with p the smallest ratio c / x, up to rounding.
+Sweeps alone end with a change along the slowest direction, and reach that bound. After
+extrapolation, errors on JSON schemas in float32 were 3e-7 to 2e-5, and 2e-4 over five strings that
+are hardly ever left (10 000 rounds from zero: 3e-1). Rounding keeps changing rows by a few units,
+so tolerances below `_ROUNDING` units are raised to it. After `MAX_ROUNDS` sweeps the current values
+are used as the limit.
 
 Cost: for each state and sweep a row of the recursion, O(H²); sums over `WINDOW` rows of each cut.
 """
@@ -53,14 +53,14 @@ from hmm.recursion import Completion
 
 MAX_ROUNDS = 10_000
 WINDOW = 10
-REPEATS = 8  # by time on JSON strings, among 4, 8 and 16
+REPEATS = 8  # fastest on JSON strings among 4, 8 and 16
 _ROUNDING = 32
-_INDEPENDENT = 1e-14  # moves that others explain up to the root of this count as their mixture
+_INDEPENDENT = 1e-14  # changes that others explain up to the root of this count as their mixture
 
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
-    """Compute beta_unbounded, as a table of one level that stands for any remaining budget."""
+    """Compute beta_unbounded, as a table of one level that represents any remaining budget."""
     S = edges.num_states
     tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
     parts = Components.of(edges)
@@ -81,16 +81,16 @@ def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
 
 
 class Components(NamedTuple):
-    """The strongly connected components of the states, in an order in which they can be solved.
+    """Strongly connected components of the states, in an order in which they can be solved.
 
     Attributes:
-        layers: all states but the final ones; edges lead into earlier layers, or stay in a
-            component. In a layer first those on no cycle, then the others by depth.
+        layers: all states but the final ones; edges lead to earlier layers, or stay in a
+            component. In a layer, states on no cycle come first, then the others by depth.
         component: of each state.
         cyclic: whether the state is on a cycle.
         cut: states on cycles, at least one on each cycle.
-        loops: cuts with an edge to a cut of the same component, themselves as a rule.
-        depth: edges inside of a component lead to a smaller depth, or to a cut.
+        loops: cuts with an edge to a cut of the same component, usually themselves.
+        depth: edges inside a component lead to a smaller depth, or to a cut.
     """
 
     layers: list[Int64[np.ndarray, "states"]]
@@ -104,7 +104,7 @@ class Components(NamedTuple):
     def of(cls, edges: Edges) -> Components:
         """Find the components of the graph of these edges."""
         S, source, target = edges.num_states, edges.source, edges.target
-        # Half a second to import, and only this lookahead needs it.
+        # Importing scipy takes half a second, and only this lookahead needs it.
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
 
@@ -114,7 +114,7 @@ class Components(NamedTuple):
         before, after = component[source], component[target]
         inside = before == after
         height = kernels.depths(count, before[~inside], after[~inside])[component]
-        # Where most edges come in, most cycles are likely to meet.
+        # Most cycles are likely to meet where most edges enter.
         entering = np.bincount(target[inside], minlength=S)
         roots = np.argsort(-entering, kind="stable")
         cut = kernels.cuts(roots, edges.start, target, component)
@@ -134,7 +134,7 @@ class Components(NamedTuple):
 
 
 class _BetaRows:
-    """A row of beta for each state, and room for those that are computed anew."""
+    """One row of beta for each state, and scratch space for rows that are recomputed."""
 
     def __init__(self, hmm: HMM, edges: Edges, order: Int64[np.ndarray, "S"]) -> None:
         S = edges.num_states
@@ -158,8 +158,8 @@ class _BetaRows:
 
         Args:
             states: n states.
-            in_place: whether none leads to another of them or itself, and they are next to each
-                other in the order: then rows are written where they stay.
+            in_place: whether none leads to another of them or itself, and they are adjacent in the
+                order; rows are then written directly to their final position.
         """
         for first in range(0, len(states), self.at_once):
             some = states[first : first + self.at_once]
@@ -198,7 +198,7 @@ def _settle(
 ) -> None:
     """Solve the equations of these states, whose cycles lead through no others.
 
-    Components that are done are swept no more, so that none depends on which others there are.
+    Finished components are not swept again, so that their result doesn't depend on the others.
     """
     start, component = _Rows.of(*table.rows(states)), parts.component[states]
     cycles = []
@@ -241,7 +241,7 @@ def _steps(
 
 
 class _Rows(NamedTuple):
-    """beta of some states: exp(log_scale) · b."""
+    """Values beta = exp(log_scale) · b of some states."""
 
     b: Float[np.ndarray, "n H"]
     log_scale: Float64[np.ndarray, "n"]
@@ -274,22 +274,22 @@ def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H
 
 
 class _Mixing:
-    """The next x for x = M x + c, from the latest sweeps (Anderson's mixing).
+    """Next x for x = M x + c, from the latest sweeps (Anderson mixing).
 
-    Rows are expressed as ratios to the result of the last sweep, so that all entries count alike,
-    however far the scales of two states or two hidden states are apart.
+    Rows are expressed as ratios to the result of the last sweep, so that all entries have equal
+    weight, however different the scales of two states or two hidden states are.
     """
 
     def __init__(self, x: _Rows, tolerance: float) -> None:
         self.tolerance = tolerance
         self.x = x
-        self.before: list[_Rows] = []  # what was swept
-        self.after: list[_Rows] = []  # what that made of it
+        self.before: list[_Rows] = []  # inputs of the sweeps
+        self.after: list[_Rows] = []  # results of the sweeps
         self.farthest = self.length = np.inf
         self.mixed = self.settled = False
 
     def next(self, swept: _Rows) -> _Rows | None:
-        """Return what to sweep next instead of `swept` (M x + c of the last x), if anything."""
+        """Return the next input instead of `swept` (M x + c of the last x), or None."""
         present = swept.b > 0
         before = [*self.before[-WINDOW:], self.x]
         after = [*self.after[-WINDOW:], swept]
@@ -298,7 +298,8 @@ class _Mixing:
         moves = result - ratios[: len(before)]
         farthest, length = float(np.abs(moves[-1]).max()), float(np.linalg.norm(moves[-1]))
         near = farthest <= self.tolerance
-        if self.mixed and length > self.length and not near:  # back to what the mixture was made of
+        # Return to the state before the mixture.
+        if self.mixed and length > self.length and not near:
             self.x = self.after[-1]
             self.before, self.after, self.mixed = [], [], False
             return self.x
@@ -317,7 +318,7 @@ class _Mixing:
 def _mixed(
     moves: Float64[np.ndarray, "n x"], results: Float64[np.ndarray, "n x"]
 ) -> Float64[np.ndarray, "x"]:
-    """Return how far the mixture of results that a sweep moves least is from the last result."""
+    """Return the mixture of results that a sweep changes least, minus the last result."""
     steps = np.diff(moves, axis=0)
     size = np.linalg.norm(steps, axis=1)
     size[size == 0] = 1

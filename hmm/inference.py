@@ -1,4 +1,4 @@
-"""This module does inference in an HMM: distributions of hidden states, likelihoods, samples.
+"""Inference in an HMM: distributions of hidden states, likelihoods, samples.
 
 With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t)`, the filter is
 
@@ -6,26 +6,26 @@ With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t
     scale_t     = sum_h predicted_t(h) emission(x_t, h) = P(x_t | x_<t)
     filtered_t(h) = predicted_t(h) emission(x_t, h) / scale_t,      log P(x) = sum_t log scale_t
 
-(Rabiner 1989, section V.A: each step is normalised, so a sequence of any length neither under- nor
-overflows, without a logarithm of a sum anywhere). The way back is Bayes' rule alone: what comes
-after h_{t+1} says nothing more of h_t, and P(h_t = i | h_{t+1} = j, x_<=t) is
+(Rabiner 1989, section V.A: each step is normalized, so a sequence of any length neither underflows
+nor overflows, without any log-sum-exp). The backward pass only uses Bayes' rule: given h_{t+1}, h_t
+doesn't depend on later tokens, and P(h_t = i | h_{t+1} = j, x_<=t) is
 filtered_t(i) A(i, j) / predicted_{t+1}(j). So
 
     P(h_T = i | x) = filtered_T(i),      ahead_{t+1}(j) = P(h_{t+1} = j | x) / predicted_{t+1}(j)
     P(h_t = i | x) = filtered_t(i) (A ahead_{t+1})(i)
     P(h_t = i, h_{t+1} = j | x) = filtered_t(i) A(i, j) ahead_{t+1}(j)
 
-(the form that Rauch, Tung and Striebel gave the smoother of linear systems). It reads no emission
-and no scale again, and each step hands on the whole probability, so that errors do not build up.
+(the form of the Rauch-Tung-Striebel smoother for linear systems). It doesn't need emissions or
+scales again, and each step conserves the total probability, so errors do not accumulate.
 
-The last line is never built, T H² numbers a sequence: only its sum over time and sequences is
-wanted, and that is one matrix product of all `filtered` with all `ahead`. So a sequence costs
-three products a token, forward, backward, counts: 6 H² operations with a dense A. Everything is a
-product over all sequences that are still going at time t; sequences are sorted by falling length,
-which makes those the first rows, and no operation is spent on padding.
+The last line is never built, T H² numbers per sequence: only its sum over time and sequences is
+needed, and that is one matrix product of all `filtered` with all `ahead`. So a sequence costs
+three products per token, forward, backward, counts: 6 H² operations with a dense A. Every operation
+is a product over all sequences that have a token at time t. Sequences are sorted by falling length,
+so these are the first rows, and no operation is spent on padding.
 
-A sequence of probability zero has log-likelihood -inf and, having no posterior, posteriors of
-zero: it adds nothing to any count. What lies behind a sequence's length is never read.
+A sequence of probability zero has log-likelihood -inf and, because it has no posterior, posteriors
+of zero: it adds nothing to any count. Values after a sequence's length are never read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ROWS_AT_ONCE = 16384
 
 
 class FilterStep(NamedTuple):
-    """The result of one step of the filter.
+    """Result of one step of the filter.
 
     Attributes:
         filtered: P(state | tokens up to and with this one); zero if they have probability zero.
@@ -57,7 +57,7 @@ class FilterStep(NamedTuple):
 
 
 class FilterResult(NamedTuple):
-    """The filter's result at every position; zero behind each sequence's end.
+    """Result of the filter at every position; zero after each sequence's end.
 
     Attributes:
         filtered: P(h_t | x_<=t).
@@ -71,10 +71,10 @@ class FilterResult(NamedTuple):
 
 
 class Marginals(NamedTuple):
-    """The posterior over states, given whole sequences (the smoother's result).
+    """Posterior over states, given whole sequences (the smoother's result).
 
     Attributes:
-        states: P(h_t | x); zero behind each sequence's end and for impossible sequences.
+        states: P(h_t | x); zero after each sequence's end and for impossible sequences.
         transition_counts: expected number of uses of each transition parameter, in the order and
             shapes of `transition.factors`, summed over sequences and times.
         log_likelihood: log P(x), -inf for an impossible sequence.
@@ -89,7 +89,7 @@ class Sample(NamedTuple):
     """Sequences drawn from the model.
 
     Attributes:
-        tokens: padded behind each sequence's end with its last token.
+        tokens: padded after each sequence's end with its last token.
         states: the states that emitted the tokens, padded with the last state.
         lengths: number of tokens, EOS included.
     """
@@ -104,8 +104,8 @@ class Packed(NamedTuple):
 
     Attributes:
         order: the sequence that each row belongs to; rows at time t are the first `sizes[t]`.
-        sizes: how many sequences have a token at time t.
-        offsets: where time t begins in the arrays below.
+        sizes: number of sequences that have a token at time t.
+        offsets: start of time t in the arrays below.
         tokens: all tokens, time by time.
     """
 
@@ -126,7 +126,7 @@ class PackedMarginals(NamedTuple):
         packed: the sequences.
         states: P(h_t | x).
         transition_counts: as in `Marginals`.
-        log_likelihood: log P(x) in the order the sequences were given in.
+        log_likelihood: log P(x) in the original order of the sequences.
     """
 
     packed: Packed
@@ -146,16 +146,17 @@ def filter_step(
     """Condition on one more token.
 
     Args:
+        hmm: the model.
         predicted: P(state that emits this token | tokens before it).
-        tokens: one token a sequence.
+        tokens: one token per sequence.
 
     Returns:
         P(state | tokens up to this one) and log P(token | tokens before). The state that emits the
         *next* token is distributed as `transition.forward(filtered)` of the model.
 
     Raises:
-        ValueError: for a token out of range (on a GPU nothing is looked at), or another number of
-            tokens or states.
+        ValueError: for a token out of range (not checked on a GPU), or another number of tokens or
+            states.
     """
     check_indices(tokens, hmm.num_tokens)
     check_shape(predicted, (*tokens.shape, hmm.num_states), "a distribution for each token")
@@ -172,7 +173,8 @@ def filter_all(
     """Run the filter over whole sequences.
 
     Args:
-        tokens: any values behind a sequence's length.
+        hmm: the model.
+        tokens: any values after a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
 
     Raises:
@@ -192,7 +194,7 @@ def log_likelihood(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> Float[Tensor, "B"]:
-    """Return log P(x) of each sequence; arguments as for `filter_all`, memory O(B H)."""
+    """Return log P(x) of each sequence; arguments as in `filter_all`, memory O(B H)."""
     packed = pack(hmm, tokens, lengths)
     return _log_likelihood(packed, _forward(hmm, packed, keep=False).scale)
 
@@ -204,7 +206,7 @@ def marginals(
 ) -> Marginals:
     """Run the smoother: posterior of the state at every position, and expected transition counts.
 
-    Arguments as for `filter_all`. Three products with A a token and O(B T H) memory.
+    Arguments as in `filter_all`. Three products with A per token and O(B T H) memory.
     """
     result = packed_marginals(hmm, pack(hmm, tokens, lengths))
     states = _unpack(result.packed, result.states, tokens.shape[1])
@@ -212,18 +214,19 @@ def marginals(
 
 
 def packed_marginals(hmm: HMM, packed: Packed) -> PackedMarginals:
-    """Do what `marginals` does, for packed sequences."""
+    """Run `marginals` on packed sequences."""
     filtered, predicted, scale = _forward(hmm, packed, keep=True)
-    # Below the floor a sum of products has lost terms that are no numbers any more, and dividing by
-    # it might overflow: such a state is taken for less likely than it is, at worst impossible.
+    # Below the floor, sums of products have lost subnormal terms, and dividing by them might
+    # overflow.
+    # Such a state is considered less likely than it is, at worst impossible.
     limits = torch.finfo(filtered.dtype)
     floor = limits.tiny / limits.eps
-    states, ahead = torch.empty_like(filtered), predicted  # in its place, once it was read
+    states, ahead = torch.empty_like(filtered), predicted  # reuses the memory of `predicted`
     going = 0
     for rows in reversed(packed.rows()):
         here = states[rows]
         size = len(here)
-        here[going:] = 1  # those that end here
+        here[going:] = 1  # sequences that end here
         if going:
             after = ahead[rows.stop : rows.stop + going]
             hmm.transition.backward(after, out=here[:going])
@@ -248,12 +251,16 @@ def sample(
     """Draw sequences from the model: state, token, next state, ...
 
     Args:
+        hmm: the model.
+        num: number of sequences.
         length: the most tokens of each.
         generator: on the model's device; None is torch's own.
         eos_id: a sequence ends with this token; None: all have the full length.
     """
     if num < 0 or length < 1:
-        raise ValueError(f"cannot draw {num} sequences of {length} tokens")
+        raise ValueError(
+            f"expected at least 0 sequences of at least 1 token, got {num} of {length}"
+        )
     emission = hmm.emission
     states = torch.empty(num, length, dtype=torch.int64, device=hmm.device)
     tokens = torch.empty_like(states)
@@ -278,21 +285,25 @@ def pack(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> Packed:
-    """Sort sequences by length and drop the padding; arguments as for `filter_all`.
+    """Sort sequences by length and drop the padding; arguments as in `filter_all`.
 
     Raises:
         ValueError: for a length or a token out of range.
     """
     if tokens.dim() != 2:
-        raise ValueError(f"expected a row of tokens for each sequence, got {tuple(tokens.shape)}")
+        raise ValueError(
+            f"expected one row of tokens per sequence, got shape {tuple(tokens.shape)}"
+        )
     batch, width = tokens.shape
     for what, numbers in (("token", tokens), ("length", lengths)):
-        check_indices(numbers[:0], 0, what)  # the type alone
+        check_indices(numbers[:0], 0, what)  # checks only the type
     if lengths.shape != (batch,):
-        raise ValueError(f"{batch} rows of tokens but {tuple(lengths.shape)} lengths; one for each")
+        raise ValueError(
+            f"expected {batch} lengths, one per sequence, got shape {tuple(lengths.shape)}"
+        )
     if batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width:
         raise ValueError(
-            f"lengths are {int(lengths.min())} to {int(lengths.max())}, tokens have {width} columns"
+            f"expected lengths in 0..{width}, got {int(lengths.min())} to {int(lengths.max())}"
         )
     order = torch.argsort(lengths, descending=True, stable=True)
     times = torch.arange(width, device=tokens.device)
@@ -304,8 +315,8 @@ def pack(
     kept = tokens[order].T[inside]
     if kept.numel() and not 0 <= int(kept.min()) <= int(kept.max()) < hmm.num_tokens:
         raise ValueError(
-            f"tokens are {int(kept.min())} to {int(kept.max())}, the HMM knows "
-            f"{hmm.num_tokens}; is it distilled for this vocabulary?"
+            f"expected tokens in 0..{hmm.num_tokens - 1}, as in the HMM, got {int(kept.min())} to "
+            f"{int(kept.max())}; use an HMM distilled for this vocabulary"
         )
     return Packed(order, sizes, offsets, kept)
 
@@ -322,7 +333,7 @@ def _condition(
     tokens: Int64[Tensor, "N"],
     out: Float[Tensor, "N H"],
 ) -> Float[Tensor, "N"]:
-    """Write the posterior of the state to `out` and return its normaliser; zero where that is."""
+    """Write the posterior of the state to `out`, zero if impossible; return its normalizer."""
     if hmm.emission.dtype == out.dtype:
         torch.index_select(hmm.emission, 0, tokens, out=out)
     else:
@@ -334,7 +345,7 @@ def _condition(
 
 
 class _Forward(NamedTuple):
-    """P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t)."""
+    """Arrays of P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t)."""
 
     filtered: Float[Tensor, "n H"]
     predicted: Float[Tensor, "n H"]
@@ -342,7 +353,7 @@ class _Forward(NamedTuple):
 
 
 def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
-    """Run the filter over packed positions; keep all states, or those of the last time alone."""
+    """Run the filter over packed positions; keep all states, or only those of the last time."""
     total = len(packed.tokens)
     room = total if keep else max(packed.sizes, default=0)
     filtered = hmm.initial.new_empty(room, hmm.num_states)
@@ -361,7 +372,7 @@ def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
 
 
 def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:
-    """Sum log P(x_t | x_<t) over each sequence, in the order given."""
+    """Sum log P(x_t | x_<t) over each sequence, in the original order."""
     in_rows = scale.new_zeros(packed.order.shape[0])
     for rows in packed.rows():
         gains = scale[rows].log()
@@ -397,7 +408,7 @@ def _transition_counts(
 
 
 def _unpack(packed: Packed, values: Float[Tensor, "n H"], width: int) -> Float[Tensor, "B T H"]:
-    """Bring values back to one row a sequence; zero behind its end."""
+    """Restore values to one row per sequence; zero after its end."""
     result = values.new_zeros(packed.order.shape[0], width, values.shape[1])
     for t, rows in enumerate(packed.rows()):
         here = values[rows]

@@ -1,25 +1,25 @@
-"""This module makes the HMM that EM starts from, out of a language model's hidden states.
+"""Initialization of an HMM for EM, from a language model's hidden states.
 
-EM finds the optimum that is nearest, and from random parameters that is a poor one: with hundreds
-of states, most of them end up as near copies. **Latent variable distillation** (Liu, Zhang & Van
-den Broeck, "Scaling up probabilistic circuits by latent variable distillation", ICLR 2023) begins
-with a language model's own summary of where it stands. Each position of each sequence has a vector,
-the model's hidden state there; k-means groups the vectors; the group is taken for the HMM's state;
-and then states are seen, so one M-step on their counts, smoothed, gives the parameters:
+EM finds the nearest optimum, which is a poor one from random parameters: with hundreds of states,
+most of them become near copies. **Latent variable distillation** (Liu, Zhang & Van den Broeck,
+"Scaling up probabilistic circuits by latent variable distillation", ICLR 2023) starts from a
+language model's own summary of the prefix. Each position of each sequence has a vector, the model's
+hidden state; k-means groups the vectors; and the group serves as the HMM's state. States are then
+observed, so one M-step on their counts, smoothed, gives the parameters:
 
     initial(h) ∝ c + #{h_1 = h},   A(i, j) ∝ c + #{h_t = i, h_{t+1} = j},
     emission(v, h) ∝ c + #{x_t = v, h_t = h}
 
-**Which vector?** State h_t emits token x_t and decides what follows. The LM's hidden state *after*
-reading x_t summarises the future and knows the token, which is the convention of Ctrl-G (arXiv
-2406.13892) and the one meant here: `vectors[b, t]` is taken after `tokens[b, t]`. (The vector one
-position earlier predicts the token and does not know it; any vectors are accepted.)
+**Choice of the vector.** State h_t emits token x_t and determines what follows. The LM's hidden
+state *after* reading x_t summarizes the future and includes the token. This is the convention of
+Ctrl-G (arXiv 2406.13892) and of this module: `vectors[b, t]` comes after `tokens[b, t]`. (The
+vector one position earlier predicts the token but doesn't include it; any vectors are accepted.)
 
-**The end.** After EOS a language model says nothing of use. So EOS gets a state of its own, the
-last one, and the k-means runs on the other positions with H - 1 groups.
+**End.** After EOS a language model's predictions are meaningless. So EOS gets a separate state, the
+last one, and k-means runs on the other positions with H - 1 groups.
 
-Cost: k-means O(iterations · vectors · H · dimension) through faiss, on at most 256 vectors a group,
-then one assignment of all.
+Cost: k-means O(iterations · vectors · H · dimension) through faiss, on at most 256 vectors per
+group, then one assignment of all.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from hmm.model import HMM
 from hmm.transition import factor_shapes
 
 SMOOTHING = PseudoCounts(initial=0.01, transition=0.01, emission=0.001)
-"""Pseudo-counts an entry: enough that nothing is impossible, little beside one observation."""
+"""Pseudo-counts per entry: large enough to make everything possible, small beside one observation.
+"""
 
 ITERATIONS = 25
-"""Of Lloyd's algorithm."""
+"""Iterations of Lloyd's algorithm."""
 POINTS = 256
-"""Vectors that k-means is trained on, for each group, at most; drawn with the seed."""
+"""Most vectors per group that k-means is trained on; drawn with the seed."""
 
 
 def cluster(
@@ -57,8 +58,9 @@ def cluster(
 
     Args:
         vectors: points, on any device, in any type.
-        restarts: begin so many times and keep the tightest groups. With few groups that lie apart
-            one start often takes two of them for one.
+        num_clusters: number of groups.
+        restarts: number of runs, of which the tightest groups are kept. With few well-separated
+            groups, a single run often merges two of them.
         seed: of faiss's own choices. The same seed and data give the same groups.
 
     Raises:
@@ -71,19 +73,22 @@ def cluster(
         raise missing("faiss", "distillation", "latent variable distillation") from error
     if vectors.shape[0] < num_clusters or num_clusters < 1:
         raise ValueError(
-            f"{vectors.shape[0]} vectors do not make {num_clusters} clusters; give more "
-            "sequences, or use fewer hidden states"
+            f"expected at least {num_clusters} vectors, one per cluster, got {vectors.shape[0]}; "
+            "add sequences, or use fewer hidden states"
         )
-    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells how it was compiled
+    # Suppresses a message about faiss's compilation.
+    logging.getLogger("faiss").setLevel(logging.WARNING)
     points = np.ascontiguousarray(vectors.detach().to("cpu", torch.float32).numpy())
     if not np.isfinite(points).all():
-        raise ValueError("some vectors hold NaN or infinity; k-means cannot place them")
+        raise ValueError(
+            "expected finite vectors for k-means, got NaN or infinity; check the hidden states"
+        )
     means = faiss.Kmeans(
         points.shape[1],
         num_clusters,
         niter=ITERATIONS,
         nredo=restarts,
-        seed=seed % 2**31,  # there is no wider one
+        seed=seed % 2**31,  # faiss has 32-bit seeds
         min_points_per_centroid=1,
         max_points_per_centroid=POINTS,
     )
@@ -105,31 +110,31 @@ def counts_of_states(
     """Count what EM expects, for sequences whose hidden states are known.
 
     Args:
-        states: the state that emitted each token; anything behind a sequence's end.
-        tokens: the tokens; anything behind a sequence's end.
-        lengths: of each sequence.
+        states: the state that emitted each token; any values after a sequence's end.
+        tokens: the tokens; any values after a sequence's end.
+        lengths: number of tokens of each sequence.
         num_states: H.
         num_tokens: V.
-        monarch: kind of transition, as for `HMM.random`.
-        dtype: of the counts.
+        monarch: kind of transition, as in `HMM.random`.
+        dtype: type of the counts.
 
     Raises:
         ValueError: for a state or token out of range.
     """
     check_shape(states, tuple(tokens.shape), "states, one for each token")
     check_shape(lengths, tuple(tokens.shape[:1]), "lengths, one for each sequence")
-    check_indices(tokens[:0], 0)  # the type alone
+    check_indices(tokens[:0], 0)  # checks only the type
     device = tokens.device
     inside = torch.arange(tokens.shape[1], device=device) < lengths.unsqueeze(1)
     for name, values, size in (("states", states, num_states), ("tokens", tokens, num_tokens)):
         kept = values[inside]
         if kept.numel() and not 0 <= int(kept.min()) <= int(kept.max()) < size:
             raise ValueError(
-                f"{name} are {int(kept.min())} to {int(kept.max())}, which is not in 0..{size - 1}"
+                f"expected {name} in 0..{size - 1}, got {int(kept.min())} to {int(kept.max())}"
             )
 
     def count(shape: tuple[int, ...], *indices: Int64[Tensor, "n"]) -> Float[Tensor, "..."]:
-        """How often each tuple of indices occurs."""
+        """Return how often each tuple of indices occurs."""
         flat = torch.zeros_like(indices[0])
         for size, index in zip(shape, indices, strict=True):
             flat = flat * size + index
@@ -145,7 +150,7 @@ def counts_of_states(
         inner = shapes[0][1]
         k, m, next_k, next_m = before // inner, before % inner, after // inner, after % inner
         transitions = count(shapes[0], k, m, next_m), count(shapes[1], next_m, k, next_k)
-    # No model was used, so there is no log-likelihood to speak of.
+    # No model was used, so there is no log-likelihood.
     scalars = (0.0, float((lengths > 0).sum()), float(inside.sum()))
     return Statistics(
         count((num_states,), states[:, 0][inside[:, 0]]),
@@ -173,24 +178,24 @@ def distilled(
     Args:
         vectors: the LM's hidden state after each token, one row for each token inside a sequence,
             sequence by sequence: `hidden[inside]` of a (B, T, D) array, n = lengths.sum().
-        tokens: what was generated; anything behind a sequence's end.
-        lengths: of each sequence, EOS included.
+        tokens: generated tokens; any values after a sequence's end.
+        lengths: number of tokens of each sequence, EOS included.
         num_states: H.
         num_tokens: V, the width of the LM's logits.
-        eos_ids: tokens that share the last state; none, and no state is set aside.
-        smoothing: pseudo-counts for what was not seen.
-        monarch: as for `HMM.random`. Neighbours in the grid are not made alike: the groups are
-            numbered as k-means leaves them.
+        eos_ids: tokens that share the last state; if empty, no state is reserved.
+        smoothing: pseudo-counts for unobserved events.
+        monarch: as in `HMM.random`. Neighbors in the grid are not made similar: the groups have
+            k-means' order.
         restarts, seed: of k-means, see `cluster`.
 
     Raises:
-        ValueError: for sizes that do not fit, or too few vectors.
+        ValueError: for inconsistent sizes, or too few vectors.
     """
     inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
     if vectors.shape[0] != int(lengths.sum()):
         raise ValueError(
-            f"{vectors.shape[0]} vectors for {int(lengths.sum())} tokens; give one for each token "
-            "inside a sequence, EOS included"
+            f"expected {int(lengths.sum())} vectors, one for each token inside a sequence, EOS "
+            f"included, got {vectors.shape[0]}"
         )
     seen = tokens[inside]
     ends = torch.isin(seen, torch.tensor(eos_ids, dtype=seen.dtype, device=seen.device))

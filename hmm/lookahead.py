@@ -1,24 +1,23 @@
-"""An HMM's probabilities of the next token, under a constraint and a remaining budget.
+"""Probabilities of the next token in an HMM, under a constraint and a remaining budget.
 
 Let predicted(h) be the distribution of the hidden state that will emit the next token, given the
-prefix: `initial` before the first token, filter · A afterwards. With r tokens left, in state s,
+prefix: `initial` before the first token, filter · A afterward. With r tokens left, in state s,
 
     P(token in class c, completed within r | prefix)
         = sum over h of  predicted(h) · B_class[c, h] · beta_{r-1}(h, delta(s, c))          joint
     P(token in class c | prefix) = sum over h of  predicted(h) · B_class[c, h]              mass
 
-and their ratio is the probability that the text is completed once such a token is there, the
-Bayes-correct twist. The same sums with a token's own emission in place of its class's hold for the
-token exactly. Summed over all classes, `joint` is P(completed within r | prefix).
+and their ratio is the probability that the text is completed after such a token, the
+Bayes-correct twist. With a token's own emission in place of its class's, the same sums give the
+exact values for the token. Summed over all classes, `joint` is P(completed within r | prefix).
 
-Computed are the classes and tokens that are *alive*: after which the automaton can reach its end in
-r - 1 tokens. All values are returned as logarithms, as they differ by hundreds of orders of
-magnitude; -inf stands for what is not alive, and for what the HMM gives no probability (or so
-little that it underflows in the HMM's type). Telling these apart is up to the caller, who has the
-mask.
+Values are computed only for classes and tokens that are *alive*: after which the automaton can
+reach its end in r - 1 tokens. All values are returned as logarithms, because they differ by
+hundreds of orders of magnitude. -inf means either not alive, or of no probability in the HMM (or so
+little that it underflows in the HMM's type). The caller can distinguish these by the mask.
 
 Cost for R prefixes with C classes each: O(R C H) for all classes, O(R V H) in the exact form, for
-all V tokens; on the CPU for those alone that are alive.
+all V tokens; on the CPU only for those that are alive.
 """
 
 from __future__ import annotations
@@ -36,14 +35,13 @@ from hmm.kernels import lookahead as kernels
 from hmm.product import LookaheadTable
 
 _AT_ONCE = 1 << 24  # numbers in one temporary
-_COMPILED = ("cpu",)  # where the loops of `hmm.kernels` run
+_COMPILED = ("cpu",)  # devices on which the loops of `hmm.kernels` run
 
 
 class Expected(NamedTuple):
-    """What the HMM expects of K items (classes or tokens) that may come next, for R prefixes.
+    """Expectations of K items (classes or tokens) that may come next, for R prefixes.
 
-    Both logarithms are -inf where the automaton cannot be finished within the budget after the
-    item.
+    Both logarithms are -inf if the automaton cannot be completed within the budget after the item.
 
     Attributes:
         log_joint: log P(the item is next, and the text is completed within the budget | prefix).
@@ -62,18 +60,17 @@ def expect_classes(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute what the HMM expects of every class of each prefix's automaton.
+    """Compute the expectation of every class of each prefix's automaton.
 
     Columns past an automaton's number of classes are -inf.
 
     Args:
-        table: of the automata that the prefixes are in.
+        table: table of the prefixes' automata.
         predicted: P(hidden state of the next token | prefix).
-        states: where the prefixes are in their automata (numbered through as in `table.batch`); -1
-            is nowhere.
-        remaining: tokens left, the next one included.
-        wait: whether the host may wait for the device, to see whether the table has every row.
-            Otherwise a table without a row gives numbers of no meaning.
+        states: states of the prefixes in their automata (numbered as in `table.batch`), or -1.
+        remaining: tokens left, including the next token.
+        wait: whether a host synchronization is allowed, to check that the table has every row.
+            Without it, missing rows give meaningless numbers.
 
     Raises:
         ValueError: more tokens are left than the table has rows for.
@@ -96,7 +93,7 @@ def expect_tokens(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute what is expected of these tokens, as `expect_classes` does. Cost O(R K H)."""
+    """Compute the expectations of these tokens, as in `expect_classes`. Cost O(R K H)."""
     table.batch.check_states(states)
     check_indices(tokens, table.hmm.num_tokens)
     automaton = table.batch.automaton_of[states.clamp(min=0)]
@@ -113,7 +110,7 @@ def expect_all_tokens(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute what is expected of every token, as `expect_classes` does. Cost O(R V H)."""
+    """Compute the expectation of every token, as in `expect_classes`. Cost O(R V H)."""
     every = torch.arange(table.hmm.num_tokens, device=states.device).expand(len(states), -1)
     return expect_tokens(table, predicted, states, remaining, every, wait=wait)
 
@@ -129,7 +126,7 @@ def _expect(
     *,
     wait: bool,
 ) -> Expected:
-    """Compute what is expected of items, from their classes and their rows of emissions.
+    """Compute the expectations of items, from their classes and their rows of emissions.
 
     Raises:
         ValueError: the table has no row for one of them.
@@ -154,15 +151,15 @@ def _expect(
 
 
 def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
-    """Return the error that says why the table has no row."""
+    """Return the error that explains why the table has no row."""
     if not table.settled and bool((remaining > table.max_remaining + 1).any()):
         return ValueError(
-            f"{int(remaining.max())} tokens are left, but the table ends at "
-            f"{table.max_remaining} after the next one; build it for the whole budget"
+            f"expected at most {table.max_remaining} tokens left after the next one, the limit of "
+            f"the table, got {int(remaining.max()) - 1}; build the table for the whole budget"
         )
     return ValueError(
-        "a prefix is where no text of the budgets that the table was made for comes to; build "
-        "it for its budget, or without budgets"
+        "expected a prefix of a text within the table's budgets, got another one; build "
+        "the table for its budget, or without budgets"
     )
 
 
@@ -175,7 +172,7 @@ def _compiled(
     item: Int64[Tensor, "R K"],
     emission: Float[Tensor, "items H"],
 ) -> Expected:
-    """Do the work of `_expect` in compiled loops, on the CPU."""
+    """Compute `_expect` in compiled loops, on the CPU."""
     predicted = predicted.to(table.completion.b.dtype)
     if emission.dtype != predicted.dtype or not emission.is_contiguous():
         used, item = item.unique(return_inverse=True)

@@ -1,8 +1,9 @@
-"""The product of an HMM with a constraint says how probably a prefix is completed within a budget.
+"""Product of an HMM with a constraint: how probably a prefix is completed within a budget.
 
-With r tokens left, in state s of a deterministic token automaton, let the HMM's last token have
-come from hidden state h. The probability that what follows completes a text within those r tokens
-obeys (docs/design.md, section 7; the lookahead of arXiv 2606.01926 and of Ctrl-G, arXiv 2406.13892)
+With r tokens left, in state s of a deterministic token automaton, let h be the hidden state that
+emitted the HMM's last token. The probability that the next tokens complete a text within r tokens
+satisfies (docs/design.md, section 7; the lookahead of arXiv 2606.01926 and of Ctrl-G, arXiv
+2406.13892)
 
     u_r(h, s)    = sum over classes c allowed in s of  B_class[c, h] · beta_{r-1}(h, delta(s, c))
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)                          for s != final
@@ -10,20 +11,20 @@ obeys (docs/design.md, section 7; the lookahead of arXiv 2606.01926 and of Ctrl-
 
 where B_class[c, h] = P(the token is one of class c | h); EOS is the class that leads to `final`. It
 is indexed by *remaining* budget, so one table serves all budgets up to its length. Each accepted
-text is counted once because the automaton is deterministic; one in which a text has several paths
-is refused.
+text is counted once because the automaton is deterministic; an automaton with several paths for one
+text is refused.
 
-**Scale.** beta falls like the probability of all the text that is still to come (1e-150 for a
-literal of 40 tokens), so a row over h is stored as exp(log_scale) · b with max b = 1. Scales of the
-successors are levelled before they are summed, so float32 serves for any length.
+**Scale.** beta falls like the probability of all the remaining text (1e-150 for a literal of 40
+tokens), so a row over h is stored as exp(log_scale) · b with max b = 1. The successors are brought
+to one scale before they are summed, so float32 works for any length.
 
 **Cost.** Classes that lead from s to the same state are one edge, and edges with equal sets of
 classes share one row of emission mass; the class masses are O(V H), once per automaton. Each pair
-(r, s) that needs a row of its own costs O(H) per edge of s and O(H²) for the transition (O(H (K +
-M)) for Monarch factors), and H numbers of memory. `hmm.recursion` says which pairs those are: none
-from which the end is out of reach, none that the budgets at hand never lead to, and none where
-nothing moves any more, as beyond the longest text of a finite language, or where what longer texts
-add is negligible. Once nothing moves anywhere, the table serves every budget.
+(r, s) that needs its own row costs O(H) per edge of s and O(H²) for the transition (O(H (K + M))
+for Monarch factors), and H numbers of memory. `hmm.recursion` defines which pairs those are. It
+excludes pairs from which the end is out of reach, pairs that the given budgets never lead to, and
+pairs whose row doesn't change: beyond the longest text of a finite language, or where longer texts
+add a negligible amount. Once no row changes, the table serves every budget.
 """
 
 from __future__ import annotations
@@ -50,25 +51,26 @@ from hmm.model import HMM
 from hmm.recursion import Completion, Start, completion, needed_pairs
 
 MAX_BYTES = 2 << 30
-"""What a table may take in memory by default."""
+"""Default limit on the memory of a table."""
 _DERIVED = ("compiled", "without_budget")
 
 
 @dataclass(frozen=True, eq=False)
 class LookaheadTable:
-    """The probabilities of completion beta_r(h, s) for some automata, on the HMM's device.
+    """Probabilities of completion beta_r(h, s) for some automata, on the HMM's device.
 
-    Automata that occur several times in the batch have one part of the table.
+    Automata that occur several times in the batch share one part of the table.
 
     Attributes:
         hmm: the model.
-        batch: the automata; states are numbered through as in it.
+        batch: the automata; states are numbered as in the batch.
         number: number in the table of each state of the batch.
-        class_emission: P(token of the class | h), classes of the distinct automata numbered
-            through.
+        class_emission: P(token of the class | h), with the classes of the distinct automata
+            numbered
+            consecutively.
         first_class: number of the first class of each automaton of the batch.
         completion: beta by remaining budget and state of the table.
-        beta_unbounded: beta without a budget, if it was asked for.
+        beta_unbounded: beta without a budget, if it was requested.
     """
 
     hmm: HMM
@@ -81,28 +83,28 @@ class LookaheadTable:
 
     @property
     def max_remaining(self) -> int:
-        """The largest r that has a level of its own."""
+        """Largest r that has its own level."""
         return self.completion.entry.shape[0] - 1
 
     @property
     def settled(self) -> bool:
-        """Whether further levels would equal the last one, so that any budget is served."""
+        """True if further levels would equal the last one, so that the table serves any budget."""
         return self.completion.settled
 
     @property
     def num_rows(self) -> int:
-        """Pairs of a remaining budget and a state that have a row of their own."""
+        """Number of pairs of a remaining budget and a state that have their own row."""
         return self.completion.b.shape[0] - COMPUTED
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the table takes."""
+        """Memory of the table in bytes."""
         parts = (*self.completion[:3], *(self.beta_unbounded or ())[:3], self.class_emission)
         return sum(part.numel() * part.element_size() for part in parts)
 
     @cached_property
     def compiled(self) -> Tables:
-        """What compiled loops read of the table, on the CPU."""
+        """Table in the form that compiled loops read, on the CPU."""
         batch, completion = self.batch, self.completion
         return Tables(
             batch.automaton_of.numpy(),
@@ -119,29 +121,32 @@ class LookaheadTable:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is made from the rest, and can't be pickled."""
+        """Exclude derived attributes, which can't be pickled."""
         return {name: value for name, value in vars(self).items() if name not in _DERIVED}
 
     @cached_property
     def without_budget(self) -> LookaheadTable:
-        """The table in which every remaining budget stands for one without end.
+        """Table in which every remaining budget represents an unlimited one.
 
-        `hmm.lookahead` reads it like any other: the alive tokens are those of the budget given
-        there, their probabilities those of completing at all.
+        `hmm.lookahead` accepts it like any other: the alive tokens are those within the budget
+        passed
+        there, and their probabilities are those of completion at any length.
 
         Raises:
             ValueError: the table was made without it.
         """
         if self.beta_unbounded is None:
-            raise ValueError("make the table with eventual=True")
+            raise ValueError(
+                "expected a table with beta_unbounded, got one without; make it with eventual=True"
+            )
         return replace(self, completion=self.beta_unbounded, beta_unbounded=None)
 
     def row(
         self, remaining: Int64[Tensor, "*N"], states: Int64[Tensor, "*N"]
     ) -> Int64[Tensor, "*N"]:
-        """Return the rows of `completion` that hold beta_r of these states (of the table), or -1.
+        """Return the rows of `completion` with beta_r of these states (of the table), or -1.
 
-        Negative budgets count as none, where only `final` is done.
+        Negative budgets count as 0, where only `final` is completed.
         """
         level = remaining.clamp(min=0, max=self.max_remaining)
         found = self.completion.entry[level, states].long()
@@ -164,34 +169,35 @@ def lookahead_table(
         hmm: the model; the table has its device and its type.
         automata: a `TokenAutomaton`, or an `AutomatonBatch` on the HMM's device.
         max_remaining: most tokens that will ever be left after a token, EOS included.
-        budgets: of each automaton the budgets of the texts that will be asked about, all of which
-            begin in its initial state; what they cannot come to is left out of the table. None
-            leaves nothing out.
-        eventual: also the probability of completion without a budget (`hmm.eventual`).
-        tolerance: a row of H values is taken from the level before if none of them moves by more
-            than this share of itself. That makes a relative error of at most (1 + tolerance)^r - 1
-            in beta_r; 0 keeps rows only where nothing moves at all.
-        max_bytes: most memory that the table may take.
+        budgets: for each automaton the budgets of the texts in question, all of which begin in its
+            initial state; pairs that they cannot reach are excluded from the table. None excludes
+            nothing.
+        eventual: also compute the probability of completion without a budget (`hmm.eventual`).
+        tolerance: a row of H values is reused from the previous level if none of them changes by
+            more than this fraction of itself. The relative error of beta_r is then at most
+            (1 + tolerance)^r - 1; 0 reuses rows only if nothing changes at all.
+        max_bytes: limit on the memory of the table.
 
     Raises:
-        ConstraintError: the automaton is not deterministic or not over tokens; it is over another
-            vocabulary than the HMM, or on another device; the HMM is in half precision; the table
+        ConstraintError: the automaton is not deterministic or not over tokens; it has another
+            vocabulary than the HMM, or is on another device; the HMM is in half precision; the
+            table
             would take too much memory.
     """
     if max_remaining < 1:
-        raise ConstraintError(f"a budget is at least one token, got {max_remaining}")
+        raise ConstraintError(f"expected a budget of at least one token, got {max_remaining}")
     if not 0 <= tolerance < 1:
-        raise ConstraintError(f"tolerance is a share of a value, in [0, 1), got {tolerance}")
+        raise ConstraintError(f"expected a tolerance in [0, 1), got {tolerance}")
     batch = deterministic(automata, hmm.device)
     _check_model(hmm, batch.vocabulary)
     if budgets is not None and not (len(budgets) == len(batch) and all(budgets)):
         raise ConstraintError(
-            f"expected the budgets of each of {len(batch)} automata, at least one of each, "
-            f"got {[len(each) for each in budgets]}"
+            f"expected at least one budget for each of {len(batch)} automata, got "
+            f"{[len(each) for each in budgets]}"
         )
     if hmm.device != batch.device:
         raise ConstraintError(
-            f"the HMM is on {hmm.device}, the automata on {batch.device}; move the model: "
+            f"expected an HMM on {batch.device}, as the automata, got {hmm.device}; move it with "
             f"hmm.to({str(batch.device)!r})"
         )
     distinct = list(dict.fromkeys(batch.automata))
@@ -228,7 +234,7 @@ def check_table(
     """Refuse what `lookahead_table` would refuse, for texts of at most these lengths.
 
     Raises:
-        ConstraintError: as there.
+        ConstraintError: as in `lookahead_table`.
     """
     distinct = list(dict.fromkeys(automata))
     _check_model(hmm, distinct[0].vocabulary)
@@ -240,7 +246,7 @@ def _needed(
 ) -> Bool[np.ndarray, "levels S"]:
     """Find the pairs (budget left, state) that need a row, for texts of at most these lengths."""
     distinct = list(dict.fromkeys(automata))
-    # Which edges there are does not depend on emissions.
+    # The edges don't depend on emissions.
     edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
     starts = _starts(automata, [(budget,) for budget in budgets])
     return needed_pairs(edges, max(1, max(budgets) - 1), starts)
@@ -249,19 +255,19 @@ def _needed(
 def _check_model(hmm: HMM, vocabulary: Vocabulary) -> None:
     if hmm.dtype not in (torch.float32, torch.float64):
         raise ConstraintError(
-            f"the HMM is in {str(hmm.dtype).removeprefix('torch.')}, too coarse for the recursion; "
-            "give hmm.to(dtype=torch.float32, emission_dtype=hmm.emission.dtype)"
+            f"expected an HMM in float32 or float64, got {str(hmm.dtype).removeprefix('torch.')}; "
+            "pass hmm.to(dtype=torch.float32, emission_dtype=hmm.emission.dtype)"
         )
     if hmm.num_tokens != vocabulary.size:
         raise ConstraintError(
-            f"the HMM is over {hmm.num_tokens} tokens, the constraint over a vocabulary of "
-            f"{vocabulary.size}; distil the HMM from a model with this vocabulary, or lift "
-            "the constraint to the HMM's"
+            f"expected an HMM over {vocabulary.size} tokens, as in the constraint's vocabulary, "
+            f"got {hmm.num_tokens}; distill the HMM from a model with this vocabulary, or lift the "
+            "constraint to the HMM's"
         )
 
 
 def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int]]) -> list[Start]:
-    """List the states in which texts begin, numbered through over the distinct automata."""
+    """List the states in which texts begin, numbered over the distinct automata."""
     first, total = {}, 0
     for automaton in dict.fromkeys(automata):
         first[automaton] = total
@@ -274,13 +280,13 @@ def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int
 
 
 def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
-    """Return these automata as a batch, or refuse them: a text must have one path only."""
+    """Return these automata as a batch; refuse automata that aren't deterministic."""
     if isinstance(automata, AutomatonBatch):
         return automata
     if isinstance(automata, TokenAutomaton):
         return AutomatonBatch([automata], device)
     raise ConstraintError(
-        f"the product with an HMM takes a TokenAutomaton or an AutomatonBatch, got "
+        f"expected a TokenAutomaton or an AutomatonBatch for the product with an HMM, got "
         f"{type(automata).__name__}; gcd.lift makes a TokenAutomaton of an Automaton"
     )
 
@@ -291,7 +297,7 @@ def table_bytes(
     needed: Bool[np.ndarray, "levels S"],
     eventual: bool = False,
 ) -> int:
-    """Return the bytes of the table of (distinct) automata, a row for each needed pair."""
+    """Return the bytes of the table of (distinct) automata, with a row for each needed pair."""
     classes = sum(automaton.num_classes for automaton in automata)
     row = hmm.num_states * hmm.initial.element_size()
     rows = COMPUTED + int(needed.sum()) + (needed.shape[1] if eventual else 0)
@@ -303,7 +309,7 @@ def bytes_of_table(
 ) -> int:
     """Return the bytes of a table for one automaton and one budget, without making it.
 
-    That of several automata takes at most the sum.
+    A table for several automata takes at most the sum.
     """
     return table_bytes(hmm, [automaton], _needed(hmm, [automaton], [budget]), eventual)
 
@@ -318,10 +324,10 @@ def _check_memory(
     size = table_bytes(hmm, automata, needed, eventual)
     if size > max_bytes:
         raise ConstraintError(
-            f"the lookahead table takes {size / 2**20:.0f} MiB: {needed.shape[1]} states of the "
-            f"constraint x budgets up to {needed.shape[0] - 1}, of which {int(needed.sum())} pairs "
-            f"are needed, x {hmm.num_states} hidden states in "
-            f"{str(hmm.dtype).removeprefix('torch.')}; {max_bytes / 2**20:.0f} MiB are allowed. "
-            "Lower the budget, sample fewer examples at a time (max_rows), take an HMM with fewer "
-            "hidden states, or allow more"
+            f"expected a lookahead table of at most {max_bytes / 2**20:.0f} MiB, got "
+            f"{size / 2**20:.0f} MiB: {int(needed.sum())} needed pairs of {needed.shape[1]} states "
+            f"of the constraint and budgets up to {needed.shape[0] - 1}, x {hmm.num_states} hidden "
+            f"states in {str(hmm.dtype).removeprefix('torch.')}; lower the budget, sample fewer "
+            "examples at a time (max_rows), use an HMM with fewer hidden states, or raise the "
+            "limit"
         )

@@ -1,25 +1,27 @@
-"""This module runs the recursion for beta, level by level, for the states that need it.
+"""Recursion for beta, level by level, for the states that need it.
 
     u_r(h, s)    = sum over edges (s, t) of  mass[set, h] · beta_{r-1}(h, t)
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)
 
-`hmm.product` explains the equations. Here: what is computed at all. A row of H numbers is one
-pair (r, s); `entry[r, s]` names it, so that pairs can share one, or do without.
+`hmm.product` explains the equations. This module determines which values are computed. A row of H
+numbers belongs to a pair (r, s); `entry[r, s]` is its number, so that pairs can share a row, or
+have none.
 
-**Nothing** for pairs from which the end cannot be reached, r < steps_to_accept[s]: beta is zero.
-**Left out**, if the budgets are known, is what no text comes to: with n tokens in all, state s has
-r left only if n - r tokens lead there from the start, by steps that leave enough for the end.
-**Kept** is the row of r - 1 where nothing moves: if all successors of s kept their rows, the sum
-would be the same number by number; and a row that is computed, but differs nowhere by more than a
-share `tolerance` of itself from the one that the state has, is dropped for that.
+**Zero**: pairs from which the end cannot be reached, r < steps_to_accept[s], where beta is zero.
+**Unneeded**, if the budgets are known: pairs that no text reaches. With n tokens in total, state s
+has r left only if n - r tokens lead there from the start, by steps that leave enough for the end.
+**Reused**: the row of r - 1, if nothing changes. If all successors of s reused their rows, the sum
+would be bitwise the same. A computed row that differs nowhere by more than a fraction `tolerance`
+of itself from the state's current row is discarded in favor of that.
 
-**How wrong that is.** Every kept row is within a factor of 1 ± tolerance of the sum over rows
-kept before; sums of products of positive numbers pass relative errors on and do not raise them. So
-beta_r is within (1 + tolerance)^r, at r = 128 and 1e-6 within 1.3e-4 of itself, and as a rule far
-nearer; at tolerance 0 it is what the full recursion gives.
+**Error.** Every reused row is within a factor of 1 ± tolerance of the sum over rows reused
+before; sums of products of positive numbers propagate relative errors without increasing them. So
+beta_r is within (1 + tolerance)^r, at r = 128 and 1e-6 within 1.3e-4 of itself, and usually far
+closer; at tolerance 0 it is the result of the full recursion.
 
-**Cost.** Of each row computed O(H) per edge and one row of a matrix product, 2 H². The host says
-which rows to compute, and learns from the device after each level which of them moved.
+**Cost.** Each computed row costs O(H) per edge and one row of a matrix product, 2 H². The host
+decides which rows to compute, and learns after each level which of them changed, by a host
+synchronization.
 """
 
 from __future__ import annotations
@@ -40,15 +42,15 @@ from hmm.model import HMM
 
 _AT_ONCE = {"cpu": 1 << 20}  # numbers in a block of rows; on the CPU a block stays in the cache
 _ELSEWHERE = 1 << 25
-_TOGETHER = 256  # of them taken by one thread from the edges to the scale
-_COMPILED = ("cpu",)  # where the loops of `hmm.kernels` run
+_TOGETHER = 256  # rows that one thread processes from the edges to the scale
+_COMPILED = ("cpu",)  # devices on which the loops of `hmm.kernels` run
 
 
 class Completion(NamedTuple):
-    """A table of beta: beta_r(h, s) = exp(log_scale[e]) · b[e, h] with e = entry[r, s].
+    """Table of beta: beta_r(h, s) = exp(log_scale[e]) · b[e, h] with e = entry[r, s].
 
     Attributes:
-        entry: row of each remaining budget and state; -1 for what was left out.
+        entry: row of each remaining budget and state; -1 for unneeded pairs.
         b: rows; their maximum is 1 unless they are zero.
         log_scale: log of the scale of each row, -inf for zero.
         settled: whether levels beyond the last would equal it.
@@ -61,13 +63,13 @@ class Completion(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for the rows that are computed in one go.
+    """Memory for the rows that are computed at once.
 
     Attributes:
         u: blocks of rows before the transition, as many as are in use at a time; a thread takes
-            one and puts it back, so that it is found in its cache.
-        rows: after the transition.
-        arrays: what compiled loops read and write, `rows` among them.
+            one and puts it back, so that it stays in its cache.
+        rows: rows after the transition.
+        arrays: arrays that compiled loops access, including `rows`.
     """
 
     u: list[Float[Tensor, "together H"]]
@@ -86,9 +88,9 @@ class Scratch(NamedTuple):
         """Allocate the memory for up to n rows of this model.
 
         Args:
-            n: how many.
-            hmm, edges: what they are computed from.
-            b, log_scale: the table that they go to.
+            n: number of rows.
+            hmm, edges: the data that the rows are computed from.
+            b, log_scale: the table that receives them.
         """
         H, blocks = hmm.num_states, min(torch.get_num_threads(), -(-n // _TOGETHER))
         rows = _empty(n, H, hmm)
@@ -111,12 +113,12 @@ class Scratch(NamedTuple):
 
 
 class Level(NamedTuple):
-    """The level before, which one level of the recursion starts from.
+    """Previous level, from which one level of the recursion is computed.
 
     Attributes:
-        before: entry of each state at the level before.
+        before: entry of each state at the previous level.
         b, log_scale: all rows so far.
-        scratch: on the CPU, where to compute.
+        scratch: on the CPU, memory for the computation.
     """
 
     before: Int64[np.ndarray, "S"]
@@ -126,7 +128,7 @@ class Level(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The beginning of some texts: a state, and the most tokens that they have."""
+    """Beginning of some texts: a state, and their most tokens."""
 
     state: int
     budget: int
@@ -135,12 +137,12 @@ class Start(NamedTuple):
 def needed_pairs(
     edges: Edges, max_remaining: int, starts: Sequence[Start] | None
 ) -> Bool[np.ndarray, "levels S"]:
-    """Find the beta_r(., s), r = 0 .. max_remaining, that are neither zero, nor one, nor left out.
+    """Find the needed beta_r(., s), r = 0 .. max_remaining, that are neither zero nor one.
 
     Args:
-        edges: of the automata.
+        edges: edges of the automata.
         max_remaining: the largest r.
-        starts: the texts that may be asked for; None for any state with any budget.
+        starts: the texts in question; None for any state with any budget.
     """
     if starts is None:
         levels = np.arange(max_remaining + 1)[:, None]
@@ -165,7 +167,7 @@ def needed_pairs(
 def completion(
     hmm: HMM, edges: Edges, needed: Bool[np.ndarray, "levels S"], tolerance: float
 ) -> Completion:
-    """Compute beta of the needed pairs (see the module)."""
+    """Compute beta of the needed pairs (see the module docstring)."""
     rows, H = COMPUTED + int(needed.sum()), hmm.num_states
     b = _empty(rows, H, hmm)
     b[NOTHING], b[CERTAIN] = 0, 1
@@ -198,7 +200,7 @@ def completion(
             entry, settled = entry[: r + 1], True
             break
     b, log_scale = b[:used], log_scale[:used]
-    if hmm.device.type != "cpu" and used < rows:  # a copy, so that the rest goes back
+    if hmm.device.type != "cpu" and used < rows:  # a copy, so that the rest is freed
         b, log_scale = b.clone(), log_scale.clone()
     return Completion(
         entry=torch.tensor(entry, dtype=torch.int32, device=hmm.device),
@@ -209,16 +211,17 @@ def completion(
 
 
 def rows_at_once(hmm: HMM) -> int:
-    """Return how many rows are computed in one go."""
+    """Return the number of rows that are computed at once."""
     return max(1, _AT_ONCE.get(hmm.device.type, _ELSEWHERE) // hmm.num_states)
 
 
 def _empty(rows: int, H: int, hmm: HMM) -> Float[Tensor, "rows H"]:
-    """Allocate rows; what is never written takes no memory on the CPU.
+    """Allocate rows; unwritten rows take no memory on the CPU.
 
-    Not by numpy, which asks for large pages. They are the quickest to be written for the first time
-    where memory is at hand (454 MiB in 0.08 s, small pages in 0.34 s), but took 1.4 to 2.1 s on a
-    virtual machine whose host had taken back what was free.
+    numpy isn't used, because it requests large pages. They are the fastest to write for the first
+    time
+    if memory is available (454 MiB in 0.08 s, small pages in 0.34 s), but took 1.4 to 2.1 s on a
+    virtual machine whose host had reclaimed free memory.
     """
     return hmm.initial.new_empty(rows, H, dtype=hmm.dtype)
 
@@ -231,7 +234,7 @@ def rows_of(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Compute the rows of these states; those that moved are put behind the rows in use."""
+    """Compute the rows of these states; append those that changed to the rows in use."""
     if hmm.device.type in _COMPILED:
         return _rows_compiled(hmm, level, states, used, tolerance)
     u, log_u = _sum_in_layers(edges, level, states)
@@ -256,10 +259,10 @@ def _rows_compiled(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Do the work of `rows_of`, a few rows after the other, from their edges to their scale.
+    """Compute `rows_of` a few rows at a time, from their edges to their scale.
 
-    They are computed in memory that is used again and again, and go into the table when it is
-    known which are kept: what is fresh from the system is slow to be written for the first time.
+    They are computed in reused memory, and copied to the table once it is known which are kept,
+    because the first write to fresh memory is slow.
     """
     n = len(states)
     assert level.scratch is not None
@@ -289,9 +292,10 @@ def _sum_in_layers(
 ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
     """Compute u of these states up to scale, and the log of the scale, as `kernels.sum_edges`.
 
-    Edge by edge of all states at once. They are ordered by falling number of edges, so that those
-    which have a k-th edge are the first so many: a sum of layers, without a scatter, and the same
-    on every device.
+    The k-th edges of all states are processed at once. The states are ordered by falling number of
+    edges, so that those with a k-th edge come first: a sum of layers, without a scatter, and with
+    the
+    same result on every device.
     """
     device = level.b.device
     degree = edges.start[states + 1] - edges.start[states]
@@ -330,9 +334,9 @@ def _rescale(
     rows: Float[Tensor, "n H"],
     log_rows: Float64[Tensor, "n"],
 ) -> Bool[np.ndarray, "n"]:
-    """Scale rows to a maximum of one; tell which differ from what the state had before.
+    """Scale rows to a maximum of one; return which differ from the state's previous row.
 
-    As `kernels.rescale`. Waits for the device.
+    Equivalent to `kernels.rescale`, with a host synchronization.
     """
     top = rows.amax(dim=1)
     rows /= torch.where(top > 0, top, 1).unsqueeze(1)

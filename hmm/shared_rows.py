@@ -1,13 +1,13 @@
-"""This module stores an emission matrix without its repeated rows, bit for bit the same matrix.
+"""Storage of an emission matrix without its repeated rows; the matrix is bitwise the same.
 
 An HMM over a vocabulary of 49 152 tokens is trained on sequences in which some thousands occur. All
-others have the same counts, none, hence the same row of emission probabilities. So the matrix
-(V x H) is kept as its R different rows and the row of each token:
+others have the same (zero) counts, hence the same row of emission probabilities. So the matrix
+(V x H) is stored as its R different rows and the row number of each token:
 
     emission[v] = rows[row_of[v]],      rows (R x H),   row_of (V, int32, 0 <= row_of[v] < R)
 
-Rows are the same if their bytes are. They are numbered as they first occur, so that a matrix has
-one such form. Cost: one pass over V H numbers, hashed row by row.
+Rows are the same if their bytes are. They are numbered as they first occur, so that each matrix has
+a single such form. Cost: one pass over V H numbers, hashed row by row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor
 
 
 class SharedRows(NamedTuple):
-    """A matrix as its different rows, and which of them each row is.
+    """Matrix as its different rows, and the number of each row.
 
     Attributes:
-        rows: no two of them have the same bytes.
-        row_of: the number of each row of the matrix among them.
+        rows: the different rows; no two have the same bytes.
+        row_of: for each row of the matrix, its index in `rows`.
     """
 
     rows: Float[Tensor, "R H"]
@@ -37,21 +37,21 @@ class SharedRows(NamedTuple):
         return self.rows.nbytes + self.row_of.nbytes
 
     def matrix(self) -> Float[Tensor, "V H"]:
-        """Return the matrix that this stands for.
+        """Return the whole matrix.
 
         Raises:
-            ValueError: the arrays do not fit each other.
+            ValueError: the arrays are inconsistent.
         """
         rows, row_of = self
         if rows.dim() != 2 or row_of.dim() != 1 or row_of.dtype != torch.int32:
             raise ValueError(
-                f"shared rows are a matrix and a vector of int32, not {tuple(rows.shape)} and "
-                f"{tuple(row_of.shape)} of {row_of.dtype}"
+                f"expected a matrix and a vector of int32 for shared rows, got {tuple(rows.shape)} "
+                f"and {tuple(row_of.shape)} of {row_of.dtype}"
             )
         if len(row_of) and not 0 <= int(row_of.min()) <= int(row_of.max()) < len(rows):
             raise ValueError(
-                f"tokens have rows {int(row_of.min())} to {int(row_of.max())}, there are "
-                f"{len(rows)}; the file is damaged"
+                f"expected row numbers in 0..{len(rows) - 1}, got {int(row_of.min())} to "
+                f"{int(row_of.max())}; the file is damaged, so copy it again"
             )
         return rows[row_of]
 
@@ -59,15 +59,16 @@ class SharedRows(NamedTuple):
 def pool_rare(
     emission: Float[Tensor, "V H"], counts: Int64[Tensor, "V"], most: int
 ) -> Float[Tensor, "V H"]:
-    """Give tokens that were seen equally often, at most so many times, the same emissions.
+    """Give tokens that occurred equally often, at most `most` times, the same emissions.
 
-    A token that was seen three times says little of the states that it came from. Every state's
-    emissions still sum to what they did.
+    A token that occurred three times provides little information about its states. The sums of
+    every
+    state's emissions don't change.
 
     Args:
-        emission: of each token in each state.
-        counts: how often each token was seen in training.
-        most: tokens that were seen more often keep their own.
+        emission: emission of each token in each state.
+        counts: how often each token occurred in training.
+        most: tokens that occurred more often keep their own emissions.
     """
     pooled = emission.clone()
     for count in range(most + 1):

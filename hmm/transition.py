@@ -1,8 +1,8 @@
-"""Transitions say how one hidden state follows another, by a full matrix or by two sparse factors.
+"""Transitions between hidden states, as a full matrix or as two sparse factors.
 
-Everything that inference asks of the transition matrix A (H x H, each row a distribution) is a
-product with a row vector, a product with a column vector, and, for EM, how often each parameter
-was used. `Dense` holds A itself: 2 H² operations a product. `Monarch` holds
+Inference needs three operations of the transition matrix A (H x H, each row a distribution): the
+product with a row vector, the product with a column vector, and, for EM, the expected use of each
+parameter. `Dense` stores A itself: 2 H² operations a product. `Monarch` stores
 
     A = L P R P⁻¹,     H = K M,     state h = k M + m  for (k, m)
 
@@ -13,11 +13,11 @@ K x K. A transition then is two draws, first the new m, then the new k:
 
     A[(k, m), (k', m')] = first[k, m, m'] · second[m', k, k']
 
-Every pair of states is joined by exactly one path through the grid, the one over (k, m'). So A has
-no zero that its factors do not have, each row of A is a distribution when each row of the factors
-is, and the expected number of times each *factor* entry was used is what EM needs: its M-step
-stays a normalisation. A product costs 2 H (M + K) operations, the parameters number H (M + K)
-rather than H²: with 128 x 128 blocks, 4 million instead of 268 million.
+Every pair of states is connected by exactly one path through the grid, the one over (k, m'). So A
+is zero only where a factor is, and each row of A is a distribution if each row of the factors is.
+EM needs the expected number of times each *factor* entry was used, and its M-step remains a
+normalization. A product costs 2 H (M + K) operations, and there are H (M + K) parameters instead of
+H²: with 128 x 128 blocks, 4 million instead of 268 million.
 """
 
 from __future__ import annotations
@@ -36,43 +36,43 @@ TOLERANCE = {
     torch.float16: 4e-3,
     torch.bfloat16: 2e-2,
 }
-"""How far from one the sum of a distribution may be, by the type its entries are stored in."""
+"""Tolerance on the sum of a distribution, by the type in which its entries are stored."""
 
 
 _ROWS_AT_ONCE = 256
-"""Rows whose uses of Monarch factors are counted together: they and their halves fit in a cache."""
+"""Rows processed together in counting Monarch factors; they and their halves fit into a cache."""
 
 Rows = Float[Tensor, "*B H"]
-"""A vector over states, or one for each of a batch."""
+"""Vector over states, or a batch of them."""
 
 
 def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -> None:
     """Check that entries are finite and non-negative, and sum to one along `dim`.
 
     Raises:
-        ValueError: otherwise, with the name, the first offending value and where it is.
+        ValueError: otherwise, with the name, the first offending value and its position.
     """
     tolerance = TOLERANCE.get(values.dtype)
     if tolerance is None:
-        raise ValueError(f"{name} has type {values.dtype}; probabilities need {list(TOLERANCE)}")
-    # A NaN or an infinity shows in the sums too, so a good array is read twice, not three times.
+        raise ValueError(f"expected {name} in one of {list(TOLERANCE)}, got {values.dtype}")
+    # NaN and infinity also show in the sums, so a valid array is read twice, not three times.
     sums = values.sum(dim=dim, dtype=torch.promote_types(values.dtype, torch.float32))
     wrong = ~((sums - 1).abs() <= tolerance)
     if bool(wrong.any()):
         where = wrong.nonzero()[0].tolist()
         raise ValueError(
-            f"{name} does not hold distributions: the one numbered {where} sums to "
-            f"{float(sums[tuple(where)])!r} ({int(wrong.sum())} of {wrong.numel()} are off by more "
-            f"than {tolerance}); normalise it, and see whether it holds logarithms or NaN"
+            f"expected distributions in {name}, got one that sums to {float(sums[tuple(where)])!r} "
+            f"at index {where} ({int(wrong.sum())} of {wrong.numel()} are off by more than "
+            f"{tolerance}); normalize it, and check that it doesn't contain logarithms or NaN"
         )
     smallest = float(values.amin())
     if smallest < 0:
-        raise ValueError(f"{name} holds a negative probability, {smallest!r}")
+        raise ValueError(f"expected non-negative probabilities in {name}, got {smallest!r}")
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A full transition matrix.
+    """Full transition matrix.
 
     Attributes:
         matrix: matrix[i, j] = P(next state is j | state is i).
@@ -82,7 +82,9 @@ class Dense:
 
     def __post_init__(self) -> None:
         if self.matrix.dim() != 2 or self.matrix.shape[0] != self.matrix.shape[1]:
-            raise ValueError(f"a transition matrix is square, not {tuple(self.matrix.shape)}")
+            raise ValueError(
+                f"expected a square transition matrix, got shape {tuple(self.matrix.shape)}"
+            )
 
     @property
     def num_states(self) -> int:
@@ -90,17 +92,17 @@ class Dense:
 
     @property
     def factors(self) -> tuple[Tensor, ...]:
-        """The arrays that EM estimates; each last axis is a distribution."""
+        """Arrays that EM estimates; each last axis is a distribution."""
         return (self.matrix,)
 
     @in_own_precision
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
-        """Return p A: where a state distributed as p is one step later (in `out`, if given)."""
+        """Return p A: the distribution one step after a state with distribution p (in `out`)."""
         return torch.matmul(p, self.matrix, out=out)
 
     @in_own_precision
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Return A v: the expectation of v at the next state, given the present one (in `out`)."""
+        """Return A v: the expectation of v at the next state, for each state (in `out`)."""
         return torch.matmul(v, self.matrix.T, out=out)
 
     @in_own_precision
@@ -109,7 +111,7 @@ class Dense:
     ) -> tuple[Tensor, ...]:
         """Return sum_n before[n, i] A[i, j] after[n, j], for each parameter of A.
 
-        With `before` the filter and `after` the scaled likelihood of what follows, that is the
+        With `before` the filter and `after` the scaled likelihood of what follows, this is the
         expected number of times each transition was made.
         """
         return ((before.T @ after).mul_(self.matrix),)
@@ -123,7 +125,7 @@ class Dense:
         return self.matrix
 
     def check(self) -> None:
-        """Raise ValueError unless every row is a distribution."""
+        """Raise `ValueError` unless every row is a distribution."""
         check_distribution("the transition matrix", self.matrix)
 
     def to(
@@ -149,7 +151,8 @@ class Monarch:
         shape, other = tuple(self.first.shape), tuple(self.second.shape)
         if len(shape) != 3 or (shape[1:], other) != (shape[:0:-1], (shape[1], shape[0], shape[0])):
             raise ValueError(
-                f"Monarch factors have shapes (K, M, M) and (M, K, K), not {shape} and {other}"
+                f"expected Monarch factors of shapes (K, M, M) and (M, K, K), got {shape} and "
+                f"{other}"
             )
 
     @property
@@ -158,12 +161,12 @@ class Monarch:
 
     @property
     def factors(self) -> tuple[Tensor, ...]:
-        """The arrays that EM estimates; each last axis is a distribution."""
+        """Arrays that EM estimates; each last axis is a distribution."""
         return (self.first, self.second)
 
-    # Both products are batched over blocks. They are done on columns, H x N: the grid (k, m) with N
-    # numbers at each point. Exchanging k and m then is a view that a product takes as it is; with
-    # rows it would move every number. Rows are turned on the way in and out.
+    # Both products are batched over blocks. They work on columns, H x N: the grid (k, m) with N
+    # numbers at each point. Exchanging k and m is then a view that a product accepts directly; with
+    # rows it would copy every number. Rows are transposed on the way in and out.
 
     def _columns(self, p: Rows) -> Float[Tensor, "K M N"]:
         return p.reshape(-1, self.num_states).T.contiguous().view(*self.first.shape[:2], -1)
@@ -182,14 +185,14 @@ class Monarch:
 
     @in_own_precision
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
-        """Return p A: where a state distributed as p is one step later (in `out`, if given)."""
+        """Return p A: the distribution one step after a state with distribution p (in `out`)."""
         between = self._half_forward(self._columns(p))
         arrived = torch.bmm(self.second.transpose(1, 2), between).transpose(0, 1)
         return self._rows(arrived, p, out)
 
     @in_own_precision
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Return A v: the expectation of v at the next state, given the present one (in `out`)."""
+        """Return A v: the expectation of v at the next state, for each state (in `out`)."""
         between = self._half_backward(self._columns(v))
         return self._rows(torch.bmm(self.first, between), v, out)
 
@@ -197,8 +200,9 @@ class Monarch:
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
     ) -> tuple[Tensor, ...]:
-        """Return how often each entry of the factors was used, where A[i, j] was used sum_n
-        before[n, i] A[i, j] after[n, j] times.
+        """Return how often each entry of the factors was used.
+
+        A[i, j] was used sum_n before[n, i] A[i, j] after[n, j] times.
         """
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
         for some, theirs in zip(
@@ -221,7 +225,7 @@ class Monarch:
         return self.rows(states)
 
     def check(self) -> None:
-        """Raise ValueError unless every row of both factors is a distribution."""
+        """Raise `ValueError` unless every row of both factors is a distribution."""
         check_distribution("the first Monarch factor", self.first)
         check_distribution("the second Monarch factor", self.second)
 
@@ -246,10 +250,10 @@ def factor_shapes(num_states: int, monarch: bool | int = False) -> tuple[tuple[i
             two most nearly equal.
 
     Raises:
-        ValueError: if there is no state, or M does not divide H.
+        ValueError: if there are no states, or M does not divide H.
     """
     if num_states < 1:
-        raise ValueError(f"an HMM needs at least one state, not {num_states}")
+        raise ValueError(f"expected at least one state in an HMM, got {num_states}")
     if monarch is False:
         return ((num_states, num_states),)
     if monarch is True:
@@ -257,7 +261,7 @@ def factor_shapes(num_states: int, monarch: bool | int = False) -> tuple[tuple[i
     else:
         inner = int(monarch)
     if inner < 1 or num_states % inner:
-        raise ValueError(f"Monarch blocks of {inner} do not divide {num_states} states")
+        raise ValueError(f"expected Monarch blocks that divide {num_states} states, got {inner}")
     outer = num_states // inner
     return ((outer, inner, inner), (inner, outer, outer))
 

@@ -6,9 +6,14 @@
 The tools of every record are compiled to an automaton, or refused with a reason. If the record has
 a gold answer, it is written in the style with arguments in declared order, and the record's
 automaton must accept it. For a rejected answer the report names the byte where it leaves the
-language, and the expected bytes. Three file formats are supported: xLAM's JSON lines (`.jsonl`),
-lists of records with `query`, `tools` and `answers` (`.json`), and the questions of the Berkeley
-Function Calling Leaderboard (`.json` with JSON lines, tools under `function`, no answers).
+language, and the expected bytes.
+
+Three file formats are supported:
+
+* xLAM's JSON lines (`.jsonl`);
+* lists of records with `query`, `tools` and `answers` (`.json`);
+* the questions of the Berkeley Function Calling Leaderboard (`.json` with JSON lines, tools under
+  `function`, no answers).
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     python -m scripts.mutants --again mutants.json --report after.json
 
 Each mutant differs from the code in one operator, constant or statement. The tests that name the
-changed function run first, then those that name its module, then the other tests of its folder,
-until one of them fails (the mutant is caught) or the limit on processor time is reached (it
-survives). A test that also fails without the change doesn't count. `--again` repeats the mutants of
-an earlier report, and begins with the test that caught each.
+changed function run first, then those that name its module, then the other tests of its folder. A
+mutant is caught if one of them fails, and survives if the limit on processor time is reached. A
+test that also fails without the change doesn't count. `--again` repeats the mutants of an earlier
+report, and begins with the test that caught each.
 
 Python functions are changed in forks of one process that has imported everything; the checkout
 isn't touched. A kernel is changed and compiled in a copy of the checkout.

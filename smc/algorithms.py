@@ -1,15 +1,15 @@
-"""Algorithms go from a proposal to weighted answers. There are two, by name:
+"""Algorithms that turn a proposal into weighted answers, by name:
 
     smc         N particles draw tokens from the proposal, are weighed, and may be resampled
                 (`smc.step`)
-    discrete    N distinct prefixes are kept out of all their continuations, and no token is drawn
+    discrete    N distinct prefixes are selected from all their continuations; no token is drawn
                 (`smc.filter`)
-    auto        the discrete filter, which is nearer to the truth at an equal cost
-                (docs/reliability.md), but SMC in three cases: where an option that only SMC reads
-                is given; with one particle, which is one answer drawn from the proposal; and in
-                `smc.stream`, as prefixes that are all different agree on little before the end
+    auto        the discrete filter, which is more accurate at an equal cost (docs/reliability.md),
+                except in three cases, which use SMC: an option of SMC only is given; there is one
+                particle, which is one answer drawn from the proposal; or in `smc.stream`, because
+                distinct prefixes have little text in common before the end
 
-Each is a dataclass of its options, so that an option which an algorithm does not read is refused.
+Each algorithm is a dataclass of its options, so that options of the other one raise an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STRATA = ("none", "state")
 
 
 class Options(TypedDict, total=False):
-    """The options of all algorithms; `SMC` and `Discrete` say what they mean."""
+    """The options of all algorithms, documented in `SMC` and `Discrete`."""
 
     resampling: str | Scheme
     ess_threshold: float | int
@@ -39,13 +39,13 @@ class SMC:
 
     Args:
         resampling: "systematic", "stratified", "multinomial", "residual", or a function like them.
-        ess_threshold: particles that compete are resampled when their effective sample size is
-            under this fraction of their number; 1 or more means every step, 0 never.
-        strata: "state": particles compete with those in the same automaton state alone, and
-            complete answers with none; "none": all particles of an example compete.
+        ess_threshold: competing particles are resampled if their effective sample size is below
+            this fraction of their number; 1 or more means every step, 0 never.
+        strata: "state": particles compete only with those in the same automaton state, and complete
+            answers don't compete; "none": all particles of an example compete.
 
     Raises:
-        ValueError: a value makes no sense.
+        ValueError: a value is invalid.
     """
 
     resampling: str | Scheme = "systematic"
@@ -56,9 +56,11 @@ class SMC:
         scheme(self.resampling)
         _number("ess_threshold", self.ess_threshold)
         if not self.ess_threshold >= 0:
-            raise ValueError(f"ess_threshold is {self.ess_threshold}; it must be 0 or more")
+            raise ValueError(f"expected ess_threshold to be 0 or more, got {self.ess_threshold}")
         if self.strata not in STRATA:
-            raise ValueError(f"strata is {self.strata!r}; use one of {', '.join(STRATA)}")
+            raise ValueError(
+                f"expected strata to be one of {', '.join(STRATA)}, got {self.strata!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,14 @@ class Discrete:
     """The discrete particle filter, which keeps N distinct prefixes.
 
     Args:
-        count_finished: True: finished answers count against N, so improbable prefixes are dropped
-            sooner.
-        floor: prefixes whose score is under this part of the sum of all are kept with less than
-            certainty, even where there is room, in [0, 1). With zero, and `count_finished=False`,
-            the filter enumerates what it has room for.
+        count_finished: whether finished answers count toward N, so that improbable prefixes are
+            dropped sooner.
+        floor: share of the sum of all scores below which a prefix is kept with probability below
+            one even if there are free slots, in [0, 1). With 0 and `count_finished=False`, the
+            filter enumerates languages with at most N running prefixes.
 
     Raises:
-        ValueError: a value makes no sense.
+        ValueError: a value is invalid.
     """
 
     count_finished: bool = True
@@ -81,16 +83,18 @@ class Discrete:
 
     def __post_init__(self) -> None:
         if not isinstance(self.count_finished, bool):
-            raise ValueError(f"count_finished is True or False, not {self.count_finished!r}")
+            raise ValueError(
+                f"expected count_finished to be True or False, got {self.count_finished!r}"
+            )
         _number("floor", self.floor)
         if not 0 <= self.floor < 1:
-            raise ValueError(f"floor is {self.floor}; it must lie in [0, 1)")
+            raise ValueError(f"expected floor to be in [0, 1), got {self.floor}")
 
 
 def _number(name: str, value: object) -> None:
-    """Refuse what is no number, before it is compared with one."""
+    """Raise an error unless a value is a number."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; give a number")
+        raise ValueError(f"expected {name} to be a number, got {value!r}")
 
 
 ALGORITHMS: dict[str, type[SMC | Discrete]] = {"smc": SMC, "discrete": Discrete}
@@ -98,7 +102,7 @@ AUTO = "auto"
 
 
 def chosen(name: str, options: Options, particles: int) -> str:
-    """Return the name of the algorithm that "auto" stands for; other names as they are."""
+    """Return the name of the algorithm that "auto" selects; other names unchanged."""
     if name != AUTO:
         return name
     asks_for_smc = any(field.name in options for field in fields(SMC))
@@ -106,21 +110,21 @@ def chosen(name: str, options: Options, particles: int) -> str:
 
 
 def algorithm(name: str, options: Options) -> SMC | Discrete:
-    """Return the algorithm of this name, "auto" aside, with these options.
+    """Return the algorithm with this name (except "auto") and these options.
 
     Raises:
-        ValueError: there is none of this name, or it does not read one of the options.
+        ValueError: the name is unknown, or the algorithm doesn't have an option.
     """
     if not isinstance(name, str) or name not in ALGORITHMS:
         names = ", ".join((AUTO, *ALGORITHMS))
-        raise ValueError(f"unknown algorithm {name!r}; choose one of {names}")
+        raise ValueError(f"expected algorithm to be one of {names}, got {name!r}")
     kind = ALGORITHMS[name]
     known = [field.name for field in fields(kind)]
     for option, value in options.items():
         if option not in known:
             raise ValueError(
-                f"algorithm {name!r} does not read {option}={value!r}; its options are "
-                f"{', '.join(known)}. Or is the name of another argument misspelt?"
+                f"expected options of algorithm {name!r} ({', '.join(known)}), got "
+                f"{option}={value!r}; omit it, or correct a misspelled argument"
             )
     given: dict[str, Any] = dict(options)
     return kind(**given)

@@ -46,7 +46,7 @@ class Ending(NamedTuple):
         candidates: candidates of the R prefixes, with the outcomes of their tokens.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix; -inf for a row without a particle.
-        place: index of the particle on each prefix.
+        slot: index of the particle on each prefix.
         particles: the particles.
         step: number of each example's step.
     """
@@ -54,7 +54,7 @@ class Ending(NamedTuple):
     candidates: CandidateGuide
     log_p: Float[Tensor, "R V"]
     log_weight: Float64[Tensor, "R"]
-    place: Int64[Tensor, "R"]
+    slot: Int64[Tensor, "R"]
     particles: Particles
     step: Int64[Tensor, "B"]
 
@@ -108,7 +108,7 @@ class Pool(NamedTuple):
         log_p = ending.log_p[row, token].double()
         some = ~(ending.log_weight[row] + log_p).isneginf()
         row, token, log_p = row[some], token[some], log_p[some]
-        slot, weight = ending.place[row], ending.log_weight[row] + log_p
+        slot, weight = ending.slot[row], ending.log_weight[row] + log_p
 
         def tokens_of(kept: Int64[Tensor, "K"]) -> Int64[Tensor, "K T"]:
             at = slot[kept]
@@ -144,7 +144,7 @@ class Pool(NamedTuple):
         log_pi = particles.log_pi[done, :-1]
         return self._add(done // N, log_weight, log_p, tokens_of, log_pi, step, first=2)
 
-    def went_on(
+    def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> Pool:
         """Do nothing, because the pool stores full texts."""
@@ -191,13 +191,13 @@ class Pool(NamedTuple):
             return float(self.draw(keys, breaks))
 
         # New answers are pruned before their tokens are copied.
-        stays, log_weight, pruned = self._pruned(example, log_weight, partial(uniform, first))
+        stays, log_weight, pruned = self._prune(example, log_weight, partial(uniform, first))
         example = torch.cat([self.example, example[stays]])
         tokens = torch.cat([self.tokens, tokens_of(stays)])
         log_pi = torch.cat([self.log_pi, log_pi[stays]])
         log_p = torch.cat([self.log_p, log_p[stays]])
         log_weight = torch.cat([self.log_weight, log_weight])
-        stays, log_weight, again = self._pruned(example, log_weight, partial(uniform, first + 1))
+        stays, log_weight, again = self._prune(example, log_weight, partial(uniform, first + 1))
         if len(stays) < len(example):
             example, tokens, log_p = example[stays], tokens[stays], log_p[stays]
             log_pi = log_pi[stays]
@@ -210,7 +210,7 @@ class Pool(NamedTuple):
             pruned=self.pruned | pruned | again,
         )
 
-    def _pruned(
+    def _prune(
         self,
         example: Int64[Tensor, "M"],
         log_weight: Float64[Tensor, "M"],
@@ -316,7 +316,7 @@ class AnswerTables(NamedTuple):
         """Do nothing: static shapes have no forced runs, and the empty answer is known."""
         return self
 
-    def went_on(
+    def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> AnswerTables:
         """Store the parent and the token of each slot."""

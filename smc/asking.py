@@ -1,4 +1,4 @@
-"""One call from a prompt and a type to a value with its probability.
+"""A single call from a prompt and a type to a value with its probability.
 
 `ask` compiles the type to a constraint, lifts it to the model's vocabulary, samples, and parses the
 most probable answer:
@@ -9,7 +9,7 @@ most probable answer:
     a list of strings                 one of them
     a constraint                      its text
 
-The default is GCD with 16 particles. Everything else is `smc.sample`, whose arguments pass through.
+The default is GCD with 16 particles. Other arguments are passed to `smc.sample`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Parser: TypeAlias = Callable[[str], Any]
 
 @dataclass(frozen=True, repr=False)
 class Reply:
-    """The most probable answer to a prompt, as a value, and how sure it is.
+    """The most probable answer to a prompt as a value, with its probability.
 
     Attributes:
-        posterior: all answers that were found.
-        parser: makes a value of a text.
+        posterior: the posterior over all found answers.
+        parser: converts a text to a value.
     """
 
     posterior: Posterior
@@ -57,13 +57,13 @@ class Reply:
         """The most probable answer, parsed.
 
         Raises:
-            ValueError: there is no answer, as the model gives none any probability; or pydantic
-                refuses it for a validator that no constraint expresses.
+            ValueError: no answer has positive probability, or a pydantic validator that the
+                constraint can't express rejects the answer.
         """
         if self.text is None:
             raise ValueError(
-                "no answer was found, as the model gives none within the budget any probability; "
-                "ask by another prompt"
+                "expected an answer, got none: the model gives every answer within the budget "
+                "probability zero; change the prompt"
             )
         return self.parser(self.text)
 
@@ -74,7 +74,7 @@ class Reply:
 
     @property
     def probability(self) -> float:
-        """The posterior probability of this text, estimated; zero if there is none."""
+        """The estimated posterior probability of this text; zero if there is none."""
         return max(self.posterior.probabilities, default=0.0)
 
     @property
@@ -84,7 +84,7 @@ class Reply:
 
     @property
     def reliability(self) -> Reliability:
-        """How far the probability can be trusted."""
+        """The reliability of the probability."""
         return self.posterior.reliability
 
     @cached_property
@@ -94,7 +94,7 @@ class Reply:
 
     @property
     def budget(self) -> BudgetEffect | None:
-        """How much probability the budget removed; see `Posterior.budget`."""
+        """The probability that the budget removed; see `Posterior.budget`."""
         return self.posterior.budget
 
     def __repr__(self) -> str:
@@ -123,22 +123,22 @@ def ask(
     Args:
         lm: the language model.
         prompt: text, token ids, or messages for the tokenizer's chat template.
-        kind: what the answer is: a pydantic model, dataclass, TypedDict, `Literal`, enum or other
-            type that pydantic validates; a JSON schema; a list of tools, or of strings to choose
-            from; or a constraint, lifted or not.
-        budget: most tokens of an answer, EOS included.
-        particles: distinct prefixes that are kept at a time; see `smc.sample`.
-        proposal: `GCD()` if not given.
+        kind: the type of the answer. Any type that pydantic validates, such as a pydantic model,
+            dataclass, TypedDict, `Literal` or enum; a JSON schema; a list of tools, or of strings
+            to choose from; or a constraint, lifted or not.
+        budget: maximum number of tokens of an answer, including EOS.
+        particles: number of distinct prefixes kept at a time; see `smc.sample`.
+        proposal: the proposal; `GCD()` by default.
         algorithm: as for `smc.sample`.
         options: other arguments of `smc.sample`, such as `seed`, `temperature` or `deadline`.
 
     Raises:
-        ConstraintError: no constraint can be made of the type.
-        ValueError: it is none of these, or the prompt has messages and the model's tokenizer no
-            chat template.
+        ConstraintError: the type can't be converted to a constraint.
+        ValueError: the type is unsupported, or the prompt has messages but the model's tokenizer
+            has no chat template.
         InfeasibleBudgetError: the budget is shorter than the shortest answer.
 
-    All of these come before the model does any work. What `smc.sample` raises may follow.
+    These errors are raised before any forward pass. `smc.sample` may raise others.
     """
     [reply] = ask_all(
         lm, [prompt], kind, budget=budget, particles=particles, proposal=proposal,
@@ -171,16 +171,16 @@ def ask_all(
 
 
 def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
-    """Return the constraint that a type stands for, and what parses its texts.
+    """Return the constraint for a type, and the parser of its texts.
 
     Raises:
-        ConstraintError, ValueError: as for `ask`.
+        ConstraintError, ValueError: see `ask`.
     """
     if isinstance(kind, Automaton | TokenAutomaton):
         return kind, str
     if is_class(kind):
         language = json_schema(kind, whitespace="spaced")
-        from pydantic import TypeAdapter  # what the schema of a class needed, too
+        from pydantic import TypeAdapter  # the schema of a class needs pydantic, too
 
         adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
         return language, adapter.validate_json
@@ -192,13 +192,13 @@ def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
         if all(isinstance(each, Mapping) for each in kind):
             return tool_calls(kind), json.loads
     raise ValueError(
-        f"expected a type, a JSON schema, a list of tools or of strings, or a constraint; got "
-        f"{kind!r}; make a constraint of a pattern with gcd.regex(...)"
+        f"expected a type, a JSON schema, a list of tools or of strings, or a constraint, got "
+        f"{kind!r}; for a pattern use gcd.regex(...)"
     )
 
 
 def _written(lm: LanguageModel, prompt: Prompt | Messages) -> Prompt:
-    """Write messages as the tokenizer's chat template does, the answer to come next."""
+    """Apply the tokenizer's chat template to messages, with a generation prompt."""
     if isinstance(prompt, str) or not isinstance(prompt, Sequence):
         return prompt
     if not prompt or not all(isinstance(message, Mapping) for message in prompt):
@@ -206,8 +206,8 @@ def _written(lm: LanguageModel, prompt: Prompt | Messages) -> Prompt:
     tokenizer = getattr(lm, "tokenizer", None)
     if getattr(tokenizer, "chat_template", None) is None:
         raise ValueError(
-            "expected a tokenizer with a chat template for a prompt of messages; "
-            f"{type(lm).__name__} has none; give the prompt as text"
+            "expected a tokenizer with a chat template for a prompt of messages, but "
+            f"{type(lm).__name__} has none; pass the prompt as text"
         )
     assert tokenizer is not None
     return list(

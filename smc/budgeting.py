@@ -1,24 +1,24 @@
-"""What the budget has removed: probability that the constraint allows, and the budget doesn't.
+"""Effect of the budget: the probability that the constraint allows, but the budget removes.
 
 Let x be a prefix that can still be completed within the budget, with r tokens left, and v a next
 token that the constraint allows. The budget alone removes v if a shortest completion needs r tokens
 or more after it. With m(x) the sum of p_lm(v | x) over these tokens v,
 
     removed mass  =  sum of p_lm(x) m(x)  over all such prefixes x
-                  =  P_lm( a text of the constraint's prefixes leaves those that can end in time ).
+                  =  P_lm( a text within the constraint leaves the prefixes that can end in time ).
 
-Together with the evidence it bounds what there is without a budget,
+Together with the evidence it bounds the evidence without a budget,
 
     P_lm(C) <= P_lm(C within n) + removed mass,
 
 with a difference only for prefixes that would leave the constraint later. A sampler estimates the
-sum without bias, by the weights of the prefixes that it reads. Within a run of forced tokens
-(`smc.proposals.forced`) the model is asked at every position, since a budget forces most near its
+sum without bias by the weights of the prefixes that it computes. Within a forced run
+(`smc.proposals.forced`) every position is evaluated, because a budget forces most tokens near its
 end. The masses of the tokens themselves are summed; nothing is subtracted.
 
-**Cost.** A prefix is looked at only if the budget can bind there: if some next token leads further
-from the end than r allows (`TokenAutomaton.reach`, one number for each state). There it is a pass
-over the vocabulary; elsewhere a comparison. In static shapes the pass is always made.
+**Cost.** A prefix needs a pass over the vocabulary only if the budget can bind there, that is if
+some next token leads further from the end than r allows (`TokenAutomaton.reach`, one number per
+state). Otherwise it takes a comparison. In static shapes the pass is always made.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from smc.proposals.position import AutomatonPosition
 from smc.vocabulary.class_mass import MaskGuide
 
 NEVER = UNREACHABLE
-"""The position of a first removal that there is not."""
+"""Position of the first removal if there is none."""
 
 
 @dataclass(frozen=True)
 class BudgetEffect:
-    """What the budget did to the answers of one prompt, along what was read.
+    """The effect of the budget on the answers of one prompt, along the computed prefixes.
 
     Attributes:
-        budget: most tokens of an answer, EOS included.
+        budget: maximum number of tokens of an answer, including EOS.
         log_removed: log of the estimated probability that the budget alone removed: that a text
             obeys the constraint up to a token after which it can't end in time. -inf for none.
-        removed: this as a share of the sum of it and of the estimated evidence, from 0 to 1.
-        first: tokens of the shortest prefix after which something was removed; None for none.
-        sufficient: the smallest budget that would have removed nothing after the prefixes read.
+        removed: this probability as a share of its sum with the estimated evidence, in [0, 1].
+        first: length of the shortest prefix after which some token was removed; None for none.
+        sufficient: the smallest budget that would have removed nothing after these prefixes.
     """
 
     budget: int
@@ -62,17 +62,17 @@ class BudgetEffect:
 
     @property
     def binds(self) -> bool:
-        """Whether the budget removed anything that was seen."""
+        """True if the budget removed a token after a computed prefix."""
         return self.first is not None
 
 
 class Removed(NamedTuple):
-    """What the budget alone removes along some tokens of each of M prefixes.
+    """The probability that only the budget removes along some tokens of each of M prefixes.
 
     Attributes:
         log_mass: log of the sum, over the positions, of the probability of the tokens before them
-            (from the first one on) times that of the next tokens that are removed.
-        first: tokens of the answer before the first position where something is removed.
+            (from the first one on) times that of the removed next tokens.
+        first: number of answer tokens before the first position with a removed token.
         sufficient: the smallest budget that removes nothing at these positions.
     """
 
@@ -82,19 +82,19 @@ class Removed(NamedTuple):
 
     @classmethod
     def nothing(cls, log_g: Float64[Tensor, "M"]) -> Removed:
-        """Return this for so many prefixes, of which nothing is known."""
+        """Return the value for prefixes without information, in the shape of `log_g`."""
         none = torch.zeros_like(log_g, dtype=torch.int64)
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 
-    def spread(self, places: Int64[Tensor, "M"], count: int) -> Removed:
-        """Put these at places of so many prefixes; of the others nothing is known."""
+    def spread(self, slots: Int64[Tensor, "M"], count: int) -> Removed:
+        """Put the entries into these of `count` slots; the others have no information."""
         more = Removed.nothing(self.log_mass.new_zeros(count))
         pairs = zip(more, self, strict=True)
-        return Removed(*(field.index_copy(0, places, mine) for field, mine in pairs))
+        return Removed(*(field.index_copy(0, slots, mine) for field, mine in pairs))
 
-    def at(self, place: Int64[Tensor, "Q"]) -> Removed:
-        """Return that of these prefixes."""
-        return Removed(*(field[place] for field in self))
+    def at(self, index: Int64[Tensor, "Q"]) -> Removed:
+        """Return the entries of these prefixes."""
+        return Removed(*(field[index] for field in self))
 
     def plus(
         self,
@@ -107,10 +107,10 @@ class Removed(NamedTuple):
         """Add one position of some of the prefixes.
 
         Args:
-            rows: which prefixes.
-            walk: where each is at this position.
-            used: tokens of its answer before this position.
-            log_p: log-probabilities of the next token there.
+            rows: the prefixes.
+            walk: their positions.
+            used: number of answer tokens before this position.
+            log_p: log-probabilities of the next token at this position.
             log_before: log-probability of the tokens before it.
         """
         log_mass = removed_mass(walk, log_p)
@@ -124,9 +124,9 @@ class Removed(NamedTuple):
 
 
 def binding(walk: AutomatonPosition) -> Bool[Tensor, "R"]:
-    """Tell where the mask of next tokens is another one than without a budget.
+    """Return where the budget changes the mask of next tokens.
 
-    Prefixes that can't be completed within their budgets any more don't count.
+    Prefixes that can't be completed within their budgets don't count.
     """
     here = walk.states.clamp(min=0)
     in_time = (walk.states >= 0) & (walk.automata.steps_to_accept[here] <= walk.remaining)
@@ -134,11 +134,11 @@ def binding(walk: AutomatonPosition) -> Bool[Tensor, "R"]:
 
 
 def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[Tensor, "R"]:
-    """Return the smallest budget that removes nothing after each prefix; 0 for one that is over.
+    """Return the smallest budget that removes nothing after each prefix; 0 for ended prefixes.
 
     Args:
-        walk: where the prefixes are.
-        used: how many tokens each has.
+        walk: positions of the prefixes.
+        used: number of tokens of each prefix.
     """
     here = walk.states.clamp(min=0)
     in_time = (walk.states >= 0) & (walk.automata.steps_to_accept[here] <= walk.remaining)
@@ -146,22 +146,22 @@ def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[T
 
 
 def removed_mass(walk: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R"]:
-    """Return log of the probability of next tokens that the budget alone removes."""
+    """Return the log-probability of the next tokens that the budget alone removes."""
     steps = walk.steps_after_classes()
     removed = (steps < UNREACHABLE) & (steps >= walk.remaining.unsqueeze(1))
     return MaskGuide(log_p, removed, walk.automata.classes, walk.automaton_of_row).log_z
 
 
 class Along:
-    """Collects what the budget alone removes along runs of forced tokens, pass by pass.
+    """Accumulates the probability that the budget alone removes along forced runs, pass by pass.
 
     Args:
-        walks: where M prefixes are before each of K columns of tokens.
+        walks: positions of M prefixes before each of K columns of tokens.
         tokens: the runs; -1 beyond their lengths.
         budgets: the whole budget of each prefix.
 
     Attributes:
-        removed: what has been collected.
+        removed: the accumulated values.
     """
 
     def __init__(
@@ -196,9 +196,9 @@ class Along:
         """Add one column of some prefixes.
 
         Args:
-            column: which tokens of the runs come next.
-            rows: of the prefixes.
-            log_before: log-probability of the tokens of each run before that.
+            column: index of the next tokens in the runs.
+            rows: the prefixes.
+            log_before: log-probability of the tokens of each run before that column.
             log_p: log-probabilities of the next token.
             at: the row of `log_p` for each of the rows; None for the same.
         """
@@ -207,18 +207,18 @@ class Along:
         some = (self._binds[rows, column] & ~log_before.isneginf()).nonzero().squeeze(1)
         if len(some):
             prefix, known = rows[some], some if at is None else at[some]
-            place = prefix * len(self._bound) + column
+            index = prefix * len(self._bound) + column
             self.removed = self.removed.plus(
-                prefix, self._walk.take(place), self._used[place], log_p[known], log_before[some]
+                prefix, self._walk.take(index), self._used[index], log_p[known], log_before[some]
             )
 
 
 class Ledger(NamedTuple):
-    """What the budget has removed so far, of each of B examples.
+    """The effect of the budget so far, for each of B examples.
 
     Attributes:
         log_removed: log of the estimate of the removed mass.
-        first, sufficient: as of `BudgetEffect`; `NEVER` for none.
+        first, sufficient: as in `BudgetEffect`; `NEVER` for none.
     """
 
     log_removed: Float64[Tensor, "B"]
@@ -227,7 +227,7 @@ class Ledger(NamedTuple):
 
     @classmethod
     def empty(cls, walk: object, budgets: Int64[Tensor, "B"], *, is_exact: bool) -> Ledger | None:
-        """Begin without anything; None where the effect is not known, as there are no bounds."""
+        """Return an empty ledger; None if the effect is unknown, because there are no bounds."""
         if not (is_exact and isinstance(walk, AutomatonPosition)):
             return None
         nothing = torch.full_like(budgets, -torch.inf, dtype=torch.float64)
@@ -242,15 +242,15 @@ class Ledger(NamedTuple):
         log_weight: Float64[Tensor, "P"],
         indices: Callable[[Bool[Tensor, "R"]], Int64[Tensor, "K"]],
     ) -> Ledger:
-        """Add the prefixes at which a step begins.
+        """Add the prefixes before a step.
 
         Args:
-            walk, log_p: of the R prefixes.
-            budgets: the whole budget of each.
+            walk, log_p: positions and next log-probabilities of the R prefixes.
+            budgets: the whole budget of each prefix.
             row: the prefix of each of P particles.
-            log_weight: of the particles for p_lm(prefix), so that they sum to the estimate; -inf
-                for those that don't count.
-            indices: finds where a mask is true (`smc.prefixes.Reader.indices`).
+            log_weight: weights of the particles for p_lm(prefix), which sum to the estimate; -inf
+                for excluded particles.
+            indices: returns the indices of a mask (`smc.prefixes.Reader.indices`).
         """
         used = budgets - walk.remaining
         some = indices(binding(walk))
@@ -260,14 +260,14 @@ class Ledger(NamedTuple):
             rows = log_p if len(some) == len(log_p) else log_p[some]
             removed = removed.plus(some, walk.take(some), used[some], rows, zero)
         removed = Removed(
-            removed.log_mass.masked_fill(~binding(walk), -torch.inf),  # static shapes add all rows
+            removed.log_mass.masked_fill(~binding(walk), -torch.inf),  # static shapes use all rows
             torch.where(binding(walk), removed.first, NEVER),
             sufficient_for(walk, used),
         )
         return self.with_runs(removed.at(row), log_weight)
 
     def with_runs(self, removed: Removed, log_weight: Float64[Tensor, "P"]) -> Ledger:
-        """Add what is removed along some tokens of each particle, weighted as before these."""
+        """Add the mass removed along some tokens of each particle, by the weights before them."""
         B = len(self.first)
         counts = ~log_weight.isneginf()
         example = torch.arange(len(log_weight), device=log_weight.device) // (len(log_weight) // B)
@@ -284,7 +284,7 @@ class Ledger(NamedTuple):
 def effect_of(
     budget: int, log_removed: float, first: int, sufficient: int, log_evidence: float
 ) -> BudgetEffect:
-    """Return the effect on an example with this estimate of its evidence."""
+    """Return the effect for an example with this estimate of its evidence."""
     share = 0.0
     if log_removed > -math.inf:
         share = 1 / (1 + math.exp(min(700.0, log_evidence - log_removed)))

@@ -1,24 +1,24 @@
-"""After sampling, reading goes on until a stated share of the posterior is certainly found.
+"""Computation after sampling, until a given share of the posterior is certainly found.
 
-`read_on` reads the tree of token sequences (`smc.enumerating`), the open branches of the greatest
-probability first and several of them in a pass. With F the token sequences found by sampling or by
-reading,
+`read_on` computes the tree of token sequences (`smc.enumerating`), several open branches with the
+largest probabilities per pass. With F the token sequences found by sampling or by computation,
 
     lower = sum of p(a) over a in F
-    upper = the least of the two upper bounds, as each of them holds (`smc.Bounds`)
+    upper = the smaller of the two upper bounds, both of which hold (`smc.Bounds`)
 
-and reading ends once lower / upper is at least `certify`, or `max_tokens_read` tokens were read, or
-the time is over.
+the computation ends once lower / upper is at least `certify`, `max_tokens_read` tokens were
+computed, or the time is over.
 
-**Probabilities.** Answers that were read have no particle's weight. All answers are therefore
-weighed by what the model gives them, P(y) = sum of p(a) with text(a) = y / lower. The total
-variation to the true posterior is 1 - lower / P_lm(C within n), hence at most 1 - `certified`.
+**Probabilities.** Computed answers have no particle weight. All answers are therefore weighed by
+their probabilities under the model, P(y) = sum of p(a) with text(a) = y / lower. The total
+variation distance from the true posterior is 1 - lower / P_lm(C within n), and therefore at most
+1 - `certified`.
 
-**Evidence.** `log_evidence` is the estimate of sampling, which had ended before. It is unbiased,
-whether or not reading goes on; an exact value in its place in some of the runs would not be.
+**Evidence.** `log_evidence` is the estimate of sampling, which ended before. It is unbiased,
+whether or not the computation continues; replacing it by an exact value in some runs would not be.
 
-Cost: sampling doesn't keep the prefixes that it has read, so those that lead to the answers found
-are read again, a whole answer in a pass.
+Cost: sampling doesn't keep its computed prefixes, so those of the found answers are computed again,
+one whole answer per pass.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from smc.revisiting import TreeReader
 
 
 class Sampled(NamedTuple):
-    """An example that was sampled: prompt as token ids, constraint, budget and posterior."""
+    """A sampled example: prompt as token ids, constraint, budget and posterior."""
 
     prompt: tuple[int, ...]
     automaton: TokenAutomaton
@@ -60,20 +60,20 @@ def read_on(
     max_rows: int,
     limit: TimeLimit | None,
 ) -> list[Posterior]:
-    """Read the open branches of each example until enough of its posterior was found.
+    """Compute the open branches of each example until enough of its posterior is found.
 
     Args:
         lm: the language model.
-        examples: those of a batch.
-        certify: the share of the posterior that is to be found.
-        max_tokens_read: most tokens that are read for an example; the last pass may exceed it by
-            what the model's cache has lost and is read again.
-        temperature: that of sampling.
-        max_rows: most branches in one pass.
-        limit: when reading ends in any case.
+        examples: the examples of a batch.
+        certify: the share of the posterior to find.
+        max_tokens_read: maximum number of tokens computed for an example; the last pass may exceed
+            it by the tokens that were dropped from the model's cache and are computed again.
+        temperature: the sampling temperature.
+        max_rows: maximum number of branches in one pass.
+        limit: ends the computation in any case.
 
     Returns:
-        Their posteriors. One that has the share already, or was closed early, stays as it is.
+        Their posteriors. One that has the share already, or was closed early, is unchanged.
     """
     chosen = [number for number, each in enumerate(examples) if _is_open(each.posterior, certify)]
     results = [each.posterior for each in examples]
@@ -105,15 +105,15 @@ def read_on(
         max_tokens=max_tokens_read,
     )
     seconds = (time.perf_counter() - started) / len(trees)
-    for place, (number, each, tree) in enumerate(zip(chosen, some, trees, strict=True)):
+    for index, (number, each, tree) in enumerate(zip(chosen, some, trees, strict=True)):
         results[number] = _posterior(
-            each, tree, reader.tokens[place], reader.passes[place], seconds
+            each, tree, reader.tokens[index], reader.passes[index], seconds
         )
     return results
 
 
 def _is_open(posterior: Posterior, certify: float) -> bool:
-    """Tell whether less than this share was found, of a posterior that wasn't closed early."""
+    """Return whether less than this share was found and the posterior wasn't closed early."""
     enough = posterior.enumerated or (posterior.certified or 0.0) >= certify
     return posterior.stopped is None and not enough
 
@@ -123,7 +123,7 @@ def _is_found(sample: Sample) -> bool:
 
 
 def _posterior(example: Sampled, tree: Tree, tokens: int, passes: int, seconds: float) -> Posterior:
-    """Make the posterior of all answers found, each weighed by what the model gives it."""
+    """Build the posterior of all found answers, weighted by their model probabilities."""
     before = example.posterior
     assert before.log_evidence is not None  # known without top_p
     vocabulary = example.automaton.vocabulary

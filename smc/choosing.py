@@ -103,7 +103,7 @@ def choose(
         temperature: part of p_lm, as in `smc.sample`.
         max_prefixes: maximum number of prefixes to compute for each prompt.
         certify: the share of the evidence after which the computation ends; 1 includes every
-            spelling, of which there may be many thousands.
+            spelling, and there may be many thousands.
         max_rows: maximum number of prefixes in one forward pass.
 
     Returns:
@@ -155,7 +155,7 @@ def choose(
         max_rows=max_rows,
     )  # fmt: skip
     return [
-        _averaged(texts, found[number * orders : (number + 1) * orders])
+        _average(texts, found[number * orders : (number + 1) * orders])
         for number, texts in enumerate(several)
     ]
 
@@ -237,7 +237,7 @@ def _automaton(
     )
 
 
-def _averaged(texts: tuple[str, ...], found: Sequence[Posterior]) -> Choice:
+def _average(texts: tuple[str, ...], found: Sequence[Posterior]) -> Choice:
     """Average the posteriors over orders."""
     shares, intervals = [], []
     for each in found:

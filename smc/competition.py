@@ -168,7 +168,7 @@ def selection_scores(
             (masses.by_token + weight).masked_fill(~going_too, -torch.inf),
         )
         if candidates.defence is not None:
-            log_g = _defended(
+            log_g = _mix_defence(
                 log_g, log_w, _Pair(going, going_too), example, num_examples, candidates.defence
             )
         log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
@@ -192,7 +192,7 @@ class _Pair(NamedTuple):
         return sums_by(torch.cat(self, dim=1).logsumexp(dim=1), example, count)
 
 
-def _defended(
+def _mix_defence(
     log_g: _Pair,
     log_w: _Pair,
     going: _Pair,

@@ -1,12 +1,12 @@
-"""Time limits of a call: a deadline in seconds, and a token by which another thread cancels.
+"""Time limits of a call: a deadline in seconds, and a cancel token for other threads.
 
-A deadline is kept by beginning early enough. With D the most tokens that a running prefix still
-needs on its shortest way to a complete answer, the way out begins once
+To meet a deadline, closing starts early enough. With D the most tokens that a running prefix needs
+for a shortest completion, closing starts once
 
     now + (D + 1) · seconds per token >= deadline,
 
-as the question is asked once in each step (`smc.closing`). Seconds per token are the median of the
-last steps (`gcd.serving.pace.Pace`); in the first few, the deadline itself is all that counts.
+checked once per step (`smc.closing`). Seconds per token are the median of the last steps
+(`gcd.serving.pace.Pace`); in the first few steps only the deadline itself counts.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from gcd.serving.pace import Pace
 from smc.settings import real
 
 DEADLINE, CANCELLED = "deadline", "cancelled"
-"""The reasons why answers took the shortest way out, as `Posterior.stopped` gives them."""
+"""The reasons for closing answers early, as reported by `Posterior.stopped`."""
 
 
 class AbandonedError(RuntimeError):
-    """Nobody waits for the answers any more, so sampling has ended without any."""
+    """Sampling was abandoned, and ended without any answers."""
 
 
 @runtime_checkable
 class CancelToken(Protocol):
-    """Something that another thread sets, such as a `threading.Event`."""
+    """A flag that another thread sets, such as a `threading.Event`."""
 
     def is_set(self) -> bool:
-        """Whether it has been set."""
+        """Return whether the flag is set."""
         ...
 
 
 class TimeLimit:
-    """When running answers have to take the shortest way out.
+    """The time at which running answers must take a shortest completion.
 
     Args:
         until: time on the clock at which the answers should be complete; None for no deadline.
-        cancel: once it is set, the way out begins with the next step.
+        cancel: once it is set, closing starts with the next step.
         abandon: once it is set, the next step raises `AbandonedError`.
-        clock: returns seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class TimeLimit:
         self._pace = Pace(clock)
 
     def reason(self, way_out: int, tokens: float) -> str | None:
-        """Return why the way out has to begin now, or None; called once in each step.
+        """Return the reason to start closing now, or None; called once per step.
 
         Args:
             way_out: the most tokens that a running prefix needs to its end.
-            tokens: by how many tokens a prefix has grown since the last call.
+            tokens: number of tokens added to a prefix since the last call.
 
         Raises:
-            AbandonedError: nobody waits for the answers.
+            AbandonedError: sampling was abandoned.
         """
         if self._abandon is not None and self._abandon.is_set():
             raise AbandonedError("sampling was abandoned")
@@ -77,7 +77,7 @@ class TimeLimit:
         return DEADLINE if now + self._pace.seconds * (way_out + 1) >= self.until else None
 
     def share(self, part: float) -> TimeLimit:
-        """Return the limit of work that may take this part of the time that is left."""
+        """Return a limit for work that may take this share of the remaining time."""
         until = self.until
         if until is not None:
             now = self._clock()
@@ -85,22 +85,22 @@ class TimeLimit:
         return TimeLimit(until, self._cancel, self._abandon, self._clock)
 
     def overrun(self) -> float:
-        """Return the seconds since the deadline; 0 before it, and without one."""
+        """Return the seconds since the deadline; 0 before it or without one."""
         return 0.0 if self.until is None else max(0.0, self._clock() - self.until)
 
 
 def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -> TimeLimit | None:
-    """Return the limit that a caller of `smc.sample` asks for; None for none.
+    """Return the limit for the arguments of `smc.sample`; None for no limit.
 
     Raises:
-        ValueError: the deadline is not a number of seconds, or the token cannot be asked.
+        ValueError: the deadline is not a number of seconds, or the token has no `is_set`.
     """
     if deadline is not None:
         deadline = real("deadline", deadline)
         if not deadline >= 0:
-            raise ValueError(f"deadline is {deadline}; expected seconds from now on, 0 or more")
+            raise ValueError(f"expected deadline to be 0 or more seconds from now, got {deadline}")
     if cancel is not None and not isinstance(cancel, CancelToken):
-        raise ValueError(f"cancel is {cancel!r}; give a threading.Event")
+        raise ValueError(f"expected cancel to be a threading.Event, got {cancel!r}")
     if deadline == math.inf:
         deadline = None
     if deadline is None and cancel is None and abandon is None:
@@ -109,5 +109,5 @@ def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -
 
 
 def _clock() -> float:
-    """Read the clock of deadlines; tests put another in its place."""
+    """Return the time of the deadline clock; tests replace it."""
     return monotonic()

@@ -124,7 +124,7 @@ def distribution(
     for number, (prompt, given, most) in enumerate(zip(prompts, constraints, budgets, strict=True)):
         name = None if count == 1 else number
         if id(given) not in lifted:
-            lifted[id(given)] = _lifted(lm, given, spellings, name)
+            lifted[id(given)] = _lift(lm, given, spellings, name)
         automaton = lifted[id(given)]
         if most is None:
             if id(given) not in longest:
@@ -246,9 +246,7 @@ def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
     )
 
 
-def _lifted(
-    lm: LanguageModel, given: Constraint, spellings: str, name: int | None
-) -> TokenAutomaton:
+def _lift(lm: LanguageModel, given: Constraint, spellings: str, name: int | None) -> TokenAutomaton:
     """Lift a constraint to the model's tokens, in the requested spellings."""
     if isinstance(given, Automaton):
         return lift(given, lm.vocabulary, literals=spellings)

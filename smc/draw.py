@@ -1,4 +1,4 @@
-"""Random numbers of the sampler, all of which come from one function, `Draw`.
+"""Random numbers of the sampler, drawn by a single function, `Draw`.
 
 Randomness here is a *function*, not a stream: the uniform number behind a choice depends only on
 (seed, example, particle, step, purpose).  So the order, the batch and the device of the choices
@@ -10,9 +10,9 @@ one after the other, each followed by the 64-bit finalizer of splitmix64 (Steele
 operations per number.
 
 Besides the keys, `Draw` gets the *breaks* of each choice: the points in (0, 1) where the outcome
-changes.  The generator ignores them.  Tests replace the generator by a function that uses them:
-from the breaks it knows that a draw has, say, three outcomes of probabilities 0.2, 0.5 and 0.3, and
-enumerates all of them (`smc.testing.walk`), for tokens and resampling alike.
+changes.  The generator ignores them.  Tests replace the generator by a function that uses them.
+From the breaks it knows that a draw has, say, three outcomes of probabilities 0.2, 0.5 and 0.3. It
+enumerates all outcomes (`smc.testing.walk`), for tokens and resampling alike.
 """
 
 from __future__ import annotations

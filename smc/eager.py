@@ -21,9 +21,9 @@ from smc.prefixes import (
     Prefixes,
     Reader,
     TokenCounts,
+    check_nan,
     count_of,
     refuse_nan,
-    refusing_nan,
 )
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.forced import follow
@@ -121,7 +121,7 @@ class EagerReader(Reader[State]):
         state = self.proposal.start(self.batch)  # before prefill: `start` may raise
         self._rows, log_p = self.lm.prefill(prompts)
         self.check(log_p, len(prompts))
-        log_p = refusing_nan(self.tempered(log_p))
+        log_p = check_nan(self.tempered(log_p))
         every = torch.arange(len(prompts), device=log_p.device)
         self._cached = _Cached(every, torch.zeros_like(every), Drafts.none(log_p))
         if self._ahead is not None:
@@ -195,7 +195,7 @@ class EagerReader(Reader[State]):
         read = ((tokens >= 0).sum(dim=1) - (~running).long()).clamp(min=0)
         due = self.indices(running | (followed.length > 0))
         self._cached = self._cached.take(parent[due])
-        texts = self._extended(parent[due], tokens[due])
+        texts = self._extend_texts(parent[due], tokens[due])
         states = torch.where(running, walk.states, -1)[due]
         read_due = tokens[due], read[due]
         walks = followed.walks if self.top_p == 1 else ()
@@ -240,9 +240,11 @@ class EagerReader(Reader[State]):
             self._texts = [texts[i] for i in kept.tolist()]
         state = self.proposal.take(followed.state, due[kept])
         after = found.after if len(kept) == len(due) else found.after[kept]
-        return extension, Prefixes(example[due[kept]], refusing_nan(after), state)
+        return extension, Prefixes(example[due[kept]], check_nan(after), state)
 
-    def _extended(self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]) -> list[bytes]:
+    def _extend_texts(
+        self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]
+    ) -> list[bytes]:
         """Return the texts of prefixes; an empty list without reading ahead."""
         if self._ahead is None:
             return []
@@ -305,7 +307,9 @@ class EagerReader(Reader[State]):
         after = None if whole else before[parent]
         if len(landed):
             assert after is not None
-            total[landed] = self._drafted(landed, tokens[landed], read[landed], drafts.take(landed))
+            total[landed] = self._sum_drafted(
+                landed, tokens[landed], read[landed], drafts.take(landed)
+            )
             last = drafts.after[landed, read[landed] - 1]
             after[landed] = drafts.log_p[last]
             drafts = drafts.behind(num_used)
@@ -313,12 +317,12 @@ class EagerReader(Reader[State]):
             guesses = guess(unread)
             total, after, new = self._read(tokens, read, unread, guesses, total, after)
             num_drafted = every.index_copy(0, unread, new.length)
-            drafts = drafts.joined(unread, new)
+            drafts = drafts.join(unread, new)
         assert after is not None
         self._cached = self._cached._replace(length=self._cached.length + read, drafts=drafts)
         return _LogProbs(total, after, num_drafted, num_used)
 
-    def _drafted(
+    def _sum_drafted(
         self,
         rows: Int64[Tensor, "L"],
         tokens: Int64[Tensor, "L K"],
@@ -413,4 +417,4 @@ def _plus(
     A total of -inf stays -inf, even if the model returns NaN after an impossible token.
     """
     more = more.double().masked_fill(~counts | total.isneginf(), 0.0)
-    return total + refusing_nan(more.unsqueeze(1)).squeeze(1)
+    return total + check_nan(more.unsqueeze(1)).squeeze(1)

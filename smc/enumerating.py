@@ -1,28 +1,28 @@
-"""All answers of a finite language, or the most probable ones, read prefix by prefix.
+"""Enumeration of all answers of a finite language, or of the most probable ones.
 
-The token sequences that begin an answer form a tree. Reading a prefix x gives p(x v) for every next
-token v, so the tree is in three parts at any time:
+The prefixes of answers form a tree of token sequences. Computing a prefix x gives p(x v) for every
+next token v, so the tree has three parts at any time:
 
-    found   answers a, whose p(a) is known
-    read    prefixes x, whose probability has gone over to what follows them
-    open    branches x v, with x read and x v neither read nor found; p(x v) is known
+    found      answers a with known p(a)
+    computed   prefixes x, whose probability is divided among their continuations
+    open       branches x v, with x computed and x v neither computed nor found; p(x v) is known
 
-Each pass reads the open branches of the largest probability, several at once, until what is open is
-a small enough share of found and open together. When every branch is read, the sum over the answers
-is the evidence itself, and no estimate.
+Each pass computes several of the open branches with the largest probabilities, until the open share
+of found and open probability is small enough. When every branch is computed, the sum over the
+answers is the evidence itself, not an estimate.
 
-**Canonical spellings first.** Until something is found, the largest branches are the shortest
-ones, most of them spellings that nobody writes. So the branches of the tokenizer's own spellings go
-before all others, where they are few enough.
+**Canonical spellings first.** Until an answer is found, the largest branches are the shortest ones,
+and most of them belong to unusual spellings. So the branches of the tokenizer's own spellings
+precede all others, if there are few enough.
 
-**Drafts.** A branch is read together with the tokens that are likely to follow it: as long as all
-allowed tokens agree in their bytes, as within a label that no other label shares its rest with, the
-tokenizer's own token, or the one after which the fewest are needed. Their prefixes count as read.
-So a label takes one pass, not one for each of its tokens.
+**Drafts.** A branch is computed together with its likely continuation. As long as the bytes of all
+allowed tokens agree, as within the unique rest of a label, the draft has the tokenizer's own token,
+or the one closest to the end. Prefixes of drafts count as computed. So a label takes one pass
+instead of one pass per token.
 
-Cost: one forward pass of the language model for at most `width` branches, and a sort of the open
-branches. No more branches of a prefix are kept one by one than may still be read; the probability
-of the others is kept as one sum.
+Cost: one forward pass for at most `width` branches, and a sort of the open branches. A prefix
+stores at most as many branches as may still be computed; the probability of the others is kept as
+one sum.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from smc.revisiting import Run, TreeReader, numbers
 Ids = tuple[int, ...]
 
 NARROW = 32
-"""Branches of a tree read in a pass where not all can be read, so that the best come first."""
+"""Number of branches per pass if the limit excludes some, so that the best ones come first."""
 MOST_ALIKE = 64
-"""Tokens that are looked at to see whether they agree in their bytes; a heuristic alone."""
+"""Maximum number of tokens whose bytes are compared; a heuristic."""
 
 
 class _Node(NamedTuple):
-    """A prefix that was read, or is about to be.
+    """A prefix that is computed, or about to be.
 
     Attributes:
         ids: its tokens.
-        state: of the automaton.
-        remaining: tokens that may still follow, EOS included.
-        log_p: of the prefix; of one that is not read yet, that of the branch it is.
-        tokens: those allowed next.
+        state: its automaton state.
+        remaining: number of tokens that may still follow, including EOS.
+        log_p: log-probability of the prefix; before it is computed, that of its branch.
+        tokens: the allowed next tokens.
         own: state of the automaton of canonical spellings, -1 outside of it.
     """
 
@@ -68,24 +68,24 @@ class _Node(NamedTuple):
 
 
 class Tree:
-    """The tree of one prompt's answers, as far as it was read.
+    """The computed part of the tree of one prompt's answers.
 
     Args:
         automaton: the language.
-        budget: most tokens of an answer, EOS included.
-        most: most prefixes to read beyond the prompt.
-        certify: the share of the evidence that is to be found.
+        budget: maximum number of tokens of an answer, including EOS.
+        most: maximum number of prefixes to compute after the prompt.
+        certify: the share of the evidence to find.
         eps: machine epsilon of the model's log-probabilities.
-        canonical: the same texts in the tokenizer's own spelling, whose branches go first; None for
-            no such preference.
-        known: answers that were found before, with log p. They count as found, and what leads to
-            them is read along.
-        log_upper: log of an upper bound on the evidence that is known besides.
+        canonical: the same texts in the tokenizer's own spelling, whose branches come first; None
+            for no such preference.
+        known: answers that are already known, with log p. They count as found, and their prefixes
+            are drafted.
+        log_upper: log of another known upper bound on the evidence.
 
     Attributes:
-        found: log p of the answers found, EOS included.
-        read: prefixes read beyond the prompt.
-        widths: branches read in each pass.
+        found: log p of the found answers, including EOS.
+        read: number of prefixes computed after the prompt.
+        widths: number of branches computed in each pass.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Tree:
     ) -> None:
         self.found: dict[Ids, float] = {}
         self._known, self._log_upper = dict(known or {}), log_upper
-        # The token behind each prefix of an answer that is known, of the most probable one.
+        # The token after each prefix of a known answer, of the most probable one.
         self._following = {
             ids[:t]: ids[t]
             for ids in sorted(self._known, key=self._known.__getitem__)
@@ -113,13 +113,13 @@ class Tree:
         self._canonical = canonical
         self._left = most
         self._nodes: list[_Node] = []
-        # Open branches: node, token, log p, and the same rounded outwards, which bounds count.
+        # Open branches: node, token, log p, and log p rounded outward, which the bounds use.
         self._node = np.zeros(0, np.int64)
         self._token = np.zeros(0, np.int64)
         self._log_p = np.zeros(0)
         self._log_mass = np.zeros(0)
         self._goes_first = np.zeros(0, np.bool_)
-        self._log_rest = -math.inf  # of all branches that will never be read
+        self._log_rest = -math.inf  # of all branches that will never be computed
         self._waiting: list[list[_Node]] = []
         own = -1 if canonical is None else canonical.initial
         self._root = self._at((), automaton.initial, budget, 0.0, own)
@@ -131,12 +131,12 @@ class Tree:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing that has any probability is open."""
+        """True if no branch with positive probability is open."""
         return not self._log_mass.size and self._log_rest == -math.inf
 
     @property
     def is_done(self) -> bool:
-        """Whether reading ends here: enough was found, or as much was read as may be."""
+        """True if the computation ends, because enough was found or a limit is reached."""
         return (
             self._left <= 0
             or not self._log_mass.size
@@ -145,60 +145,60 @@ class Tree:
 
     @property
     def everything(self) -> dict[Ids, float]:
-        """Log p of the answers found and of those that were known."""
+        """Log p of the found and the known answers."""
         return {**self._known, **self.found}
 
     @property
     def log_lower(self) -> float:
-        """Log of their probability."""
+        """Log of their total probability."""
         return _log_sum(np.array(list(self.everything.values()))) if self._known else self.log_found
 
     @property
     def log_upper(self) -> float:
-        """Log of the least upper bound on the evidence that is known."""
-        # The same p may be rounded otherwise where it was computed in another pass.
+        """Log of the smallest known upper bound on the evidence."""
+        # The same p may be rounded differently in another pass.
         return max(self.log_lower, min(self._log_upper, self.log_mass))
 
     @property
     def log_found(self) -> float:
-        """Log of the probability of the answers found."""
+        """Log of the probability of the found answers."""
         return _log_sum(np.array(list(self.found.values())))
 
     @property
     def log_mass(self) -> float:
-        """Log of the probability of what was found and of what is open."""
+        """Log of the probability found or open."""
         open_mass = _log_sum(np.append(self._log_mass, self._log_rest))
         return _log_sum(np.array([self.log_found, open_mass]))
 
     def start(self, log_p: Float64[np.ndarray, "_"]) -> None:
         """Begin with the log-probabilities of the tokens in `root`."""
-        if self._root.state == self._automaton.final:  # the empty text, which ends by itself
+        if self._root.state == self._automaton.final:  # the empty text, which ends without EOS
             self.found[()] = 0.0
         else:
             self._branch(self._root, log_p, None)
 
     def leave(self, most: int) -> None:
-        """Read so many more prefixes at most."""
+        """Limit the number of further prefixes."""
         self._left = min(self._left, most)
 
     def take(self, example: int, width: int) -> list[Run]:
-        """Choose the open branches to read next, at most `width`, and write them as runs."""
+        """Choose the open branches to compute next, at most `width`, and return them as runs."""
         order = np.argsort(-self._log_mass, kind="stable")
         log_upper = self.log_mass
         share = np.exp(self._log_mass[order] - log_upper)
-        # What may stay open; a little less, as the bounds are rounded.
+        # The mass that may stay open, reduced slightly because the bounds are rounded.
         spare = (1 - self._certify) * (1 - 1e-6) - math.exp(self._log_rest - log_upper)
-        after = np.cumsum(share[::-1])[::-1]  # open if this branch and those behind it are left
+        after = np.cumsum(share[::-1])[::-1]  # open if this branch and those after it are left
         needed = np.zeros(order.size, np.bool_)
         needed[order[: max(1, int((after > spare).sum()))]] = True
-        # A canonical spelling matters if it alone is more than may stay open.
+        # A canonical spelling matters if it alone exceeds what may stay open.
         least = self.log_found + math.log(1 - self._certify) if self._certify < 1 else -math.inf
         first = self._goes_first & (self._log_mass >= least)
         order = np.concatenate([order[first[order]], order[(needed & ~first)[order]]])
         chosen = order[: min(width, self._left)]
         runs, self._waiting = [], []
         for number, i in enumerate(chosen.tolist()):
-            # Every chosen branch is read; drafts share what is left besides.
+            # Every chosen branch is computed; drafts share the rest of the limit.
             nodes = list(self._run(i, self._left - (len(chosen) - number - 1)))
             self._left -= len(nodes)
             parent = self._nodes[self._node[i]]
@@ -212,7 +212,7 @@ class Tree:
         return runs
 
     def next_best(self, count: int) -> list[Ids]:
-        """Return the read prefixes that the best of the open branches go on from."""
+        """Return the computed prefixes that the best open branches extend."""
         count = min(count, self._log_mass.size)
         if not count:
             return []
@@ -220,11 +220,11 @@ class Tree:
         return [self._nodes[node].ids for node in np.unique(self._node[best]).tolist()]
 
     def add(self, values: Sequence[Sequence[Float64[np.ndarray, "_"]]]) -> None:
-        """Add what the model says after the prefixes of the runs that were last taken."""
+        """Add the model's log-probabilities for the runs that were taken last."""
         for nodes, answers in zip(self._waiting, values, strict=True):
             log_p = nodes[0].log_p
-            for place, (node, next_log_p) in enumerate(zip(nodes, answers, strict=True)):
-                following = nodes[place + 1].ids[-1] if place + 1 < len(nodes) else None
+            for index, (node, next_log_p) in enumerate(zip(nodes, answers, strict=True)):
+                following = nodes[index + 1].ids[-1] if index + 1 < len(nodes) else None
                 self._branch(node._replace(log_p=log_p), next_log_p, following)
                 if following is not None:
                     log_p += float(next_log_p[np.searchsorted(node.tokens, following)])
@@ -235,10 +235,10 @@ class Tree:
     def _branch(
         self, node: _Node, next_log_p: Float64[np.ndarray, "_"], following: int | None
     ) -> None:
-        """Find the answers that end behind a prefix; what goes on is open, but for one token.
+        """Find the answers that end after a prefix, and open its branches except for one token.
 
         Args:
-            following: the next token, where the prefix with it is read, too.
+            following: the next token if the prefix with it is computed, too.
         """
         next_log_p = numbers(next_log_p)
         alive = ~np.isneginf(next_log_p)
@@ -267,7 +267,7 @@ class Tree:
         self._goes_first = np.concatenate([self._goes_first, self._is_own(node, tokens)])
 
     def _drop(self, chosen: Int64[np.ndarray, "_"]) -> None:
-        """Take branches off the list of open ones."""
+        """Remove branches from the open ones."""
         for name in ("_node", "_token", "_log_p", "_log_mass", "_goes_first"):
             setattr(self, name, np.delete(getattr(self, name), chosen))
 
@@ -276,13 +276,13 @@ class Tree:
         return _Node(ids, state, remaining, log_p, tokens, own)
 
     def _after(self, node: _Node, token: int, log_p: float) -> _Node:
-        """Return the prefix with one more token."""
+        """Return the prefix extended by one token."""
         own = -1 if self._canonical is None else self._canonical.step(node.own, token)
         state = self._automaton.step(node.state, token)
         return self._at((*node.ids, token), state, node.remaining - 1, log_p, own)
 
     def _is_own(self, node: _Node, tokens: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
-        """Tell which tokens after a prefix are in a canonical spelling that fits the budget."""
+        """Return which tokens after a prefix belong to a canonical spelling within the budget."""
         automaton = self._canonical
         if automaton is None or node.own < 0:
             return np.zeros(tokens.size, np.bool_)
@@ -290,7 +290,7 @@ class Tree:
         return (after >= 0) & fits(automaton.steps_to_accept[after], node.remaining)
 
     def _run(self, branch: int, most: int) -> Iterator[_Node]:
-        """Give the prefix that an open branch is, and up to so many with drafts behind it."""
+        """Yield the prefix of an open branch, followed by its drafts, at most `most` in total."""
         parent, token = self._nodes[self._node[branch]], int(self._token[branch])
         node = self._after(parent, token, float(self._log_p[branch]))
         yield node
@@ -302,7 +302,7 @@ class Tree:
             yield node
 
     def _draft(self, node: _Node) -> int | None:
-        """Return the token that is likely to follow; None for an end, or where texts part."""
+        """Return the likely next token; None for an end, or if texts diverge."""
         automaton, tokens = self._automaton, node.tokens
         known = self._following.get(node.ids)
         if known is not None:
@@ -330,13 +330,14 @@ def read_trees(
     stop: Callable[[], bool] = lambda: False,
     max_tokens: int | None = None,
 ) -> None:
-    """Read the tree of each of the reader's prompts until it is done.
+    """Compute the tree of each of the reader's prompts until it is done.
 
     Args:
-        widths: most branches of each tree that are read in a pass.
-        max_rows: most branches of all trees that are read in a pass, at least one of each.
-        stop: asked before each pass whether reading ends in any case.
-        max_tokens: most tokens that are read of each tree; None for no limit but that of prefixes.
+        widths: maximum number of branches of each tree per pass.
+        max_rows: maximum number of branches of all trees per pass, but at least one per tree.
+        stop: called before each pass; True ends the computation.
+        max_tokens: maximum number of tokens computed for each tree; None for no limit besides the
+            number of prefixes.
     """
     for tree, log_p in zip(trees, reader.first([tree.root for tree in trees]), strict=True):
         tree.start(log_p)
@@ -357,7 +358,7 @@ def read_trees(
 
 
 def _log_sum(log_values: Float64[np.ndarray, "_"]) -> float:
-    """Return the log of the sum of exponentials; -inf for none."""
+    """Return the log of the sum of exponentials; -inf for no values."""
     top = float(log_values.max(initial=-math.inf))
     if top == -math.inf:
         return top

@@ -4,9 +4,9 @@
     static    one row per particle, no host synchronization; a captured graph on CUDA devices
     auto      static on a CUDA device if possible and `forced_runs` is off; otherwise eager
 
-With forced runs, neither is always faster on a CUDA device: static is faster for few rows, eager
-for hundreds (`benchmarks/README.md`). "auto" ignores the batch, so that a prompt gives the same
-result alone and in a batch.
+With forced runs, neither is always faster on a CUDA device. Static shapes are faster for few rows,
+and eager execution for hundreds (`benchmarks/README.md`). "auto" ignores the batch, so that a
+prompt gives the same result alone and in a batch.
 
 Both have the same target, and give the same tokens for the same seed if nothing is forced.
 """

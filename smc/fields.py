@@ -78,7 +78,7 @@ class Field:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether some value is neither a nonempty array nor a nonempty object."""
+        """True if some value is neither a nonempty array nor a nonempty object."""
         return any(each.value[0] not in "[{" or len(each.value) == 2 for each in self.values)
 
 

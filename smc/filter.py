@@ -128,15 +128,15 @@ class DiscreteFilter(Generic[State]):
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
         """Extend the kept prefixes by one choice and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
-        place = _place_of(before, prefixes.num_rows)
-        log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[place]
+        slot = _slot_of(before, prefixes.num_rows)
+        log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[slot]
         candidates = self.reader.score(prefixes)
         wrong = _has_nan(candidates, ~log_weight.isneginf())
         failed = carry.failed | self.reader.note_nan(wrong)
-        ending = Ending(candidates, prefixes.log_p, log_weight, place, before, carry.step)
+        ending = Ending(candidates, prefixes.log_p, log_weight, slot, before, carry.step)
         answers, ended = carry.answers.ended(ending)
         kept = self._select(prefixes, candidates, log_weight, answers, carry.step)
-        turn = Turn.taken(
+        turn = Turn.extend(
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
             together=self.watch is not None,
         )  # fmt: skip
@@ -150,14 +150,14 @@ class DiscreteFilter(Generic[State]):
             weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
             dropped = dropped & turn.ready
-        parent = place[kept.row].clamp(max=len(before.row) - 1)
-        answers = answers.went_on(parent, kept, carry.step)
-        selections = carry.selections.noted(kept.log_pi, carry.step, turn.ready)
+        parent = slot[kept.row].clamp(max=len(before.row) - 1)
+        answers = answers.note_parents(parent, kept, carry.step)
+        selections = carry.selections.add(kept.log_pi, carry.step, turn.ready)
         ledger = carry.ledger
         if ledger is not None:
-            ledger = self._noted(ledger, prefixes, before, parent, kept, turn)
+            ledger = self._update_ledger(ledger, prefixes, before, parent, kept, turn)
         after = self._advance(before.take(parent), kept, prefixes, turn.extension)
-        after, before, step = turn.settled(before, after, carry.step)
+        after, before, step = turn.settle(before, after, carry.step)
         if self.watch is not None:
             self.watch(self._observation(prefixes, candidates, before, parent, after, ended, turn))
         answers, after = self._ended(answers, after, carry.step + 1)
@@ -246,7 +246,7 @@ class DiscreteFilter(Generic[State]):
             log_pi=kept.log_pi,
         )
 
-    def _noted(
+    def _update_ledger(
         self,
         ledger: Ledger,
         prefixes: Prefixes[State],
@@ -283,11 +283,11 @@ class DiscreteFilter(Generic[State]):
     ) -> Observation:
         """Describe the step to an observer: the running prefixes, in the order of their rows."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
-        place = _place_of(before, prefixes.num_rows)[rows]
+        slot = _slot_of(before, prefixes.num_rows)[rows]
         number = torch.zeros_like(before.row).index_copy(
-            0, place, torch.arange(len(place), device=place.device)
+            0, slot, torch.arange(len(slot), device=slot.device)
         )
-        example = torch.arange(len(before.row), device=place.device) // self.num_particles
+        example = torch.arange(len(before.row), device=slot.device) // self.num_particles
 
         def population(some: Tensor) -> Population:
             at = some.nonzero().squeeze(1)
@@ -308,20 +308,20 @@ class DiscreteFilter(Generic[State]):
             tilted=lambda: candidates.factors.applied(prefixes.log_p)[rows],
             example=shown.example,
             row=torch.arange(len(rows), device=rows.device),
-            tokens=before.tokens[place, :-1],
-            length=before.length[place],
-            log_weight=before.log_weight[place],
+            tokens=before.tokens[slot, :-1],
+            length=before.length[slot],
+            log_weight=before.log_weight[slot],
             after=population(after.running),
             ended=Population(*(field[order] for field in joined)),
         )
 
 
-def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
+def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
     """Return the slot of the particle on each prefix; P for a prefix without a particle."""
     P = len(particles.row)
     row = torch.where(particles.running, particles.row, num_rows)
-    place = torch.arange(P, device=row.device)
-    return torch.full((num_rows + 1,), P, device=row.device).scatter(0, row, place)[:-1]
+    slot = torch.arange(P, device=row.device)
+    return torch.full((num_rows + 1,), P, device=row.device).scatter(0, row, slot)[:-1]
 
 
 def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:

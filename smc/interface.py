@@ -1,11 +1,10 @@
-"""`sample` goes from prompts and constraints to posteriors.
+"""Entry point of sampling: from prompts and constraints to posteriors.
 
-What a caller can get wrong is checked before the language model does any work; only whether a step
-can be captured as a graph is found when the first batch starts.  Examples are then sampled in
-batches, those with prompts of similar length together (`smc.batches`), and handed
-back in the order given.  Batches decide how fast it goes, not what comes out (up to rounding of
-batched matrix products): random numbers are functions of (seed, example, particle, step, purpose),
-and each example has its own weights.
+All arguments are checked before any forward pass. The only exception is whether a step can be
+captured as a graph, which is found when the first batch starts.  Examples are then sampled in
+batches of prompts with similar lengths (`smc.batches`), and returned in the given order.  Batches
+affect the speed but not the results (up to the rounding of batched matrix products): random numbers
+are functions of (seed, example, particle, step, purpose), and each example has its own weights.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from smc.rounds import in_rounds
 from smc.settings import MAX_PARTICLES, MAX_TOKENS_READ, Settings, settings_of, whole
 
 MOST_AUTOMATA = 2 << 30
-"""Bytes of the tables of all automata that are in the running batch."""
+"""Maximum size of the tables of all automata in a batch, in bytes."""
 ENTRY_BYTES = 8
-"""Bytes of an entry of such a table (`AutomatonBatch.delta_flat` and `steps_after_flat`)."""
+"""Bytes per entry of such a table (`AutomatonBatch.delta_flat` and `steps_after_flat`)."""
 
 
 def sample(
@@ -79,69 +78,72 @@ def sample(
 
     Args:
         lm: the language model.
-        prompts: text, or token ids taken as they are.
-        constraint: C, lifted to the model's vocabulary; one for all prompts, or one for each.
-        budget: most tokens of an answer, EOS included; for all prompts, or one for each.
-        particles: N, per prompt: particles, or distinct prefixes that are kept at a time.
-        proposal: `LM()`, `LCD()`, `GCD()`, or another.
-        algorithm: "smc", "discrete", or "auto": the discrete filter, but SMC where `options` has
-            one that only SMC reads, and with one particle (`smc.algorithms`).
-            `Posterior.algorithm` says which it was.
-        temperature: part of p_lm, hence of the target.
-        top_p: under one, tokens are drawn from the nucleus of q; the posteriors are then marked
-            inexact and report no evidence.
-        seed: of all random numbers.
-        example_ids: identities that name each prompt's random numbers; 0, 1, 2, … if not given.
-            A prompt sampled alone under its id gives what it gives among others.
-        max_rows: most particles in one batch; a single prompt's particles are never split.  Where
-            there are more, prompts wait for the next batch.
-        forced_runs: whether tokens that are the only ones allowed are taken together, in one pass
-            of the model (`smc.proposals.forced`). The target is the same, as is each text's weight.
-        execution: "eager", "static" (shapes that never change, so that a step is one captured graph
-            on a CUDA device, and takes forced tokens one by one; there often faster for a single
-            prompt, and slower for hundreds of particles), or "auto" (`smc.execution`).
-        read_ahead: tokens that the model reads in advance, in passes that are made anyway. Answers
-            and weights are the same (up to the rounding of a wider pass), in fewer passes
-            (`smc.read_ahead`). "auto" reads up to four where a pass has one row and the model says
-            that it pays (`TransformersLM.reads_ahead`: on a CPU, and not for a small model). Only
-            eagerly.
-        drafter: guesses these tokens; `smc.PromptLookup()` if not given.
-        target_error: a standard error of the log evidence, in nats. `particles` is then where
-            rounds begin; each has twice as many as the one before, until the stated error is at
-            most this, or `max_particles` is reached. A last round, independent of these, is
-            returned, so that the evidence stays unbiased (`smc.rounds`).
-        max_particles: most particles of a round.
-        certify: a share of the posterior, such as 0.9. Where sampling has found less of it for
-            certain (`Posterior.certified`), the model reads on, the most probable open branches
-            first, until the share, `max_tokens_read` or the deadline is reached. Probabilities are
-            then p of the answers found, divided by their sum (`smc.certifying`).
-        max_tokens_read: most tokens that are read so, for each prompt.
-        deadline: seconds from now on. Answers that are still running take the shortest way to their
-            end early enough to be complete by then, if the model is fast enough for a shortest one;
-            0 gives shortest answers. `Posterior.stopped` says so (`docs/deadlines.md`).
-        cancel: once another thread has set this `threading.Event`, running answers take the
-            shortest way to their end.
-        abandon: once another thread has set it, the next step raises `smc.AbandonedError`.
+        prompts: text, or token ids, used as given.
+        constraint: C, lifted to the model's vocabulary; one for all prompts, or one per prompt.
+        budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
+            per prompt.
+        particles: N per prompt: particles, or distinct prefixes kept at a time.
+        proposal: `LM()`, `LCD()`, `GCD()`, or another proposal.
+        algorithm: "smc", "discrete", or "auto", which is the discrete filter except with one
+            particle or if `options` has an option of SMC only (`smc.algorithms`).
+            `Posterior.algorithm` tells which one was used.
+        temperature: part of p_lm, and therefore of the target.
+        top_p: if below 1, tokens are drawn from the nucleus of q; the posteriors are then marked
+            inexact and have no evidence.
+        seed: seed of all random numbers.
+        example_ids: identities that key each prompt's random numbers; 0, 1, 2, … by default. A
+            prompt gives the same result alone and in a batch under the same identity.
+        max_rows: maximum number of particles in one batch; a single prompt's particles are never
+            split.  Other prompts wait for the next batch.
+        forced_runs: whether a run of tokens without a choice takes a single forward pass
+            (`smc.proposals.forced`). The target and the weight of each text are the same.
+        execution: "eager", "static" or "auto" (`smc.execution`). Static shapes allow a captured
+            graph on CUDA devices, but take forced tokens one by one; there they are often faster
+            for a single prompt, and slower for hundreds of particles.
+        read_ahead: number of draft tokens that the model computes in passes that are needed anyway.
+            Answers and weights are the same (up to the rounding of a wider pass), in fewer passes
+            (`smc.read_ahead`). With "auto", passes of one row have up to four draft tokens if the
+            model benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models). Eager
+            execution only.
+        drafter: guesses these tokens; `smc.PromptLookup()` by default.
+        target_error: a standard error of the log evidence, in nats. Sampling then runs in rounds
+            that start with `particles` and double their number until the reported error is at most
+            this, or `max_particles` is reached. The result is that of a last, independent round, so
+            that the evidence stays unbiased (`smc.rounds`).
+        max_particles: maximum number of particles in a round.
+        certify: a share of the posterior, such as 0.9. If sampling has certainly found less
+            (`Posterior.certified`), the model computes further prefixes, the most probable open
+            branches first, until the share, `max_tokens_read` or the deadline is reached.
+            Probabilities are then p of the found answers, divided by their sum (`smc.certifying`).
+        max_tokens_read: maximum number of tokens computed for `certify`, per prompt.
+        deadline: seconds from now. Running answers take a shortest completion early enough to be
+            complete by then, if the model is fast enough; 0 gives shortest answers.
+            `Posterior.stopped` reports it (`docs/deadlines.md`).
+        cancel: a `threading.Event`; once another thread sets it, running answers take a shortest
+            completion.
+        abandon: a `threading.Event`; once another thread sets it, the next step raises
+            `smc.AbandonedError`.
         draw: replaces the random number generator (and `seed`).
-        finished: handed the posteriors as soon as they are there, by their place in `prompts`;
-            they are not kept then.
-        observe: is asked about each batch, and shown its steps (`smc.observation`).
-        options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
+        finished: called with the posteriors of each finished batch, by their index in `prompts`;
+            they are not returned then.
+        observe: called for each batch; returns a function that is called with its steps
+            (`smc.observation`).
+        options: options of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
             (`smc.algorithms.SMC`); `count_finished`, `floor` of "discrete"
             (`smc.algorithms.Discrete`).
 
     Returns:
-        One posterior per prompt, in order; none where they were handed to `finished`.
+        One posterior per prompt, in order; an empty list with `finished`.
 
     Raises:
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
-        OverlongBudgetError: a budget allows longer texts than its constraint is known for.
-        PromptTooLongError: a prompt leaves too little of the model's context.
-        ConstraintError: a constraint was lifted to another vocabulary than the model's; or the
-            proposal refuses it, as `PGCD` does where its table would not fit into memory.
-        ValueError: any other argument that makes no sense, or an option that the algorithm does not
-            read; the message says which.
-        FloatingPointError: the model's log-probabilities are not numbers.
+        OverlongBudgetError: a budget exceeds the lengths that its constraint covers.
+        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        ConstraintError: a constraint was lifted to another vocabulary than the model's, or the
+            proposal doesn't support it, such as `PGCD` with a table that exceeds its memory limit.
+        ValueError: another argument is invalid, or the algorithm doesn't have an option; the
+            message names it.
+        FloatingPointError: the model's log-probabilities are NaN or +inf.
         AbandonedError: `abandon` was set.
     """
     limit = time_limit(deadline, cancel, abandon)
@@ -154,8 +156,10 @@ def sample(
     budgets = _one_each("budget", budget, len(prompts))
     for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
-            raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
-    # A message names an example where there are several, or where the caller named it.
+            raise ValueError(
+                f"expected {len(prompts)} {what}, one per prompt, got {len(given)}; pass one each"
+            )
+    # A message names the example if there are several, or if the caller named it.
     called: Sequence[int | None] = names
     if example_ids is None and len(prompts) == 1:
         called = [None]
@@ -204,7 +208,7 @@ def sample(
 
 
 def _one_each(what: str, values: object, count: int) -> list[int]:
-    """Return one integer for each of `count` examples, from one for all or one for each."""
+    """Return one integer for each of `count` examples, from a single one or one each."""
     if isinstance(values, Iterable) and not isinstance(values, str):
         return [whole(what, value) for value in values]
     return [whole(what, values)] * count
@@ -221,7 +225,7 @@ class Task:
 
 
 def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:
-    """Return a function that says what examples need; equal automata share their tables."""
+    """Return a function that computes the needs of examples; equal automata share tables."""
     proposal = settings.proposal
 
     @cache
@@ -241,7 +245,7 @@ def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[i
 
 
 def _most_particles(settings: Settings) -> int:
-    """Return the most particles that an example may have at a time."""
+    """Return the maximum number of particles of an example at a time."""
     return settings.particles if settings.target_error is None else settings.max_particles
 
 
@@ -253,7 +257,7 @@ def _in_rounds(
     observe: Observe | None,
     limit: TimeLimit | None,
 ) -> list[Posterior]:
-    """Sample the examples of one batch with as many particles as the error wanted takes."""
+    """Sample the examples of one batch with as many particles as the target error requires."""
     assert settings.target_error is not None
 
     def sample_round(
@@ -281,7 +285,7 @@ def _certified(
     observe: Observe | None,
     limit: TimeLimit | None,
 ) -> list[Posterior]:
-    """Sample the examples of one batch, and read on if that is asked for."""
+    """Sample the examples of one batch, and certify a share if requested."""
     posteriors = _sampled(tasks, settings, executor, draw, observe, limit)
     if settings.certify is None:
         return posteriors
@@ -322,7 +326,7 @@ def _sampled(
 def _with_seconds(
     posteriors: Sequence[Posterior], seconds: float, start_seconds: float
 ) -> list[Posterior]:
-    """Share the time of a batch out over its examples, by the tokens read for each."""
+    """Divide the time of a batch among its examples, in proportion to computed tokens."""
     read = sum(posterior.diagnostics.tokens for posterior in posteriors)
     return [
         replace(
@@ -338,7 +342,7 @@ def _with_seconds(
 
 
 def _with_overrun(posteriors: Sequence[Posterior], seconds: float) -> list[Posterior]:
-    """State by how much the deadline was missed."""
+    """Set the overrun of the deadline."""
     return [
         replace(posterior, diagnostics=replace(posterior.diagnostics, overrun=seconds))
         for posterior in posteriors
@@ -346,7 +350,7 @@ def _with_overrun(posteriors: Sequence[Posterior], seconds: float) -> list[Poste
 
 
 def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> list[Posterior]:
-    """Bring the answers to the host and make one posterior of each example's."""
+    """Copy the answers to the host, and build a posterior for each example."""
     evidence, ess = outcome.log_evidence.tolist(), outcome.ess.tolist()
     tokens, lengths = outcome.tokens.tolist(), outcome.length.tolist()
     log_weights, finished = outcome.log_weight.tolist(), outcome.finished.tolist()
@@ -414,10 +418,10 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
 
 
 def _strata_of(outcome: Outcome, b: int, rows: slice, num_particles: int) -> list[Stratum]:
-    """Return what the spread of an example's weights is measured by.
+    """Return the strata that measure the spread of an example's weights.
 
     Args:
-        b: the example.
+        b: index of the example.
         rows: its sequences.
         num_particles: N.
     """

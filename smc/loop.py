@@ -4,7 +4,7 @@
     run_static     the same steps in constant shapes; on a CUDA device as one captured graph that
                    includes the language model's forward pass
 
-A captured graph reads and writes the same memory at every replay, so the output of a step is copied
+A captured graph reads and writes the same memory at every replay. So the output of a step is copied
 over its input (parts that a step doesn't change are the same tensor, and are skipped). After each
 step, a flag that tells whether anything is still running is copied to the host and checked some
 steps later. So the host runs ahead of the device, and up to `AHEAD` superfluous steps do nothing.

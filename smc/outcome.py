@@ -68,7 +68,7 @@ class Selections(NamedTuple):
         count = torch.zeros(num_examples, most, dtype=torch.int64, device=device)
         return cls(count, count.double())
 
-    def noted(
+    def add(
         self,
         log_pi: Float64[Tensor, "P"],
         step: Int64[Tensor, "B"],

@@ -281,16 +281,16 @@ def count_of(
     return example.new_zeros(count).index_add(0, example, many)
 
 
-def refusing_nan(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+def check_nan(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
     """Return the argument, or raise FloatingPointError if it contains NaN or +inf.
 
     The check sums each row: a sum with a NaN term is NaN, and needs one pass without a copy.
     """
-    refuse_nan(no_numbers(log_p).any())
+    refuse_nan(has_nan(log_p).any())
     return log_p
 
 
-def no_numbers(log_p: Float[Tensor, "R V"]) -> Bool[Tensor, "R"]:
+def has_nan(log_p: Float[Tensor, "R V"]) -> Bool[Tensor, "R"]:
     """Return which rows contain NaN or +inf."""
     # Sums of scores overflow in half precision, unlike sums of log-probabilities.
     wide = torch.promote_types(log_p.dtype, torch.float32)

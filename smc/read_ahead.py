@@ -102,9 +102,9 @@ class Drafts(NamedTuple):
             tokens=tokens[:, :longest], after=self.after.gather(1, at)[:, :longest]
         )
 
-    def joined(self, place: Int64[Tensor, "U"], new: Drafts) -> Drafts:
+    def join(self, rows: Int64[Tensor, "U"], new: Drafts) -> Drafts:
         """Replace the drafts of these rows; keep the others, with their rows of `log_p`."""
-        tokens, after = self.tokens.index_fill(0, place, -1), torch.zeros_like(self.after)
+        tokens, after = self.tokens.index_fill(0, rows, -1), torch.zeros_like(self.after)
         needed = tokens >= 0
         kept = self.log_p[self.after[needed]]
         after[needed] = torch.arange(len(kept), device=after.device)
@@ -112,8 +112,8 @@ class Drafts(NamedTuple):
         wider = 0, max(0, width - tokens.shape[1])
         tokens = torch.nn.functional.pad(tokens, wider, value=-1)
         after = torch.nn.functional.pad(after, wider)
-        tokens[place, :width] = new.tokens
-        after[place, :width] = new.after + len(kept)
+        tokens[rows, :width] = new.tokens
+        after[rows, :width] = new.after + len(kept)
         return Drafts(tokens, after, torch.cat([kept, new.log_p]) if len(kept) else new.log_p)
 
 

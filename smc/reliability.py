@@ -1,23 +1,23 @@
-"""Statistical error of a posterior, from one run: variances by ancestry, and a label.
+"""Statistical errors of a posterior from a single run: variances by ancestry, and a label.
 
 Let S be the sum of the final weights, and S_i the part of it that descends from unit i. Descendants
-of different units are (nearly) independent, so their spread tells the variance of S. With a_i = 1
-minus the probability with which unit i was kept, and x_i = S_i / S,
+of different units are (nearly) independent, so their spread estimates the variance of S. With a_i =
+1 minus the probability of keeping unit i, and x_i = S_i / S,
 
     relative variance of S = sum over strata of  m / (m - 1) * sum_i a_i (x_i - x)^2,
     x = sum_i a_i x_i / sum_i a_i,    m = number of the stratum's units.
 
     SMC                one stratum: the N particles of the first step, a_i = 1 (Chan and Lai 2013;
                        Lee and Whiteley 2018, "Variance estimation in the particle filter")
-    discrete filter    a stratum for each step: the candidates that were kept with probability
-                       pi_i < 1, a_i = 1 - pi_i (Hajek 1964, for unequal probabilities without
-                       replacement). Later variance is part of the spread of S_i, so that it counts
-                       at every step: the estimate is conservative
+    discrete filter    one stratum per step: the candidates kept with probability pi_i < 1,
+                       a_i = 1 - pi_i (Hajek 1964, for unequal probabilities without replacement).
+                       Later variance is part of the spread of S_i, so it counts at every step: the
+                       estimate is conservative
 
-A stratum of one unit has no spread of its own; its mean is taken to be zero. The variance of a
-probability P(y) = S(y) / S is that of the sum with x_i = (S_i(y) - P(y) S_i) / S (linearization).
+A stratum of one unit has no spread; its mean is assumed to be zero. The variance of a probability
+P(y) = S(y) / S is that of the sum with x_i = (S_i(y) - P(y) S_i) / S (linearization).
 
-None of this sees what *all* units missed. `smc.Bounds` does, and the label takes both into account.
+These variances can't detect what *all* units missed. `smc.Bounds` can, and the label uses both.
 
 Cost: O(M T) on the host for M sequences of T tokens.
 """
@@ -36,15 +36,15 @@ from scipy.special import stdtrit
 from smc.bounds import Bounds
 
 CONFIDENCE = 0.9
-"""Coverage that stated intervals aim at."""
+"""Target coverage of intervals."""
 CERTIFIED = 0.9
-"""Share of the posterior from which on it is called certified."""
+"""Minimum share of the posterior for the label "certified"."""
 FEWEST_INDEPENDENT = 5.0
-"""Effective sample size below which an estimate has collapsed."""
+"""Effective sample size below which an estimate is called collapsed."""
 LOOKED_AT = 0.01
-"""Least estimated evidence, as a share of its upper bound; docs/reliability.md has the choice."""
+"""Minimum estimated evidence as a share of its upper bound; see docs/reliability.md."""
 FEWEST_IN_TAIL = 5
-"""Shares to which a Pareto distribution is fitted at least."""
+"""Minimum number of shares for fitting a Pareto distribution."""
 
 
 class Stratum(NamedTuple):
@@ -52,8 +52,8 @@ class Stratum(NamedTuple):
 
     Attributes:
         unit: index of the unit that each sequence descends from; -1 for none.
-        factor: a_i of each unit that has descendants.
-        units: how many there are, those without descendants included.
+        factor: a_i of each unit with descendants.
+        units: number of units, including those without descendants.
         total: the sum of a_i over all units.
         is_of_founders: whether the units are the particles of the first step.
     """
@@ -69,7 +69,7 @@ def strata_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> l
     """Return the stratum of the N particles of the first step.
 
     Args:
-        founder: the particle of the first step that each sequence descends from.
+        founder: each sequence's ancestor in the first step.
         num_particles: N.
     """
     every = np.ones(num_particles)
@@ -82,12 +82,12 @@ def strata_of_selections(
     uncertain: Int64[np.ndarray, "S"],
     slack: Float64[np.ndarray, "S"],
 ) -> list[Stratum]:
-    """Return a stratum for each step in which candidates were kept with less than certainty.
+    """Return a stratum for each step in which some candidate had a probability below one.
 
     Args:
-        tokens: of each sequence.
-        log_pi: log-probability with which each token was selected; above zero for the others.
-        uncertain: candidates of each step that were kept with pi < 1.
+        tokens: tokens of each sequence.
+        log_pi: log-probability with which each token was selected; positive for the others.
+        uncertain: number of candidates per step that were kept with pi < 1.
         slack: the sum of 1 - pi over them.
     """
     chosen = log_pi <= 0
@@ -102,7 +102,7 @@ def strata_of_selections(
         unit = np.full(len(tokens), -1)
         factor = np.zeros(0)
         if len(some):
-            # A candidate is its tokens up to the one that was selected.
+            # A candidate is identified by its tokens up to the selected one.
             upto = np.arange(tokens.shape[1]) <= column[some, None]
             _, first, number = np.unique(
                 np.where(upto, tokens[some], -1), axis=0, return_index=True, return_inverse=True
@@ -119,7 +119,7 @@ class Spread(NamedTuple):
     Attributes:
         evidence: relative variance of the evidence.
         probabilities: variance of the probability of each group.
-        largest: the largest a_i x_i, the share of the evidence that rests on one unit.
+        largest: the largest a_i x_i, the share of the evidence that depends on one unit.
     """
 
     evidence: float
@@ -133,7 +133,7 @@ class Ancestry(NamedTuple):
     Attributes:
         share: weight of each sequence, divided by the sum of all.
         text: index of each sequence's text.
-        strata: what is compared.
+        strata: the strata to compare.
     """
 
     share: Float64[np.ndarray, "M"]
@@ -144,7 +144,7 @@ class Ancestry(NamedTuple):
         """Compute the variances of the evidence, and of the probabilities of groups of texts.
 
         Args:
-            group: the group that each text is in, from 0 to K - 1.
+            group: the group of each text, from 0 to K - 1.
             count: K, the number of groups.
         """
         share, strata, K = self.share, self.strata, count
@@ -159,7 +159,7 @@ class Ancestry(NamedTuple):
             centre = 0.0 if units < 2 else 1 / total
             squares = float(a @ x**2)
             evidence += scale * max(0.0, squares - centre * float(a @ x) ** 2)
-            # x_i(y) = S_i(y) - P(y) S_i, expanded, as most pairs of unit and group are zero.
+            # x_i(y) = S_i(y) - P(y) S_i, expanded, because most pairs of unit and group are zero.
             pair, where = np.unique(unit[some] * K + of_sequence[some], return_inverse=True)
             part = np.bincount(where, share[some], minlength=len(pair))
             i, y = pair // K, pair % K
@@ -178,12 +178,12 @@ class Ancestry(NamedTuple):
 def pareto_k(shares: Float64[np.ndarray, "N"]) -> float | None:
     """Return the shape k of a generalized Pareto distribution fitted to the largest shares.
 
-    The k-th moment and higher ones of such a tail are infinite from 1 / k on; over 0.7, averages
-    are unreliable at any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling").
-    The fit is that of Zhang and Stephens (2009), shrunk to 0.5 as in PSIS.
+    Moments of order 1 / k and higher are infinite for such a tail. Above 0.7, averages are
+    unreliable for any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling"). The
+    fit follows Zhang and Stephens (2009), shrunk to 0.5 as in PSIS.
 
     Returns:
-        k; None where fewer than `FEWEST_IN_TAIL` shares are in the tail, or they are all equal.
+        k; None if fewer than `FEWEST_IN_TAIL` shares are in the tail, or all are equal.
     """
     many = math.ceil(min(0.2 * len(shares), 3 * math.sqrt(len(shares))))
     if many < FEWEST_IN_TAIL or len(shares) <= many:
@@ -204,23 +204,22 @@ def pareto_k(shares: Float64[np.ndarray, "N"]) -> float | None:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How far a posterior can be trusted.
+    """The statistical reliability of a posterior.
 
     Attributes:
         label: "certified", "estimated", "collapsed" or "unknown"; `advice` explains it.
         certified: share of the posterior that was certainly found; None without bounds.
-        log_evidence_error: standard error of the log evidence, in nats; inf where it is unknown.
-        probability_errors: standard error of the probability of each text; of answers that were
-            read and not drawn, the most by which it can be off, 1 - `certified`.
-        ess: effective sample size: independent particles of equal weight with the same relative
-            variance of the evidence, at most N. `Posterior.ess` doesn't see that resampled
-            particles share their beginnings; this one does.
-        largest: share of the evidence that rests on one particle of the first step; with the
-            discrete filter, on one candidate, times the probability that it might have been left
-            out.
-        looked_at: estimated evidence divided by its upper bound; None without bounds. Where it is
-            small, the branches that were never looked at could hold far more than was found.
-        pareto_k: tail index of the shares of the first step's particles; over 0.7 is unreliable.
+        log_evidence_error: standard error of the log evidence, in nats; inf if unknown.
+        probability_errors: standard error of the probability of each text. For answers that were
+            computed instead of drawn, the largest possible error, 1 - `certified`.
+        ess: effective sample size: the number of independent particles of equal weight with the
+            same relative variance of the evidence, at most N. Unlike `Posterior.ess`, it accounts
+            for the shared beginnings of resampled particles.
+        largest: share of the evidence that depends on one particle of the first step; for the
+            discrete filter, on one candidate, times the probability of dropping it.
+        looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
+            small, the unexplored branches could have far more probability than was found.
+        pareto_k: tail index of the shares of the first step's particles; above 0.7 is unreliable.
             None for the discrete filter, whose sequences aren't drawn, or with few particles.
     """
 
@@ -235,23 +234,23 @@ class Reliability:
 
     @property
     def advice(self) -> str:
-        """One sentence on what the label means, and what to do about it."""
+        """One sentence with the meaning of the label, and what to do about it."""
         return ADVICE[self.label]
 
     @property
     def quantile(self) -> float:
-        """Standard errors on either side of an estimate in a 90 % interval (Student's t)."""
+        """Half-width of a 90 % interval in standard errors (Student's t)."""
         return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))
 
 
 ADVICE = {
-    "certified": f"At least {CERTIFIED:.0%} of the posterior was found, whatever was drawn.",
-    "estimated": "The stated 90 % intervals cover a known posterior at least 85 % of the time.",
-    "collapsed": "The estimate rests on a few particles: give more particles, or "
+    "certified": f"At least {CERTIFIED:.0%} of the posterior was certainly found.",
+    "estimated": "The reported 90 % intervals cover a known posterior at least 85 % of the time.",
+    "collapsed": "The estimate depends on a few particles; use more particles, or "
     "algorithm='discrete'.",
-    "unknown": "Branches that were never looked at could hold far more than was found, or the "
-    "stated errors aren't calibrated, as with SMC: give more particles, algorithm='discrete', or a "
-    "prompt that makes valid answers more probable.",
+    "unknown": "Unexplored branches could have far more probability than was found, or the "
+    "reported errors aren't calibrated, as with SMC; use more particles, algorithm='discrete', or "
+    "a prompt that makes valid answers more probable.",
 }
 
 
@@ -259,13 +258,14 @@ def label_of(ess: float, certified: float | None, looked_at: float | None, *, dr
     """Return the label of an estimate; the arguments are attributes of `Reliability`.
 
     Args:
-        drawn: whether particles draw their tokens, and prefixes aren't selected.
+        drawn: whether tokens are drawn instead of selected.
     """
     if certified is not None and certified >= CERTIFIED:
         return "certified"
     if ess < FEWEST_INDEPENDENT:
         return "collapsed"
-    # With SMC no threshold kept the promise of "estimated" on new problems (docs/reliability.md).
+    # With SMC no threshold achieved the coverage of "estimated" on new problems
+    # (docs/reliability.md).
     if drawn or looked_at is None or looked_at < LOOKED_AT:
         return "unknown"
     return "estimated"
@@ -284,12 +284,12 @@ def reliability_of(
     """Compute the errors of a posterior, and its label.
 
     Args:
-        ancestry: of its sequences; None where they are no random sample.
-        num_texts: how many texts it has.
+        ancestry: ancestry of its sequences; None if they aren't a random sample.
+        num_texts: number of its texts.
         num_particles: N.
         log_evidence: its estimate.
-        bounds: of the evidence.
-        enumerated: whether nothing was left out.
+        bounds: bounds of the evidence.
+        enumerated: whether no answer was left out.
         stopped: whether answers were closed early, which changes the target.
     """
     if ancestry is None:
@@ -306,7 +306,7 @@ def reliability_of(
         looked_at = math.exp(min(0.0, log_evidence - bounds.log_upper))
     certified = None if bounds is None else bounds.certified
     label = label_of(ess, certified, looked_at, drawn=drawn)
-    was_read = ancestry is None and num_texts > 0  # nothing rests on particles
+    was_read = ancestry is None and num_texts > 0  # computed without particles
     if enumerated:
         label = "certified"
     elif label != "certified" and (was_read or (label == "estimated" and stopped)):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from smc.eager import MOST_READ
 from smc.models.protocol import LanguageModel
-from smc.prefixes import at_temperature, check_log_p, refuse_nan, refusing_nan
+from smc.prefixes import at_temperature, check_log_p, check_nan, refuse_nan
 
 
 class PrefixReader:
@@ -115,7 +115,7 @@ class PrefixReader:
 
     def _tempered(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
         """Return p_lm at the temperature, clamped to at most one against rounding."""
-        return refusing_nan(at_temperature(log_p, self._temperature)).clamp(max=0)
+        return check_nan(at_temperature(log_p, self._temperature)).clamp(max=0)
 
 
 class Run(NamedTuple):
@@ -159,7 +159,7 @@ class TreeReader:
         self._size = lm.vocabulary.size
         self._rows, first = lm.prefill(prompts)
         check_log_p(first, self._size, len(prompts))
-        self._first = refusing_nan(at_temperature(first, temperature))
+        self._first = check_nan(at_temperature(first, temperature))
         self._held: list[tuple[int, tuple[int, ...]]] = [
             (example, ()) for example in range(len(prompts))
         ]

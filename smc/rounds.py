@@ -1,21 +1,20 @@
-"""As many particles as a stated error needs, found by rounds of twice as many.
+"""Sampling in rounds of doubling size, until the reported error is small enough.
 
-A round samples an example with N particles, and states a standard error of the log evidence
-(`smc.reliability`). As long as it is greater than wanted, the next round takes twice as many. Once
-it is not, a last round is made with the same N, and is all that is returned.
+A round samples an example with N particles, and reports a standard error of the log evidence
+(`smc.reliability`). As long as the error exceeds the target, the next round doubles N. Afterwards a
+last round with the same N is run, and only its result is returned.
 
 **Unbiased.** Each round has its own random numbers. The N of the last round is a function of the
-rounds before it, so given N, its evidence estimate has the expectation P_lm(C within n), and so it
-has over all. The round that met the error is not returned: rounds that understate their error miss
-something, and choosing those makes the estimate too low. The mean of all rounds has the same flaw,
-as their number depends on them. Where a round has the most particles allowed, it is the last,
-whatever it states; an enumerated round, which has drawn nothing, is returned at once.
+previous rounds, so given N, its evidence estimate has the expectation P_lm(C within n), and
+therefore also overall. The round that met the target is not returned: rounds that underestimate
+their error have missed probability, so selecting them would make the estimate too low. The mean of
+all rounds has the same bias, because their number depends on them. A round with the maximum number
+of particles is always the last. An enumerated round, which has drawn nothing, is returned at once.
 
-**The error is stated, not known.** It can be small where all particles missed something; the label
-and the bounds of the last round say so as always.
+**The error is estimated.** It can be small if all particles missed the same branches; the label and
+the bounds of the last round report this as usual.
 
-Cost: at most three times that of the last round, roughly, if a round costs twice that of the one
-before.
+Cost: at most about three times that of the last round, if the cost doubles with each round.
 """
 
 from __future__ import annotations
@@ -30,29 +29,29 @@ from smc.draw import Breaks, Draw, Keys
 from smc.posterior import Diagnostics, Posterior
 
 STRIDE = 1 << 32
-"""More than an answer has steps, so that the numbers of rounds are told apart by their step."""
+"""More steps than an answer can have, so that rounds use different step numbers in their keys."""
 
 
 Round = Callable[[Sequence[int], int, Draw, bool], Sequence[Posterior]]
-"""Samples the examples at these places with so many particles; whether nothing follows for them."""
+"""Samples these examples with N particles and a draw; the flag tells whether the round is final."""
 
 
 def in_rounds(
     sample: Round, count: int, draw: Draw, *, particles: int, most: int, target_error: float
 ) -> list[Posterior]:
-    """Sample examples with as many particles as the error wanted takes.
+    """Sample examples with as many particles as the target error requires.
 
     Args:
-        sample: makes a round.
-        count: how many examples there are.
-        draw: the source of random numbers of all rounds.
+        sample: runs a round.
+        count: number of examples.
+        draw: the source of random numbers for all rounds.
         particles: N of the first round.
-        most: the most that N may become.
-        target_error: the standard error of the log evidence that is wanted, in nats.
+        most: maximum of N.
+        target_error: the target standard error of the log evidence, in nats.
 
     Returns:
-        The last round's posteriors, whose diagnostics count the tokens, passes and seconds of all
-        rounds.
+        The posteriors of the last round, with the tokens, passes and seconds of all rounds in their
+        diagnostics.
     """
     results: dict[int, Posterior] = {}
     spent: dict[int, list[tuple[int, Diagnostics]]] = {place: [] for place in range(count)}
@@ -93,7 +92,7 @@ class _Numbered:
 
 
 def _total(rounds: Sequence[tuple[int, Diagnostics]], last: Diagnostics) -> Diagnostics:
-    """Return the diagnostics of the last round with what all rounds took."""
+    """Return the diagnostics of the last round, with the totals of all rounds."""
 
     def add(value: Callable[[Diagnostics], float]) -> float:
         return sum(value(each) for _, each in rounds)

@@ -1,29 +1,29 @@
-"""Search finds the most probable answers, where sampling draws from all of them.
+"""Search for the most probable answers, whereas sampling draws from all of them.
 
-An answer is a token sequence in C of at most n tokens, EOS included, and what is sought are those
-of the greatest p_lm, best first. Since log p of a next token is at most 0, the log-probability of a
-prefix bounds that of everything that begins with it. Two searches make use of this one bound:
+An answer is a token sequence in C of at most n tokens, including EOS. The search returns the
+answers with the highest p_lm, best first. Since log p of a next token is at most 0, the
+log-probability of a prefix bounds that of all its continuations. Two searches use this bound:
 
-    "beams"       breadth first: of the continuations of the prefixes at hand, the `beams` of the
-                  highest rank are kept. The rank is p_lm of the prefix; with a lookahead, that
-                  times the probability that it will be completed in time, as in
-                  `smc.BudgetLogitsProcessor`. What cannot be completed within the budget is never
-                  kept
-    "best_first"  the prefixes of the highest p_lm are read next, wherever they are, and none is
-                  given up. What is complete before all others that are left is the most probable
-                  answer (Dijkstra's search; A* with the heuristic 0)
+    "beams"       breadth first: the `beams` continuations with the highest rank are kept in each
+                  step. The rank is p_lm of the prefix; with a lookahead, it is multiplied by the
+                  probability of completion in time, as in `smc.BudgetLogitsProcessor`. Prefixes
+                  that can't be completed within the budget are never kept
+    "best_first"  the prefixes with the highest p_lm are computed next, anywhere in the tree, and
+                  none is dropped. An answer that precedes all other prefixes in this order is the
+                  most probable answer (Dijkstra's search; A* with the heuristic 0)
 
-**Proof.** Neither follows what cannot beat the worst of the answers wanted, should there be as many
-already. Let `log_bound` be the greatest log p of all other prefixes that were not followed. Then an
-answer that is not returned is no more probable than the last one, or than `log_bound`; so answers
-of at least `log_bound` are certainly in their place. Best-first search proves all of them unless it
-is stopped; beams prove what the kept prefixes happen to prove, everything if none was dropped.
-(Log-probabilities of real models round otherwise in other batches; ties within that are no proof.)
+**Proof.** Both searches ignore prefixes that can't improve on the worst of the requested answers,
+once there are enough. Let `log_bound` be the highest log p of all other prefixes that were not
+followed. Then an answer that is not returned is at most as probable as the last returned one or as
+`log_bound`; so answers of at least `log_bound` have a certain rank. Best-first search proves all of
+them unless it is stopped. Beams prove those above the dropped prefixes, and everything if none was
+dropped. (Log-probabilities of real models are rounded differently in other batches; ties within
+rounding aren't proved.)
 
-Cost: one pass of the language model over at most `beams` prefixes a step. Tokens that are the only
-ones allowed are read along (`smc.proposals.forced`). Beams take at most as many steps as the budget
-has tokens; best-first search may take exponentially many, and then reads a prefix anew from where
-it parts from those that were read just before it.
+Cost: one forward pass over at most `beams` prefixes per step. Forced tokens are computed in the
+same pass (`smc.proposals.forced`). Beams take at most as many steps as the budget has tokens.
+Best-first search may take exponentially many, and then computes a prefix from where it diverges
+from the prefixes computed last.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from smc.settings import COLDEST, whole
 
 ALGORITHMS = ("beams", "best_first")
 READS = 1000
-"""Prefixes that best-first search reads unless another number is given."""
+"""Default limit on the number of prefixes that best-first search computes."""
 
 
 class Answer(NamedTuple):
     """A complete answer.
 
     Attributes:
-        ids: its tokens, EOS included.
-        answer: their bytes, EOS excluded.
+        ids: its tokens, including EOS.
+        answer: their bytes, without EOS.
         log_p: log p_lm of the tokens, at the temperature of the search.
     """
 
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The answer as text; bytes that are not UTF-8 show as U+FFFD."""
+        """The answer as text; invalid UTF-8 is replaced by U+FFFD."""
         return self.answer.decode("utf-8", errors="replace")
 
 
@@ -83,14 +83,14 @@ class SearchResult:
 
     Attributes:
         answers: token sequences, the most probable first; two spellings of one text are two
-            answers. None where the language model gives no answer any probability.
-        proved: so many of them, from the first on, are certainly the most probable answers of all.
+            answers. Empty if the language model gives every answer probability zero.
+        proved: number of answers, from the first on, that are proved to be the most probable ones.
         log_bound: an answer that is not among these, and more probable than the last of them, has
             at most this log-probability; -inf if there is none.
-        read: prefixes that the language model read, the prompt aside; a run of forced tokens is
-            read with the prefix before it.
-        tokens: tokens that it read, the prompt aside, those included that it read again.
-        stopped: "deadline" where the search ended for lack of time; None otherwise.
+        read: number of prefixes that the language model computed after the prompt; a forced run is
+            computed with the prefix before it.
+        tokens: number of tokens computed after the prompt, including repeated ones.
+        stopped: "deadline" if the search ended early for this reason; None otherwise.
     """
 
     answers: tuple[Answer, ...]
@@ -121,49 +121,51 @@ def search(
     max_reads: int | None = None,
     deadline: float | int | None = None,
 ) -> SearchResult:
-    """Find the answers x to a prompt of the greatest p_lm(x) with x in C and |x| <= budget.
+    """Find the answers x to a prompt with the highest p_lm(x), x in C and |x| <= budget.
 
     Args:
         lm: the language model.
-        prompt: text, or token ids taken as they are.
-        constraint: C, lifted to the model's vocabulary. With `literals="canonical"` most texts are
-            spelled in one way only, so that answers differ in text.
-        budget: most tokens of an answer, EOS included.
-        beams: prefixes that are kept and read at a time.
-        answers: most answers wanted; None: as many as beams.
-        algorithm: "beams", or "best_first", which goes on until the answers are proved.
-        lookahead: for beams, a proposal that looks ahead, such as `smc.PGCD(hmm)`, or a
-            `smc.Lookahead`; None for GCD's mask alone.
+        prompt: text, or token ids, used as given.
+        constraint: C, lifted to the model's vocabulary. With `literals="canonical"` most texts have
+            a single spelling, so that the answers are different texts.
+        budget: maximum number of tokens of an answer, including EOS.
+        beams: number of prefixes kept and computed at a time.
+        answers: maximum number of answers; as many as beams by default.
+        algorithm: "beams", or "best_first", which continues until the answers are proved.
+        lookahead: for beams, a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a
+            `smc.Lookahead`; None for GCD's mask only.
         temperature: part of p_lm, as in `smc.sample`.
-        max_reads: most prefixes that are read, the prompt aside; None for no limit for beams, and
-            1 000 for best-first search, which remembers up to 12 n^2 bytes for n of them. What was
-            found until then is returned.
-        deadline: seconds from now on, after which the answers found until then are returned. If
-            there are none yet, the most probable prefix takes a shortest way to its end before, so
-            that there is one, in time if the model is fast enough.
+        max_reads: maximum number of prefixes to compute after the prompt. Defaults to no limit for
+            beams, and to 1 000 for best-first search, which uses up to 12 n^2 bytes for n of them.
+            The answers found until then are returned.
+        deadline: seconds from now, after which the answers found until then are returned. If there
+            are none, the most probable prefix takes a shortest completion before the deadline, so
+            that there is one in time if the model is fast enough.
 
     Returns:
-        The answers, and how many of them are proved to be the best.
+        The answers, and the number of answers that are proved to be the best.
 
     Raises:
         InfeasibleBudgetError: the budget is shorter than the shortest answer.
-        OverlongBudgetError: the budget allows longer texts than the constraint is known for.
-        PromptTooLongError: the prompt leaves too little of the model's context.
+        OverlongBudgetError: the budget exceeds the lengths that the constraint covers.
+        PromptTooLongError: the prompt doesn't leave enough of the model's context.
         ConstraintError: the constraint was lifted to another vocabulary than the model's, or the
-            lookahead refuses it.
-        ValueError: any other argument that makes no sense; the message says which.
-        FloatingPointError: the model's log-probabilities are not numbers.
+            lookahead doesn't support it.
+        ValueError: another argument is invalid; the message names it.
+        FloatingPointError: the model's log-probabilities are NaN or +inf.
     """
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm is {algorithm!r}; give one of {', '.join(ALGORITHMS)}")
+        raise ValueError(
+            f"expected algorithm to be one of {', '.join(ALGORITHMS)}, got {algorithm!r}"
+        )
     wanted = _positive("beams", beams) if answers is None else _positive("answers", answers)
     if isinstance(temperature, bool) or not COLDEST <= temperature < math.inf:
-        raise ValueError(f"temperature is {temperature!r}; give a number from {COLDEST} on")
+        raise ValueError(f"expected temperature to be at least {COLDEST}, got {temperature!r}")
     best_first = algorithm == "best_first"
     if best_first and lookahead is not None:
         raise ValueError(
-            "best-first search ranks by probability alone, which its proof rests on; leave "
-            'lookahead out, or give algorithm="beams"'
+            "best-first search doesn't support a lookahead, because its proof relies on ranks by "
+            'probability; omit lookahead, or set algorithm="beams"'
         )
     most = READS if best_first else math.inf
     if max_reads is not None:
@@ -193,16 +195,16 @@ def search(
 
 def _positive(what: str, value: object) -> int:
     if whole(what, value) < 1:
-        raise ValueError(f"{what} is {value}; at least 1 is needed")
+        raise ValueError(f"expected {what} to be at least 1, got {value}")
     return whole(what, value)
 
 
 class _Prefixes(NamedTuple):
-    """R prefixes that were read together.
+    """R prefixes that were computed together.
 
     Attributes:
         ids: their tokens.
-        state: the proposal's.
+        state: the proposal's state.
     """
 
     ids: list[tuple[int, ...]]
@@ -210,11 +212,11 @@ class _Prefixes(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """What may come after R prefixes: every token that is allowed and completes no answer.
+    """The possible continuations of R prefixes: allowed tokens that complete no answer.
 
     Attributes:
-        log_p: of the prefix with the token; -inf for all other tokens.
-        rank: log p, and what the lookahead adds; -inf for all other tokens.
+        log_p: log p of the prefix with the token; -inf for all other tokens.
+        rank: log p plus the lookahead's contribution; -inf for all other tokens.
     """
 
     log_p: Float64[Tensor, "R V"]
@@ -222,7 +224,7 @@ class _Ahead(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """A prefix that was read, and the token to go on with; `log_p` is that of both."""
+    """A computed prefix and its next token; `log_p` is that of both."""
 
     log_p: float
     prefixes: _Prefixes
@@ -231,12 +233,12 @@ class _Chosen(NamedTuple):
 
 
 class _Tree:
-    """The part of the tree of prefixes that was read, and the best answers in it.
+    """The computed part of the tree of prefixes, and the best answers in it.
 
     Attributes:
-        answers: the best so far, at most as many as are wanted.
-        read: prefixes read beyond the prompt.
-        stopped: why the search ended early; None if it didn't.
+        answers: the best answers so far, at most as many as requested.
+        read: number of prefixes computed after the prompt.
+        stopped: the reason for ending early; None if there is none.
     """
 
     def __init__(
@@ -260,11 +262,11 @@ class _Tree:
 
     @property
     def threshold(self) -> float:
-        """What a prefix must exceed to be of any use."""
+        """Log p that a prefix must exceed to be useful."""
         return self.answers[-1].log_p if len(self.answers) == self._wanted else -math.inf
 
     def is_late(self, prefixes: _Prefixes) -> bool:
-        """Tell whether time is over, or what is left is needed for a way out of these prefixes."""
+        """Return whether the time is over, or the rest is needed to complete these prefixes."""
         if self._limit is None:
             return False
         way_out = 0
@@ -275,24 +277,24 @@ class _Tree:
         return self.stopped is not None
 
     def close(self, prefixes: _Prefixes, ahead: _Ahead) -> None:
-        """Take a shortest way to an answer, unless there is one already."""
+        """Complete a prefix by a shortest completion, unless there is an answer already."""
         while prefixes.ids and not self.answers:
             walk = prefixes.state.walk
             needed = walk.automata.steps_to_accept[walk.states].long()
             shorter = walk.mask.mask(walk.states, torch.minimum(walk.remaining, needed))
             log_p = ahead.log_p.masked_fill(~shorter, -torch.inf)
-            value, place = log_p.flatten().max(dim=0)
+            value, index = log_p.flatten().max(dim=0)
             if value.isneginf():
                 return
-            row, token = divmod(int(place), log_p.shape[1])
+            row, token = divmod(int(index), log_p.shape[1])
             prefixes, ahead = self.grow([_Chosen(float(value), prefixes, row, token)])
 
     def root(self) -> tuple[_Prefixes, _Ahead]:
-        """Go from the prompt to the first choice."""
-        return self._grown(self._start, [()], [0.0])
+        """Extend the prompt to the first choice."""
+        return self._follow(self._start, [()], [0.0])
 
     def grow(self, chosen: Sequence[_Chosen]) -> tuple[_Prefixes, _Ahead]:
-        """Read these prefixes, each with its token and what is forced behind it."""
+        """Compute these prefixes, each with its token and the forced run after it."""
         self.read += len(chosen)
         parents = [each.prefixes.ids[each.row] for each in chosen]
         ids = [(*parent, each.token) for parent, each in zip(parents, chosen, strict=True)]
@@ -300,18 +302,18 @@ class _Tree:
         if all(each.prefixes is first for each in chosen):
             state, rows = first.state, [each.row for each in chosen]
             run = [line[-1:] for line in ids]
-        else:  # of several batches, whose states cannot be put together: from the beginning
+        else:  # from several batches, whose states can't be combined: restart from the beginning
             state, rows = self._start, [0] * len(ids)
             run = [(*line, *[-1] * (max(map(len, ids)) - len(line))) for line in ids]
         device = self._reader.device
         state = self._proposal.take(state, torch.tensor(rows, device=device))
         state = self._proposal.advance(state, torch.tensor(run, device=device))
-        return self._grown(state, ids, [each.log_p for each in chosen])
+        return self._follow(state, ids, [each.log_p for each in chosen])
 
-    def _grown(
+    def _follow(
         self, state: Any, ids: list[tuple[int, ...]], log_p: list[float]
     ) -> tuple[_Prefixes, _Ahead]:
-        """Follow what is forced, read, and take out what is complete."""
+        """Append forced runs, compute the prefixes, and collect complete answers."""
         followed = follow(self._proposal, state)
         known = [len(line) for line in ids]
         runs = followed.tokens.tolist()
@@ -340,7 +342,7 @@ class _Tree:
     def _ahead(
         self, prefixes: _Prefixes, total: Float64[Tensor, "R"], next_log_p: Float[Tensor, "R V"]
     ) -> _Ahead:
-        """Rank what may come next; keep what completes an answer with the others at once."""
+        """Rank the continuations; collect those that complete an answer."""
         walk = prefixes.state.walk
         log_p = total.unsqueeze(1) + next_log_p
         log_p = log_p.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
@@ -353,13 +355,13 @@ class _Tree:
         ends: Bool[Tensor, "R V"] = walk.successors().of_tokens().ends
         complete = log_p.masked_fill(~ends, -torch.inf).flatten()
         best = complete.topk(min(self._wanted, len(complete)))
-        for value, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            row, token = divmod(place, log_p.shape[1])
+        for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            row, token = divmod(index, log_p.shape[1])
             self._keep((*prefixes.ids[row], token), value)
         return _Ahead(log_p.masked_fill(ends, -torch.inf), rank.masked_fill(ends, -torch.inf))
 
     def _keep(self, ids: tuple[int, ...], log_p: float) -> None:
-        """Put an answer in its place, should it be one of the best."""
+        """Insert an answer if it is one of the best."""
         if log_p > self.threshold:
             written = self._vocabulary.decode(content(ids, set(self._vocabulary.eos_ids)))
             self.answers.append(Answer(ids, written, log_p))
@@ -368,7 +370,7 @@ class _Tree:
 
 
 def _in_beams(tree: _Tree, beams: int, most: float | int) -> float:
-    """Search in beams; return the greatest log p of the prefixes that were dropped."""
+    """Run beam search; return the highest log p of the dropped prefixes."""
     log_bound = -math.inf
     prefixes, ahead = tree.root()
     while prefixes.ids:
@@ -378,23 +380,23 @@ def _in_beams(tree: _Tree, beams: int, most: float | int) -> float:
         rank = ahead.rank.masked_fill(ahead.log_p <= tree.threshold, -torch.inf).flatten()
         log_p, width = ahead.log_p.flatten(), ahead.log_p.shape[1]
         best = rank.topk(int(min(beams, most - tree.read, len(rank))))
-        places = best.indices[~best.values.isneginf()]
-        values = log_p[places].tolist()
-        log_bound = max(log_bound, float(log_p.index_fill(0, places, -torch.inf).amax()))
-        if not len(places):
+        kept = best.indices[~best.values.isneginf()]
+        values = log_p[kept].tolist()
+        log_bound = max(log_bound, float(log_p.index_fill(0, kept, -torch.inf).amax()))
+        if not len(kept):
             break
         prefixes, ahead = tree.grow(
             [
-                _Chosen(value, prefixes, *divmod(place, width))
-                for place, value in zip(places.tolist(), values, strict=True)
+                _Chosen(value, prefixes, *divmod(index, width))
+                for index, value in zip(kept.tolist(), values, strict=True)
             ]
         )
     return log_bound
 
 
 def _best_first(tree: _Tree, beams: int, most: float | int) -> float:
-    """Search the most probable prefixes first; return log p of the best that is left."""
-    # (minus log p, number, prefixes, row, tokens and their log p, best first, the next of these)
+    """Run best-first search; return log p of the best remaining prefix."""
+    # (-log p, number, prefixes, row, tokens and their log p in descending order, next index)
     heap: list[tuple[float, int, _Prefixes, int, Tensor, Tensor, int]] = []
     numbers = count()
 
@@ -405,7 +407,7 @@ def _best_first(tree: _Tree, beams: int, most: float | int) -> float:
             heappush(heap, (-float(log_p[at]), number, prefixes, row, tokens, log_p, at))
 
     def put_all(prefixes: _Prefixes, ahead: _Ahead) -> None:
-        # No more than are left to read are ever taken of one prefix; one more bounds the others.
+        # At most the remaining number of one prefix's tokens are taken; one more bounds the others.
         best = ahead.log_p.topk(int(min(ahead.log_p.shape[1], most - tree.read + 1)), dim=1)
         tokens, log_p = best.indices.int().cpu(), best.values.cpu()
         for row in range(len(prefixes.ids)):

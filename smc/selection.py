@@ -92,7 +92,7 @@ class Group(NamedTuple):
         return torch.searchsorted(self.example, every)
 
     @property
-    def place(self) -> Int64[Tensor, "R"]:
+    def rank(self) -> Int64[Tensor, "R"]:
         """The index of each row among the rows of its example."""
         first = torch.searchsorted(self.example, self.example)
         return torch.arange(len(self.example), device=self.example.device) - first
@@ -137,9 +137,9 @@ def select(
     of_row = log_c[group.example]
     sure = best.log_score > of_row.unsqueeze(1)
     certain = sure.sum(dim=1)
-    places_are_known = floor == 0 and finished is None
-    places_left = N - count_of(group.example, B, certain) if places_are_known else None
-    spread = planned(best, sure, group, log_c, places_left)
+    slots_are_known = floor == 0 and finished is None
+    slots_left = N - count_of(group.example, B, certain) if slots_are_known else None
+    spread = sum_mass(best, sure, group, log_c, slots_left)
     dropped = spread.mass.sum(dim=1) > 0
     known = Known(best.tokens, certain)
 
@@ -150,17 +150,15 @@ def select(
     column, target, inside = points(spread.ends, uniform(changes), N)
     row = (group.first.unsqueeze(1) + column).clamp(max=len(log_p) - 1).flatten()
     hit = (inside & dropped.unsqueeze(1)).flatten()
-    places = hit.nonzero().squeeze(1) if indices is None else indices(hit)
+    hits = hit.nonzero().squeeze(1) if indices is None else indices(hit)
     token, log_pi = torch.full_like(row, -1), torch.zeros_like(target).flatten()
-    if len(places):
-        at = row[places]
-        located = vocabulary_pass.locate(
-            log_p, factors, known, of_row, at, target.flatten()[places]
-        )
-        token = token.index_copy(0, places, located)
+    if len(hits):
+        at = row[hits]
+        located = vocabulary_pass.locate(log_p, factors, known, of_row, at, target.flatten()[hits])
+        token = token.index_copy(0, hits, located)
         chosen = located.clamp(min=0)
         log_s = log_p[at, chosen] + factors.at(at, chosen)
-        log_pi = log_pi.index_copy(0, places, (log_s - of_row[at]).clamp(max=0).double())
+        log_pi = log_pi.index_copy(0, hits, (log_s - of_row[at]).clamp(max=0).double())
     hit &= token >= 0
     names = (row * V + token).view(B, N)
     return _in_order(best, sure, group, names, hit.view(B, N), log_pi, V, dropped)
@@ -190,7 +188,7 @@ def _in_order(
     nothing = R * V
     row = torch.arange(R, device=name.device).unsqueeze(1)
     names = name.new_full((B, group.width, K), nothing)
-    names[group.example, group.place] = torch.where(sure, row * V + best.tokens, nothing)
+    names[group.example, group.rank] = torch.where(sure, row * V + best.tokens, nothing)
     every = torch.cat([names.flatten(1), torch.where(hit, name, nothing)], dim=1)
     pi = torch.nn.functional.pad(log_pi.view(B, N), (every.shape[1] - N, 0))
     first, order = every.topk(min(N, every.shape[1]), dim=1, largest=False)
@@ -219,8 +217,8 @@ def _solve(
     top = torch.nn.functional.pad(top, (0, slots - top.shape[1]), value=-torch.inf)
     # T_k for k = N, N - 1, …, 0: from the smallest score to the largest.
     upwards = torch.cat([log_tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)
-    places_left = slots - torch.arange(slots, device=top.device)
-    log_c = upwards.flip(1)[:, :slots] - places_left.double().log()
+    slots_left = slots - torch.arange(slots, device=top.device)
+    log_c = upwards.flip(1)[:, :slots] - slots_left.double().log()
     first = (top <= log_c).int().argmax(dim=1, keepdim=True)
     return torch.where(log_tail.isneginf(), -torch.inf, log_c.gather(1, first).squeeze(1))
 
@@ -266,12 +264,12 @@ def thresholds(
     finished: FinishedScores | None,
 ) -> Float64[Tensor, "B"]:
     """Return log c of each example."""
-    B, K, place = group.num_examples, best.log_score.shape[1], group.place
+    B, K, rank = group.num_examples, best.log_score.shape[1], group.rank
     rows = group.width
     padded = best.log_score.new_full((B, rows, K), -torch.inf)
-    padded[group.example, place] = best.log_score
+    padded[group.example, rank] = best.log_score
     rests = padded.new_full((B, rows), -torch.inf)
-    rests[group.example, place] = best.log_rest
+    rests[group.example, rank] = best.log_rest
     scores, rest = padded.flatten(1), _total(rests)
     if finished is not None:
         scores = torch.cat([scores, finished.top], dim=1)
@@ -300,12 +298,12 @@ class SpreadMass(NamedTuple):
     ends: Float64[Tensor, "B N"]
 
 
-def planned(
+def sum_mass(
     best: Best,
     sure: Bool[Tensor, "R K"],
     group: Group,
     log_c: Float64[Tensor, "B"],
-    places_left: Int64[Tensor, "B"] | None,
+    slots_left: Int64[Tensor, "B"] | None,
 ) -> SpreadMass:
     """Sum pi over each row; scale an example's sums to the number of free slots, if known."""
     others = _total(best.log_score.masked_fill(sure, -torch.inf))
@@ -313,12 +311,12 @@ def planned(
     of_row = log_c[group.example]
     each = torch.where(log_mass.isneginf(), 0.0, (log_mass - of_row).exp())
     mass = each.new_zeros(group.num_examples, group.width)
-    mass[group.example, group.place] = each
+    mass[group.example, group.rank] = each
     ends = mass.cumsum(dim=1)
-    if places_left is not None:
+    if slots_left is not None:
         # Rounding is removed, so that the number of points equals the number of free slots.
         total = ends[:, -1:]
-        whole = torch.where(total > 0, places_left.unsqueeze(1).double(), 0.0)
+        whole = torch.where(total > 0, slots_left.unsqueeze(1).double(), 0.0)
         ends = ends * (whole / torch.where(total > 0, total, 1.0))
         column = torch.arange(group.width, device=ends.device)
         last = torch.where(mass > 0, column, -1).amax(dim=1, keepdim=True)
@@ -357,7 +355,7 @@ def breaks(
     """Return the points in (0, 1) where the selection of each example changes."""
     pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
     before = torch.cat([torch.zeros_like(spread.ends[:, :1]), spread.ends[:, :-1]], dim=1)
-    inner = pi.cumsum(dim=1) + before[group.example, group.place].unsqueeze(1)
+    inner = pi.cumsum(dim=1) + before[group.example, group.rank].unsqueeze(1)
     ends = inner.new_zeros(group.num_examples, spread.ends.shape[1], inner.shape[1])
-    ends[group.example, group.place] = inner
+    ends[group.example, group.rank] = inner
     return torch.cat([ends.flatten(1), spread.ends], dim=1).frac()

@@ -1,4 +1,4 @@
-"""The settings of a call of `smc.sample` that are the same for all examples."""
+"""Settings of a `smc.sample` call that apply to all examples."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from smc.drafters import Drafter, PromptLookup
 from smc.proposals import Proposal
 
 COLDEST = 1e-6
-"""The lowest temperature; logits of any model can be divided by it."""
+"""Minimum temperature; logits of any model can be divided by it."""
 MAX_TOKENS_READ = 1000
-"""Tokens that are read after sampling, for `certify`, unless another number is given."""
+"""Default limit on the tokens computed after sampling, for `certify`."""
 MAX_PARTICLES = 1024
-"""Most particles that `target_error` may take unless another number is given."""
+"""Default limit on the particles of a round, for `target_error`."""
 EXECUTIONS = ("auto", "eager", "static")
 """See `smc.execution`."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all examples; see `sample`.
+    """The settings for all examples; see `sample`.
 
     Raises:
-        ValueError: a value that makes no sense.
+        ValueError: a value is invalid.
     """
 
     proposal: Proposal[Any]
@@ -47,47 +47,51 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.particles < 1:
-            raise ValueError(f"particles is {self.particles}; at least 1 is needed")
+            raise ValueError(f"expected particles to be at least 1, got {self.particles}")
         if self.max_rows < 1:
-            raise ValueError(f"max_rows is {self.max_rows}; at least 1 is needed")
+            raise ValueError(f"expected max_rows to be at least 1, got {self.max_rows}")
         check_temperature(self.temperature)
         check_top_p(self.top_p)
         if self.execution not in EXECUTIONS:
             raise ValueError(
-                f"execution is {self.execution!r}; give one of {', '.join(EXECUTIONS)}"
+                f"expected execution to be one of {', '.join(EXECUTIONS)}, got {self.execution!r}"
             )
         if self.read_ahead != "auto" and (isinstance(self.read_ahead, str) or self.read_ahead < 0):
             raise ValueError(
-                f"read_ahead is {self.read_ahead!r}; give a number of tokens, 0 for none, or 'auto'"
+                "expected read_ahead to be a number of tokens, 0 for none, or 'auto', got "
+                f"{self.read_ahead!r}"
             )
         if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
             raise ValueError(
-                f"drafter is {self.drafter!r}; give one that is made, such as smc.PromptLookup()"
+                "expected drafter to be an instance such as smc.PromptLookup(), got "
+                f"{self.drafter!r}"
             )
         if self.target_error is not None:
             if not self.target_error > 0:
                 raise ValueError(
-                    f"expected target_error above 0 (nats), got {self.target_error}; give 0.1 for "
-                    "about 10 %"
+                    f"expected target_error to be above 0 nats, got {self.target_error}; use 0.1 "
+                    "for about 10 %"
                 )
             if self.max_particles < self.particles:
                 raise ValueError(
-                    f"expected max_particles of at least particles={self.particles}, got "
-                    f"{self.max_particles}; raise it, or begin with fewer particles"
+                    f"expected max_particles to be at least particles={self.particles}, got "
+                    f"{self.max_particles}; raise max_particles or lower particles"
                 )
         if self.max_tokens_read < 1:
             raise ValueError(
-                f"expected max_tokens_read of at least 1, got {self.max_tokens_read}; leave "
-                "certify out to read nothing after sampling"
+                f"expected max_tokens_read to be at least 1, got {self.max_tokens_read}; omit "
+                "certify to compute nothing after sampling"
             )
         if self.certify is None:
             return
         if not 0 < self.certify <= 1:
-            raise ValueError(f"expected certify in (0, 1], got {self.certify}; 1 reads everything")
+            raise ValueError(
+                f"expected certify in (0, 1], got {self.certify}; use 1 for the whole posterior"
+            )
         if self.top_p < 1:
             raise ValueError(
-                f"expected top_p=1 with certify, got {self.top_p}; a nucleus leaves no bounds that "
-                "a share could be certified by, so leave one of both out"
+                f"expected top_p=1 with certify, got {self.top_p}; a nucleus leaves no bounds for "
+                "certification, so omit either"
             )
 
 
@@ -108,15 +112,15 @@ def settings_of(
     target_error: object = None,
     max_particles: object = MAX_PARTICLES,
 ) -> Settings:
-    """Make settings of what a caller of `smc.sample` gives by these names, whatever it is.
+    """Validate the arguments of `smc.sample`, and return them as settings.
 
     Raises:
-        ValueError: one of them makes no sense.
+        ValueError: an argument is invalid.
     """
     if isinstance(proposal, type) or not isinstance(proposal, Proposal):
-        raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
+        raise ValueError(f"expected proposal to be an instance such as smc.GCD(), got {proposal!r}")
     if not isinstance(forced_runs, bool):
-        raise ValueError(f"forced_runs is {forced_runs!r}; give True or False")
+        raise ValueError(f"expected forced_runs to be True or False, got {forced_runs!r}")
     count = whole("particles", particles)
     return Settings(
         proposal=proposal,
@@ -137,31 +141,31 @@ def settings_of(
 
 
 def whole(what: str, value: object) -> int:
-    """Return a whole number as an integer; nothing is rounded."""
+    """Return a whole number as an integer, without rounding."""
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ValueError(f"{what} is {value!r}; it must be a whole number")
+        raise ValueError(f"expected {what} to be a whole number, got {value!r}")
     return int(value)
 
 
 def check_temperature(temperature: float) -> float:
-    """Return a temperature by which logits can be divided; refuse others."""
+    """Return a valid temperature, or raise an error."""
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(
-            f"temperature is {temperature}; it must be positive and finite. "
-            "At 0 there is no distribution to sample from: use a small one, such as 0.1"
+            f"expected temperature to be positive and finite, got {temperature}; 0 defines no "
+            "distribution, so use a small one, such as 0.1"
         )
     if temperature < COLDEST:
         raise ValueError(
-            f"temperature is {temperature}; under {COLDEST} logits overflow. "
-            "Use a small one, such as 0.1"
+            f"expected temperature to be at least {COLDEST}, below which logits overflow, got "
+            f"{temperature}; use a small one, such as 0.1"
         )
     return temperature
 
 
 def check_top_p(top_p: float) -> float:
-    """Return the probability of a nucleus; refuse what is none."""
+    """Return a valid probability of a nucleus, or raise an error."""
     if not 0 < top_p <= 1:
-        raise ValueError(f"top_p is {top_p}; it must lie in (0, 1]")
+        raise ValueError(f"expected top_p to be in (0, 1], got {top_p}")
     return top_p
 
 
@@ -172,4 +176,4 @@ def real(what: str, value: Any) -> float:
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f"{what} is {value!r}; it must be a number")
+    raise ValueError(f"expected {what} to be a number, got {value!r}")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from smc.budgeting import Removed
 from smc.models.static_cache import Forward
-from smc.prefixes import Extension, Prefixes, Reader, TokenCounts, no_numbers
+from smc.prefixes import Extension, Prefixes, Reader, TokenCounts, has_nan
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.waits import refuse_waits
 from smc.vocabulary.passes import VocabularyPass
@@ -153,7 +153,7 @@ class StaticReader(Reader[State]):
         """Return the new prefixes; mask log-probabilities of ended ones."""
         self.check(log_p, len(held))
         log_p = self.tempered(log_p)[held]  # a copy
-        wrong = no_numbers(log_p)
+        wrong = has_nan(log_p)
         failed = (wrong & found.running).any()
         # The model may return NaN after an ended prefix. A failed run continues with finite
         # numbers until the flag is checked.

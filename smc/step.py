@@ -8,9 +8,9 @@ p_lm(C, |x| <= n).  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the
 
     w_t = [ p_lm(x_t) psi_t ] / [ psi_{t-1} q(x_t) ] = Z_t / psi_{t-1}
 
-does not depend on the drawn token.  Hence the order: weigh by Z_t / psi_{t-1}, resample if the
-weights are too unequal, and only then draw (a fully adapted particle filter; Pitt & Shephard,
-1999).  psi_0 is one: any constant would cancel in the first increment.
+does not depend on the drawn token.  So the order is to weigh by Z_t / psi_{t-1}, resample if the
+weights are too unequal, and only then draw.  (This is a fully adapted particle filter; Pitt &
+Shephard, 1999.)  psi_0 is one: any constant would cancel in the first increment.
 
 A step is one choice.  Tokens f forced after it belong to the same step, and change the weight by
 
@@ -134,7 +134,7 @@ class ParticleFilter(Generic[State]):
         weighed = self._weigh(before, next_tokens.log_z[before.row])
         chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
         token = self._draw(next_tokens, chosen, carry.step)
-        turn = Turn.taken(
+        turn = Turn.extend(
             self.reader, prefixes, before, chosen.row, token, chosen.running,
             together=self.watch is not None,
         )  # fmt: skip
@@ -143,9 +143,9 @@ class ParticleFilter(Generic[State]):
             frontier = frontier.advanced(prefixes, before, chosen.row, token, chosen.running, turn)
         ledger = carry.ledger
         if ledger is not None:
-            ledger = self._noted(ledger, prefixes, before, chosen, token, next_tokens, turn)
+            ledger = self._update_ledger(ledger, prefixes, before, chosen, token, next_tokens, turn)
         after = self._advance(chosen, token, next_tokens, prefixes, turn.extension)
-        after, before, step = turn.settled(before, after, carry.step)
+        after, before, step = turn.settle(before, after, carry.step)
         if self.watch is not None:
             self.watch(self._observation(prefixes, guide, before, weighed, ancestors, after, turn))
         N = self.num_particles
@@ -265,7 +265,7 @@ class ParticleFilter(Generic[State]):
             log_potential=log_potential,
         )
 
-    def _noted(
+    def _update_ledger(
         self,
         ledger: Ledger,
         prefixes: Prefixes[State],

@@ -1,7 +1,7 @@
 """Systems of competing particles; those with a low ESS are resampled.
 
 A system consists of all particles of an example, or of its running particles in the same automaton
-state: weights of particles in different states aren't comparable, because with masks the cost of
+state. Weights of particles in different states aren't comparable, because with masks the cost of
 closing an answer enters the weight only at the end. Systems are found by sorting, so that each is a
 contiguous range of the sorted particles, and are passed to a resampling scheme as rows with their
 sizes (`smc.resampling`). A system's random numbers are keyed by its members.
@@ -145,7 +145,7 @@ def resample(
         return draw(keys, lambda: torch.where(decides.unsqueeze(2), breaks(), 0.0))
 
     chosen = members.gather(1, scheme(weights.normalised, uniform, systems.size))
-    # The mean over the system's own members, of which a row may have fewer than its width.
+    # The mean over the system's own members, which may be fewer than the width of a row.
     size = systems.size.clamp(min=1).double()
     log_mean = weights.log_mean + (members.shape[1] / size).log()
     target = torch.where(inside, members, P).flatten()

@@ -1,10 +1,14 @@
 """Accessors for non-public parts of `transformers`, all in one module.
 
 The rest of this package uses documented classes and arguments only. This module accesses the parts
-without a public interface: the name of the cache argument, the planned layers and the layers of a
-cache, the name of the attention function, the variables of a running `generate` call, and the
-processors, requests and memory of continuous batching. If a version of `transformers` lacks one of
-them, the error names the supported versions.
+without a public interface:
+
+* the name of the cache argument, the planned layers and the layers of a cache;
+* the name of the attention function;
+* the variables of a running `generate` call;
+* the processors, requests and memory of continuous batching.
+
+If a version of `transformers` lacks one of them, the error names the supported versions.
 """
 
 from __future__ import annotations

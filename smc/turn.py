@@ -32,7 +32,7 @@ class Turn(NamedTuple):
     prefixes: Prefixes[Any]
 
     @classmethod
-    def taken(
+    def extend(
         cls,
         reader: Reader[State],
         prefixes: Prefixes[State],
@@ -60,7 +60,7 @@ class Turn(NamedTuple):
             running = torch.where(going, running, before.running)
         return cls(ready, *reader.extend(prefixes, row, token, running))
 
-    def settled(
+    def settle(
         self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
         """Leave the waiting examples unchanged.

@@ -99,7 +99,7 @@ def test_weights_are_those_of_brute_force(engine, random_llama, chunk, proposal)
             log_z = oracle.log_z(particle.ids, budget)
             assert particle.token_log_z == pytest.approx(log_z, abs=1e-4)
     if chunk is not None:
-        with pytest.raises(ValueError, match="async_scheduling=False"):
+        with pytest.raises(ValueError, match="logprobs_mode='processed_logprobs'"):
             gcd_vllm.sample(
                 engine, [prompt], {"regex": "a+"}, budget=4, particles=2, chunk=1, temperature=0.5
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -36,8 +37,9 @@ def serving(folder, log, *more):
         "--dtype", "float32", "--max-model-len", "64", "--max-num-seqs", "16",
         "--port", str(port), "--enforce-eager", "--block-size", "32", *more,
     ]  # fmt: skip
+    adopting = os.environ | {"GCD_VLLM_RESPONSE_FORMAT": "1"}
     with log.open("w") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=adopting)
     try:
         base = f"http://127.0.0.1:{port}"
         for _ in range(900):
@@ -89,6 +91,20 @@ def test_text_is_tokenized_by_the_server(url, peaked_llama):
         url, ["Once upon"], CHOICE, vocabulary=vocabulary, budget=BUDGET, particles=4
     )
     assert found.valid
+
+
+def test_an_unchanged_client_gets_finished_answers(url, peaked_llama):
+    """The server was started with GCD_VLLM_RESPONSE_FORMAT=1."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{url}/v1", api_key="none", timeout=1800) as client:
+        asked = {"model": peaked_llama, "prompt": "Once upon", "max_tokens": 24}
+        schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        found = client.completions.create(**asked, n=4, extra_body={"response_format": form})
+    for choice in found.choices:
+        assert choice.finish_reason == "stop"
+        assert set(json.loads(choice.text)) == {"a"}
 
 
 def test_a_server_in_another_mode_is_recognized(peaked_llama, tmp_path):

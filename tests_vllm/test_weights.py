@@ -190,3 +190,14 @@ def test_fields_that_change_the_distribution_are_refused(engine):
         params = SamplingParams(max_tokens=BUDGET, extra_args=extra, **more)
         with pytest.raises(VLLMValidationError, match=f"expected {next(iter(more))}="):
             engine.generate([PROMPT], params, use_tqdm=False)
+
+
+def test_a_resubmitted_particle_recomputes_one_token(engine):
+    """A part ends one token after a block, and the engine finds the whole block."""
+    (found,) = gcd_vllm.sample(
+        engine, [[5, 9] * 15 + [7]], {"regex": "[ab]{5}"}, budget=8, particles=6, chunk=2
+    )
+    second = found.diagnostics.parts[1]
+    assert second.admissions > 0
+    assert second.prompt_tokens == 33 * second.admissions
+    assert second.recomputed_tokens == second.admissions

@@ -132,7 +132,7 @@ def _checked(given: Any, concepts: Sequence[tuple[str, str]]) -> list[tuple[str,
         raise ValueError(f"{len(concepts)} concepts, but their inflections are {given!r}")
     for (word, _), words in zip(concepts, given, strict=True):
         if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
-            raise ValueError(f"the inflections of {word!r} are {words!r}; a list of words is meant")
+            raise ValueError(f"the inflections of {word!r} are {words!r}; expected a list of words")
         if not words:
             raise ValueError(f"the concept {word!r} has no inflections")
     return [without_capitals(words) for words in given]
@@ -151,7 +151,7 @@ def by_rule(word: str, part: str = "") -> tuple[str, ...]:
     from lemminflect import getAllInflections, getAllInflectionsOOV  # takes 1 s to import
 
     if not _WORD.fullmatch(word):
-        raise ValueError(f"the concept {word!r} is no word, so it has no inflections")
+        raise ValueError(f"the concept {word!r} isn't a word, so it has no inflections")
     parts = [_PARTS[part]] if part else list(_PARTS.values())
     found = getAllInflections(word, _PARTS.get(part))
     for each in [] if found else parts:  # an unknown word

@@ -195,7 +195,10 @@ def _check_data(config: DictConfig) -> None:
     if data.path is None:
         return
     if not Path(data.path).expanduser().is_dir():
-        raise ValueError(f"data.path={data.path} is no directory of an earlier sampling")
+        raise ValueError(
+            f"data.path={data.path} isn't a directory of an earlier sampling; "
+            "give one, such as runs/sequences-..."
+        )
     if config.records.path or config.records.hub:
         raise ValueError("data.path holds sequences, records.* requests to sample from: give one")
 

@@ -229,7 +229,7 @@ def _read_file(path: Path, remedy: str) -> Sequences:
     arrays = read_tensors(path, remedy=remedy)
     missing = {*ARRAYS} - arrays.keys()
     if missing:
-        raise ValueError(f"{path} is no file of sampled sequences: it lacks {sorted(missing)}")
+        raise ValueError(f"{path} isn't a file of sampled sequences: it lacks {sorted(missing)}")
     known = arrays.keys() >= {*_TOP_TOKENS}
     found = {name: arrays[name] for name in ARRAYS}
     return Sequences(

@@ -59,7 +59,9 @@ class TopTokenPrefixes:
             ValueError: they aren't known.
         """
         if sequences.top_tokens is None or not sequences.answered:
-            raise ValueError("what the model said before each token of the sequences is not known")
+            raise ValueError(
+                "the sequences have no next distributions; sample them again with top above 0"
+            )
         classes = lumping.class_of[sequences.tokens]
         assert bool((lumping.sizes[classes] == 1).all()), "tokens that occur are not lumped"
         count, size = len(sequences), lumping.num_classes

@@ -113,7 +113,7 @@ def sample_batch(
     read = 0
     for length in range(1, max_length + 1):
         if bool(log_p.isnan().any()):
-            raise ValueError("the language model gives NaN; load it with model.dtype=float32")
+            raise ValueError("the language model returned NaN; load it with model.dtype=float32")
         if top:
             found.append(TopTokens.of(log_p, top, lm.vocabulary.eos_ids))
         drawn = torch.multinomial(log_p.exp()[row], 1, generator=generator)[:, 0]

@@ -191,8 +191,8 @@ def _check_given(config: DictConfig, given: Sequences, num_tokens: int) -> None:
     distill_data.split(given, config.held_out, config.seed)
     if config.init != "random" and not given.answered:
         raise ValueError(
-            f"init={config.init} is made of what the language model said, of which data.path="
-            f"{config.data.path} has nothing (it was sampled with top=0): use init=random"
+            f"init={config.init} needs the model's next distributions, which data.path="
+            f"{config.data.path} doesn't have (it was sampled with top=0): use init=random"
         )
 
 

@@ -49,7 +49,7 @@ def _run(run: Run, items: list[Any]) -> None:
     if tokenizer.eos_token_id is None:
         raise ValueError(
             f"model.path={config.model.path}: its tokenizer names no end-of-sequence token, which "
-            "answers are to be learnt to end with; set eos_token in tokenizer_config.json"
+            "answers must end with; set eos_token in tokenizer_config.json"
         )
     run.open()
     trainer = Trainer(run, adapted(lm.model, config), tokenizer, data)

@@ -114,7 +114,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     if not lm.vocabulary.eos_ids:
         raise ConstraintError(
             f"model.path={settings.path}: neither the tokenizer nor the generation config names an "
-            "end-of-sequence token, so no answer could be seen to end; set eos_token_id in "
+            "end-of-sequence token, so the end of an answer can't be detected; set eos_token_id in "
             "generation_config.json"
         )
     return lm, tokenizer

@@ -89,8 +89,9 @@ def refuse_different_answers(digest: str, together: int) -> None:
     firsts = [digests[rank - rank % together] for rank in range(len(digests))]
     if digests != firsts:
         raise ValueError(
-            "the processes of model.tensor_parallel have drawn different answers, so none counts: "
-            "are their devices of one kind, with the same libraries? resume=false starts over"
+            "the processes of model.tensor_parallel have drawn different answers, so the rows are "
+            "invalid: are their devices of one kind, with the same libraries? resume=false starts "
+            "over"
         )
 
 

@@ -89,7 +89,7 @@ def at_most_skipped(key: str, share: float) -> Iterator[None]:
     worst = max(losses, key=lambda loss: loss.share, default=None)
     if worst is not None and worst.share > share:
         raise DataError(
-            f"{worst.words}. Results are without them; that is more than {key}={share:g} allows, "
+            f"{worst.words}. They aren't in the results; that is more than {key}={share:g} allows, "
             "so correct the records, or raise it"
         )
 
@@ -132,7 +132,7 @@ def read_list(
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
     if not isinstance(rows, list):
-        raise DataError(f"{path} holds a {type(rows).__name__}; a list of {what} is needed")
+        raise DataError(f"{path} holds a {type(rows).__name__}; expected a list of {what}")
     named = ((number, f"{prefix}{number}", row) for number, row in enumerate(rows, 1))
     return collect(named, record_of, str(path), needs)
 

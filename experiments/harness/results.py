@@ -292,7 +292,7 @@ def read_rows(
             rows.append(row)
         except ValueError as error:
             raise ValueError(
-                f"{path}, line {number} is no row of results ({error}); {remedy}"
+                f"{path}, line {number} isn't a row of results ({error}); {remedy}"
             ) from error
     return rows
 

@@ -84,8 +84,8 @@ def writable(what: str, key: str, directory: Path) -> None:
     parent = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ValueError(
-            f"{what} cannot be written to {directory}: {parent} is no directory that can be "
-            f"written to; give another with {key}=DIR"
+            f"{what} cannot be written to {directory}: {parent} isn't a writable directory; give "
+            f"another one with {key}=DIR"
         )
 
 
@@ -132,7 +132,7 @@ def budget_of(
                 f"fewest:{factor:g}, or a number of tokens"
             )
         if not automaton.accepts(gold):
-            raise ConstraintError("its gold answer is not an answer that the constraint allows")
+            raise ConstraintError("the constraint doesn't allow its gold answer")
         return math.ceil(factor * (len(gold) + 1))
     times, extra = LINEAR[spec]
     return times * fewest + extra
@@ -150,7 +150,7 @@ def multiple_of(spec: str) -> tuple[str, float]:
     except ValueError:
         value = 0.0
     if name not in FACTORS or not 1 <= value < math.inf:
-        raise ValueError(f"{spec!r} is no budget; multiples are written gold:1.25 or fewest:1.25")
+        raise ValueError(f"{spec!r} isn't a budget; write multiples as gold:1.25 or fewest:1.25")
     return name, value
 
 
@@ -195,8 +195,8 @@ def check_budget(key: str, spec: Any) -> None:
             raise ValueError(f"{key} must be one budget or several different ones, got {spec!r}")
         if len({name for name, _ in multiples}) > 1:
             raise ValueError(
-                f"{key}={spec!r} has multiples of two things, which no figure could show side by "
-                "side: give those of gold and of fewest in two runs"
+                f"{key}={spec!r} has multiples of two things, which can't share a figure: "
+                "give those of gold and of fewest in two runs"
             )
         return
     if isinstance(spec, bool) or not isinstance(spec, int | str):
@@ -345,7 +345,9 @@ def check_algorithms(config: DictConfig) -> None:
 def _check_trace(config: DictConfig) -> None:
     if "num_examples" not in config.task:
         keys = [f"trace.{name}" for name in TraceConfig.__dataclass_fields__]
-        left_alone(config, Config, keys, f"+task={config.task.name} traces nothing; leave it out")
+        left_alone(
+            config, Config, keys, f"+task={config.task.name} doesn't write traces; leave it out"
+        )
     trace = config.trace
     at_least("trace.examples", trace.examples, 0)
     at_least("trace.particles", trace.particles, 1)

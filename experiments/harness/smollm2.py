@@ -55,7 +55,7 @@ def checkpoint() -> Path:
     cache = disk_cache.folder()
     if cache is None:
         raise ValueError(
-            f"model.path={NAME} is dequantised into the cache folder, and there is none: set "
+            f"model.path={NAME} is dequantized into the cache folder, and there is none: set "
             "GCD_CACHE_DIR to a folder with 600 MB of room"
         )
     directory = cache / "models" / identity()

@@ -89,7 +89,7 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
         allowed, right = language_of(json.dumps(record.schema)), gold(record)
         if not allowed.accepts(right.encode()):
             raise gcd.ConstraintError(
-                f"its right answer is no answer under its schema: {shown(right)}; is it valid, are "
+                f"its correct answer violates its schema: {shown(right)}; is it valid, are "
                 "its members in the order of `properties`, are whole numbers spelled without a "
                 "point?"
             )
@@ -138,8 +138,9 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
         summary=summary,
         table=as_table(summary),
         notes=[
-            "An answer is right if it is the right JSON value, keys in whatever order. Accuracies "
-            "in percent with 95 % bootstrap intervals over requests; dead rows count as wrong."
+            "An answer is correct if it equals the correct JSON value; the order of keys is "
+            "ignored. Accuracies in percent with 95 % bootstrap intervals over requests; dead rows "
+            "count as wrong."
         ],
         more={"ignored_keywords": dict(ignored)},
     )

@@ -172,7 +172,7 @@ def _rows_of(path: Path, schema: SqlSchema) -> sqlite3.Connection | None:
     except sqlite3.Error as error:
         verdict = str(error)
     if verdict != "ok":
-        raise DataError(f"{path} is no SQLite database, or is damaged ({verdict}); copy it again")
+        raise DataError(f"{path} isn't a SQLite database, or is damaged ({verdict}); copy it again")
     return content if filled else None
 
 

@@ -49,9 +49,9 @@ class Judge:
         results = [(filling, expected_of(question.query, filling)) for filling in fillings]
         decided = [(filling, result) for filling, result in results if result is not None]
         if not decided:
-            raise QueryError("LIMIT leaves the result of the gold query to chance")
+            raise QueryError("LIMIT leaves the result of the gold query undetermined")
         if all(result.says_nothing for _, result in decided):
-            raise QueryError("the gold query gives nothing")
+            raise QueryError("the gold query has an empty result")
         return decided
 
     def _prepares(self, question: Question, answer: bytes) -> bool:

@@ -202,14 +202,14 @@ def _run(run: Run, asked: Asked) -> None:
             "the gold query, with 95 % bootstrap intervals over questions; `prepares` is the share "
             "on queries that SQLite compiles; exact match is that of normalised queries. Dead rows "
             "count as wrong.",
-            f"{unjudged} questions are left out of execution accuracy, as their gold query gives "
-            "nothing, fails or leaves its result to chance (unjudged.jsonl).",
+            f"{unjudged} questions are excluded from execution accuracy, because their gold query "
+            "has an empty or undetermined result, or fails (unjudged.jsonl).",
             f"{generated} of {len(asked.databases)} databases have generated rows, "
             f"{task.fillings} fillings each."
             if generated
             else "All databases have rows of their own.",
-            "Tokens are those the language model read, prompts included; `read` is the mean number "
-            "of prefixes that it read for one question, the prompt aside.",
+            "Tokens are those that the language model computed, including prompts; `read` is the "
+            "mean number of prefixes that it computed for one question, without the prompt.",
         ],
         more={"unjudged": unjudged, "generated_databases": generated},
         metric="execution accuracy",

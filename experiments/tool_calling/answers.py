@@ -236,7 +236,7 @@ def _parse_json(text: str) -> tuple[Call, ...]:
     except RecursionError as error:
         raise ValueError("the answer is nested too deeply") from error
     if not isinstance(value, list):
-        raise ValueError(f"a list of calls is expected, not {type(value).__name__}")
+        raise ValueError(f"expected a list of calls, got {type(value).__name__}")
     calls = []
     for item in value:
         if not isinstance(item, dict) or item.keys() != {"name", "arguments"}:
@@ -307,4 +307,4 @@ def _read_literal(text: str) -> tuple[Any, str]:
             return ast.literal_eval(text[: end.start()].strip()), text[end.start() :]
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             continue
-    raise ValueError(f"no Python literal: {text!r}")
+    raise ValueError(f"not a Python literal: {text!r}")

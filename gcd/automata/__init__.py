@@ -1,1 +1,1 @@
-"""This package has automata over bytes: their algebra, normal form, construction and limits."""
+"""Automata over bytes: their algebra, normal form, construction and limits."""

@@ -1,8 +1,8 @@
-"""This module wires finished languages together, with a single subset construction at the end.
+"""Assembly of finished languages into a graph, with a single subset construction at the end.
 
 A JSON object with optional members is a graph, not a chain: each member may be skipped, and a
-comma stands before it only if another one came first. Nodes joined by automata say that directly;
-the size of the wiring is the sum of its parts, whatever may be skipped.
+comma precedes it only if another member came first. Nodes joined by automata express that directly;
+the size of the graph is the sum of its parts, whatever may be skipped.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from gcd.automata.automaton import Automaton
 
 
 class Assembly:
-    """A graph whose nodes are joined by languages; its paths spell the strings of the result."""
+    """Graph whose nodes are joined by languages; its paths spell the strings of the result."""
 
     def __init__(self) -> None:
         self._parts: list[Automaton] = []
-        self._joints: list[tuple[int, int]] = []  # (source, target) node of each part
+        self._joints: list[tuple[int, int]] = []  # (source, target) nodes of each part
         self._skips: list[tuple[int, int]] = []
         self._num_nodes = 0
 
@@ -25,7 +25,7 @@ class Assembly:
         return self._num_nodes - 1
 
     def insert(self, source: int, target: int, *languages: Automaton) -> None:
-        """Let a string of each language, one after the other, lead from `source` to `target`."""
+        """Connect `source` to `target` by a string of each language, one after the other."""
         if any(language.is_empty for language in languages):
             return
         written = [language for language in languages if not _is_epsilon(language)]
@@ -39,13 +39,13 @@ class Assembly:
         self._add(source, target, written[-1])
 
     def skip(self, source: int, target: int) -> None:
-        """Let `source` lead to `target` without anything being written."""
+        """Connect `source` to `target` by the empty string."""
         self._skips.append((source, target))
 
     def build(self, start: int, end: int, absorbing: int = -1) -> Automaton:
         """Return the language of the strings that paths from `start` to `end` spell.
 
-        `absorbing` is the number of a part, as `Automaton.join` has it.
+        `absorbing` is the index of a part, as in `Automaton.join`.
         """
         return Automaton.join(
             self._parts,

@@ -1,20 +1,20 @@
 """Finite automata over bytes, and their algebra.
 
-A language here is a set of byte strings, held as its **minimal deterministic automaton**: every
-state reachable, every state with a way to acceptance, no two states alike, states numbered in
-breadth-first order. That form is unique, so two languages are equal exactly if their arrays are.
+A language here is a set of byte strings, stored as its **minimal deterministic automaton**: every
+state is reachable and leads to acceptance, no two states are equivalent, and states are numbered in
+breadth-first order. This form is unique, so two languages are equal exactly if their arrays are.
 
-Languages are put together as graphs (`Automaton.join`): finished parts between nodes, and skips.
-One subset construction and one minimisation at the end, not n - 1 for n parts, keep large schemas
-linear. A non-deterministic automaton is such a graph as well, of parts that read one byte.
+Languages are combined as graphs (`Automaton.join`): finished parts between nodes, and skips. One
+subset construction and one minimization at the end, not n - 1 for n parts, keep large schemas
+linear. A non-deterministic automaton is also such a graph, with parts of one byte each.
 
-Why bytes, and why automata. Tokens are byte strings that respect no character boundary, so
-constraints on bytes serve every tokenizer. And regular languages close under intersection,
-complement, concatenation and bounded repetition: what users combine stays exact.
+Why bytes, and why automata? Tokens are byte strings that ignore character boundaries, so
+constraints on bytes work with every tokenizer. And regular languages are closed under intersection,
+complement, concatenation and bounded repetition, so combinations stay exact.
 
-Costs, with S states, K byte classes: minimisation O(S K) where fingerprints settle it
+Costs, with S states, K byte classes: minimization O(S K) where fingerprints decide equivalence
 (`gcd.automata.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of
-two automata O(S1 S2 K) over reachable pairs; determinisation O(subsets x K x mean subset size),
+two automata O(S1 S2 K) over reachable pairs; determinization O(subsets x K x mean subset size),
 and most subsets are single states.
 """
 
@@ -40,24 +40,24 @@ from gcd.errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
 _HASHED = 64  # states
-# Units for an entry and for a state of a table that is brought to its normal form.
+# Units per entry and per state of a table that is brought to its normal form.
 _PER_ENTRY, _PER_STATE = 12, 64
-# Units for a byte of a set of strings, and for a row of a table, that an interpreted loop looks at.
+# Units per byte of a set of strings, and per row of a table, in interpreted loops.
 _PER_BYTE, _PER_ROW = 40, 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """A regular set of byte strings as its minimal deterministic automaton.
+    """Regular set of byte strings as its minimal deterministic automaton.
 
     Attributes:
-        delta: next state for (state, byte class), -1 where no accepted string goes on.
-        accepting: whether the string read so far is in the language.
+        delta: next state for (state, byte class), -1 if no accepted string continues with it.
+        accepting: whether the string so far is in the language.
         class_of_byte: class of each byte; bytes with equal columns share one.
-        max_bytes: the language is known for strings of at most so many bytes, and no longer one
-            is in it (`gcd.automata.horizon`); None: for all strings.
-        factors: automata that it is known to be a Boolean combination of; lifting makes use of it.
-        caveats: parts of its constraint that it does not hold in every text.
+        max_bytes: longest string, in bytes, for which the language is exact; longer strings are not
+            in it (`gcd.automata.horizon`). None: exact for all strings.
+        factors: automata of which it is known to be a Boolean combination; used by lifting.
+        caveats: parts of its constraint that are not enforced in every text.
 
     State 0 is initial. The empty language has one state, which does not accept.
     """
@@ -82,7 +82,7 @@ class Automaton:
         accepting: Bool[np.ndarray, "S"],
         class_of_byte: UInt8[np.ndarray, "256"],
     ) -> Automaton:
-        """Trim, minimise and number canonically any deterministic table with initial state 0."""
+        """Trim, minimize and number canonically any deterministic table with initial state 0."""
         spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
         table, accepting, class_of_byte = canonical(
             _plain(delta, np.int32), _plain(accepting), np.ascontiguousarray(class_of_byte)
@@ -98,14 +98,14 @@ class Automaton:
         accepting: Bool[np.ndarray, "S"],
         initial: int = 0,
     ) -> Automaton:
-        """Build it from next states per byte, -1 for none; `ValueError` if one is outside."""
+        """Build from next states per byte, -1 for none; `ValueError` if one is out of range."""
         num_states = transitions.shape[0]
         if not 0 <= initial < num_states:
-            raise ValueError(f"initial state {initial} is not one of the {num_states} states")
+            raise ValueError(f"expected an initial state in 0..{num_states - 1}, got {initial}")
         if transitions.min(initial=-1) < -1 or transitions.max(initial=-1) >= num_states:
             raise ValueError(
-                f"transitions must lie in -1..{num_states - 1}, "
-                f"got {transitions.min()}..{transitions.max()}"
+                f"expected transitions in -1..{num_states - 1}, got "
+                f"{transitions.min()}..{transitions.max()}"
             )
         order = np.arange(num_states)
         order[[0, initial]] = initial, 0  # a swap is its own inverse
@@ -122,9 +122,9 @@ class Automaton:
         initial: Iterable[int] = (0,),
         epsilon: Iterable[tuple[int, int]] = (),
     ) -> Automaton:
-        """Build it from edges (source, bytes, target) and epsilon edges (source, target)."""
+        """Build from edges (source, bytes, target) and epsilon edges (source, target)."""
         start, end = num_states, num_states + 1
-        read: dict[tuple[int, ...], Automaton] = {}  # edges often read the same bytes
+        read: dict[tuple[int, ...], Automaton] = {}  # edges often have the same bytes
         parts, joints = [], []
         for source, values, target in edges:
             labels = tuple(values)
@@ -148,20 +148,22 @@ class Automaton:
         end: int,
         absorbing: int = -1,
     ) -> Automaton:
-        """Return the strings spelled on the way from node `start` to node `end` of a graph.
+        """Return the strings spelled by paths from node `start` to node `end` of a graph.
 
         Args:
-            parts: `parts[i]` is read on the way from one node of `joints[i]` to the other.
+            parts: `parts[i]` connects the two nodes of `joints[i]`.
             joints: pairs of nodes.
-            num_nodes: how many nodes there are; they are numbered from 0.
+            num_nodes: number of nodes, which are numbered from 0.
             skips: pairs of nodes, the second of which is reached from the first without a byte.
-            start, end: where strings begin and end.
-            absorbing: number of a part that leads to the end and reads, from where it begins,
-                whatever else could be read there, -1 for none; what else leads on is not followed.
+            start, end: nodes where strings begin and end.
+            absorbing: index of a part that leads to the end and accepts, from where it begins,
+                everything that any other path could accept there; other paths are then not
+                followed.
+                -1 for none.
         """
-        if not parts:  # nothing but skips: what matters is whether there is a way at all
+        if not parts:  # only skips: the result depends on whether a path exists
             parts, joints = [cls.empty()], [(start, start)]
-        # A part may stand in many joints; its table is looked at where it is.
+        # A part may be in many joints; its table is not copied.
         distinct = {id(part): part for part in parts}
         number = {key: i for i, key in enumerate(distinct)}
         tables = list(distinct.values())
@@ -188,7 +190,7 @@ class Automaton:
 
     @classmethod
     def epsilon(cls) -> Automaton:
-        """Return the language of the empty string alone."""
+        """Return the language that contains only the empty string."""
         return cls(np.full((1, 1), -1, np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
 
     @classmethod
@@ -198,22 +200,22 @@ class Automaton:
 
     @classmethod
     def byte_set(cls, values: Iterable[int]) -> Automaton:
-        """Return all strings of one byte out of `values`."""
+        """Return all strings of one byte from `values`."""
         labels = list(values)
         if labels and not 0 <= min(labels) <= max(labels) < NUM_BYTES:
-            raise ValueError(f"edges read bytes 0..255, got {min(labels)}..{max(labels)}")
+            raise ValueError(f"expected bytes in 0..255, got {min(labels)}..{max(labels)}")
         is_read = np.zeros(NUM_BYTES, np.uint8)
         is_read[labels] = 1
         return cls.minimal(np.array([[-1, 1], [-1, -1]]), np.array([False, True]), is_read)
 
     @classmethod
     def literal(cls, text: str | bytes) -> Automaton:
-        """Return one string alone."""
+        """Return the language that contains only this string."""
         return cls.from_strings([text])
 
     @classmethod
     def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
-        """Return a finite set of strings; cost linear in their total length."""
+        """Return a finite set of strings; the cost is linear in their total length."""
         ordered = sorted({_as_bytes(text) for text in texts})
         spend(_PER_BYTE * sum(map(len, ordered)), "the set of strings")
         alphabet = sorted(set(b"".join(ordered)))
@@ -249,7 +251,7 @@ class Automaton:
     @staticmethod
     @holds_as_far_as_its_parts
     def union(parts: Sequence[Automaton]) -> Automaton:
-        """Return strings in any of the parts, with one determinisation for all of them."""
+        """Return the strings in any of the parts, with one determinization for all of them."""
         parts = [p for p in map(_language, parts) if not p.is_empty]
         if len(parts) < 2:
             return parts[0] if parts else Automaton.empty()
@@ -260,7 +262,7 @@ class Automaton:
     @staticmethod
     @holds_as_far_as_its_parts
     def concatenate(parts: Sequence[Automaton]) -> Automaton:
-        """Return the strings that are one of each part, in their order."""
+        """Return the concatenations of one string from each part, in order."""
         if any(p.is_empty for p in map(_language, parts)):
             return Automaton.empty()
         empty_string = Automaton.epsilon()
@@ -282,12 +284,12 @@ class Automaton:
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return strings in this language and not in the other, which must be held exactly."""
+        """Return the strings in this language and not in the other, which must be exact."""
         refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 
     def __invert__(self) -> Automaton:
-        """Return all byte strings that are not in this language (also those that are not UTF-8)."""
+        """Return all byte strings that are not in this language, including invalid UTF-8."""
         return Automaton.any_bytes() - self
 
     def __add__(self, other: Automaton) -> Automaton:
@@ -296,9 +298,9 @@ class Automaton:
 
     @holds_as_far_as_its_parts
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
-        """Return `minimum` to `maximum` strings of this language in a row (None: no bound)."""
+        """Return concatenations of `minimum` to `maximum` strings (None: no bound)."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
-            raise ValueError(f"repeat needs 0 <= minimum <= maximum, got {minimum} and {maximum}")
+            raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
             return Automaton.epsilon() if minimum == 0 else Automaton.empty()
         table = repetition.TransitionTable(self.delta, self.accepting, self.class_of_byte)
@@ -317,11 +319,11 @@ class Automaton:
         )
 
     def star(self) -> Automaton:
-        """Return any number of strings of this language in a row."""
+        """Return concatenations of any number of strings of this language."""
         return self.repeat(0)
 
     def optional(self) -> Automaton:
-        """Return this language and the empty string."""
+        """Return this language with the empty string added."""
         return self | Automaton.epsilon()
 
     @holds_as_far_as_its_parts
@@ -362,7 +364,7 @@ class Automaton:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no string is in the language."""
+        """True if the language contains no string."""
         return self.num_states == 1 and not self.accepting[0]
 
     @cached_property
@@ -371,10 +373,10 @@ class Automaton:
         return self.delta[:, self.class_of_byte]
 
     def run(self, text: str | bytes, state: int = 0) -> int:
-        """Return the state after `text` from `state`; -1 once no accepted string goes on."""
+        """Return the state after `text` from `state`; -1 once no accepted string continues."""
         try:
             string = _as_bytes(text)
-        except UnicodeEncodeError:  # a lone surrogate: no text, in no language
+        except UnicodeEncodeError:  # a lone surrogate is in no language
             return -1
         for byte in string:
             state = int(self.delta[state, self.class_of_byte[byte]])
@@ -383,7 +385,7 @@ class Automaton:
         return state
 
     def accepts(self, text: str | bytes) -> bool:
-        """Return whether the string (UTF-8 encoded if it is text) is in the language."""
+        """Return whether the string (a `str` is encoded as UTF-8) is in the language."""
         state = self.run(text)
         is_known = self.max_bytes is None or state < 0 or len(_as_bytes(text)) <= self.max_bytes
         return state >= 0 and bool(self.accepting[state]) and is_known
@@ -391,17 +393,19 @@ class Automaton:
     def shortest(self, state: int = 0) -> bytes:
         """Return the first shortest string from a state; `EmptyLanguageError` if there is none."""
         if self.is_empty:
-            raise EmptyLanguageError("the language has no string, hence no shortest one")
+            raise EmptyLanguageError(
+                "expected a language with at least one string, got an empty one"
+            )
         return graph.shortest(self.delta, self.accepting, self.class_of_byte, state)
 
     @cached_property
     def longest_length(self) -> int | None:
-        """Length in bytes of the longest string, None if there is no bound, -1 if there is none."""
+        """Length in bytes of the longest string, None if unbounded, -1 if there is no string."""
         spend(_PER_ROW * self.num_states, "the longest length of a language")
         return -1 if self.is_empty else counting.longest_length(self.delta)
 
     def count(self, max_length: int) -> int:
-        """Return how many strings of at most `max_length` bytes there are, exactly."""
+        """Return the exact number of strings of at most `max_length` bytes."""
         longest = max_length if self.max_bytes is None else min(max_length, self.max_bytes)
         return counting.count(self.delta, self.accepting, self.class_of_byte, longest)
 
@@ -410,7 +414,7 @@ class Automaton:
         return list(islice(self, max(limit, 0)))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all strings, shorter ones first, then in byte order; maybe without end."""
+        """Yield all strings, shorter ones first, then in byte order; possibly endlessly."""
         bounds = [n for n in (self.longest_length, self.max_bytes) if n is not None]
         longest = min(bounds, default=None)
         return counting.in_order(self.delta, self.accepting, self.transitions, longest)
@@ -419,7 +423,7 @@ class Automaton:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """A digest of the canonical form: equal for equal languages."""
+        """Digest of the canonical form: equal for equal languages."""
         digest = blake2b(digest_size=16)
         digest.update(np.array([*self.delta.shape, self.max_bytes or 0], np.int64).tobytes())
         for array in (self.delta, self.accepting, self.class_of_byte):
@@ -443,7 +447,7 @@ class Automaton:
 
     @cached_property
     def _hash(self) -> int:
-        # Of the beginning only: tables have megabytes, and those that begin alike are few.
+        # Hash only the beginning: tables have megabytes, and few of them begin alike.
         beginning = (self.delta[:_HASHED], self.accepting[:_HASHED], self.class_of_byte)
         return hash((self.delta.shape, *(array.tobytes() for array in beginning)))
 
@@ -452,7 +456,7 @@ class Automaton:
 
 
 def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
-    """Return an array that an automaton may keep; a read-only one may be a view of another."""
+    """Return an array that an automaton may store; a read-only one may be a view of another."""
     plain = np.ascontiguousarray(array, dtype)
     return plain if plain.flags.writeable else plain.copy()
 
@@ -460,10 +464,15 @@ def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
 def _as_bytes(text: str | bytes) -> bytes:
     if isinstance(text, str):
         return text.encode()
-    check_kind(text, (bytes, bytearray, memoryview), "a text is str or bytes", "encode it")
+    check_kind(
+        text,
+        (bytes, bytearray, memoryview),
+        "expected a text as str or bytes",
+        "encode it",
+    )
     return bytes(text)
 
 
 def _language(part: Automaton) -> Automaton:
-    check_kind(part, Automaton, "languages are gcd.Automaton", "gcd.literal(text) makes one")
+    check_kind(part, Automaton, "expected a gcd.Automaton", "make one with gcd.literal(text)")
     return part

@@ -1,7 +1,7 @@
-"""This module describes the strings of a byte automaton: how long, how many, which ones.
+"""Lengths, numbers and enumeration of the strings of a byte automaton.
 
-Every function takes the arrays of a trimmed automaton with initial state 0: every state lies on
-the way from it to acceptance.
+Every function takes the arrays of a trimmed automaton with initial state 0: every state is
+reachable and leads to acceptance.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from jaxtyping import Bool, Int32, UInt8
 def longest_length(delta: Int32[np.ndarray, "S K"]) -> int | None:
     """Return the length in bytes of the longest string; None if there is no bound."""
     # Every state lies on an accepted string, so the language is finite iff there is no cycle:
-    # peel states off in topological order, carrying the longest way to each.
+    # remove
+    # states in topological order, propagating the longest path to each.
     num_states = delta.shape[0]
     indegree = np.zeros(num_states, np.int64)
     edges = [sorted(set(row[row >= 0].tolist())) for row in delta]
@@ -77,7 +78,8 @@ def in_order(
     longest: int | None,
 ) -> Iterator[bytes]:
     """Yield all strings, shorter ones first, then in byte order; endlessly if `longest` is None."""
-    ends_in = [accepting]  # ends_in[r][s]: some string of exactly r bytes leads on from s
+    # Ends_in[r][s]: some string of exactly r bytes leads from s to acceptance.
+    ends_in = [accepting]
     length = 0
     while longest is None or length <= longest:
         yield from _of_length(transitions, length, ends_in)
@@ -89,7 +91,7 @@ def in_order(
 def _of_length(
     transitions: Int32[np.ndarray, "S 256"], length: int, ends_in: list[Bool[np.ndarray, "S"]]
 ) -> Iterator[bytes]:
-    """Strings of exactly `length` bytes, in byte order."""
+    """Yield the strings of exactly `length` bytes, in byte order."""
     if not ends_in[length][0]:
         return
     stack = [(0, b"")]

@@ -6,11 +6,10 @@ to the whole.
 1. Parts that are enforced up to a length. Counting a limit of 32 767 characters takes hundreds of
    thousands of states, and no answer of a few hundred tokens comes near it. Such an automaton has
    `max_bytes`: it accepts exactly the strings of its language that have at most that many bytes,
-   and says nothing about longer ones. Whether a string is in a union, an intersection, a
-   difference, a concatenation or a repetition depends only on strings that are not longer, so the
-   result is exact up to the smallest `max_bytes` of its parts (`holds_as_far_as_its_parts`).
-   Budgets whose texts could be longer are refused
-   (`gcd.tokens.token_automaton.TokenAutomaton.max_budget`).
+   and is undefined for longer ones. Whether a string is in a union, an intersection, a difference,
+   a concatenation or a repetition depends only on strings that are not longer, so the result is
+   exact up to the smallest `max_bytes` of its parts (`holds_as_far_as_its_parts`). Budgets whose
+   texts could be longer are refused (`gcd.tokens.token_automaton.TokenAutomaton.max_budget`).
 2. Parts that no automaton enforces, which have to be checked in the finished text.
 """
 
@@ -31,7 +30,7 @@ Result = TypeVar("Result")  # an automaton
 
 
 class Caveat(NamedTuple):
-    """A part of a constraint that an automaton does not enforce in every text.
+    """Part of a constraint that an automaton does not enforce in every text.
 
     Attributes:
         keyword: the keyword of the schema.
@@ -49,7 +48,7 @@ class Caveat(NamedTuple):
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether the keyword is not enforced, so that the finished text has to be checked."""
+        """True if the keyword is not enforced, so that the finished text has to be checked."""
         return self.max_bytes is None
 
     def __str__(self) -> str:
@@ -60,7 +59,7 @@ class Caveat(NamedTuple):
 
 
 class CaveatWarning(UserWarning):
-    """A warning that an automaton does not enforce all of a constraint in every text.
+    """Warning that an automaton does not enforce all of a constraint in every text.
 
     Attributes:
         caveats: everything that it does not enforce.
@@ -81,15 +80,17 @@ class CaveatWarning(UserWarning):
         if not all(caveat.is_unchecked for caveat in caveats):
             advice.append("longer budgets are refused")
         return cls(
-            f"the automaton does not hold all of the schema: {listed}{more}; {', '.join(advice)}. "
-            'All of it is in the automaton\'s `caveats`; unsupported="ignore" leaves it to a check '
-            'and keeps silent, unsupported="refuse" refuses it',
+            f"the automaton does not enforce all of the schema: {listed}{more}; "
+            f"{', '.join(advice)}. "
+            'The automaton\'s `caveats` lists all of it; unsupported="ignore" hides this '
+            "warning and "
+            'skips the checks, unsupported="refuse" raises an error',
             caveats,
         )
 
 
 def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
-    """Issue one warning, at the line that called the caller, if there are caveats."""
+    """Issue one warning, attributed to the caller's caller, if there are caveats."""
     if caveats:
         warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
 
@@ -102,6 +103,7 @@ def refuse_unchecked(
     """Raise `ConstraintError` if a part of the constraint is not enforced.
 
     Args:
+        caveats: the caveats of the constraint.
         why: why everything must be enforced here.
         remedy: what to do about it.
     """
@@ -127,7 +129,7 @@ def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Res
 
 
 def _parts(arguments: Any) -> Iterator[Any]:
-    """The automata among some arguments, and in sequences among them."""
+    """Yield the automata among the arguments, and in sequences among them."""
     for argument in arguments:
         parts = argument if isinstance(argument, (list, tuple)) else (argument,)
         if parts and hasattr(parts[0], "max_bytes"):

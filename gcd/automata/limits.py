@@ -1,34 +1,35 @@
-"""This module limits how large automata may grow, and how much work may go into them.
+"""Limits on the size of automata, and on the work to build them.
 
-Boolean operations on automata multiply states, determinisation can be exponential, and a schema can
-ask for either a thousand times. Two limits turn a machine that stops answering into an error:
+Boolean operations on automata multiply states, determinization can be exponential, and a schema can
+require either a thousand times. Two limits raise an error before the machine becomes unresponsive:
 
 * `state_limit` bounds the states of any one automaton (`StateLimitError`);
-* `work_limit` bounds the work that one constraint may take altogether (`WorkLimitError`). Work is
-  counted, not timed, so that two machines, or a busy one, refuse the same constraints.
+* `work_limit` bounds the total work for one constraint (`WorkLimitError`). Work is counted, not
+  timed, so different machines, and busy ones, refuse the same constraints.
 
 Both are set for a block of code:
 
     with gcd.state_limit(20_000):
         gcd.json_schema(schema)
 
-**What counts.** Whoever compiles a language for a user (`gcd.regex`, `gcd.json_schema`, ...) opens
-a meter with `metered()`; whatever builds an automaton inside of it pays with `spend(units)`, and a
-compiled loop, which cannot raise, gets what is left (`kernel_limits`), stops when that is spent,
-and reports its units (`pay`). What a cache holds costs its price again (`priced_cache`): whether a
-constraint is refused must not depend on what was compiled before it.
+**Accounting.** Functions that compile a language for a user (`gcd.regex`, `gcd.json_schema`, ...)
+open a meter with `metered()`. Code that builds an automaton inside charges it with `spend(units)`.
+A compiled loop cannot raise; it receives the remaining limits (`kernel_limits`), stops when they
+are exhausted, and reports its units (`pay`). A cached result costs its price again
+(`priced_cache`), because whether a constraint is refused must not depend on what was compiled
+before it.
 
-**What a unit is.** About one look at an entry of a table. The loops' prices (`PAIR`, `SET`,
+**Units.** A unit is about one access to a table entry. The loops' prices (`PAIR`, `SET`,
 `MEMBER`, ... beside each) are set so that a unit takes at most some 5 ns in all of them, measured
 (the script `work` among the benchmarks of commit f4021d8) on inputs that are bad for each: products
-of 490 000 pairs that miss every cache, `.*a.{16}`, minimisation where fingerprints settle nothing.
+of 490 000 pairs that miss every cache, `.*a.{16}`, minimization where fingerprints decide nothing.
 So the default limit of 2 000 000 000 units is at most about 10 s on one core of a 2020s server, and
 3 s in the usual case.
 
-**Memory.** Work bounds memory too, if every entry that stays has a price high enough. Members of
+**Memory.** Work also bounds memory, because every stored entry has a high enough price. Members of
 subsets cost 64 units each (`MEMBER`), so at most 31 million of them, 125 MB, are alive. One table
 has at most a 64th of the limit as entries (`max_cells`), that is 31 million or 125 MB by default:
-twice that while it grows, and three copies while it is minimised, at most some 0.7 GB together.
+twice that while it grows, and three copies while it is minimized, at most some 0.7 GB together.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from gcd.errors import StateLimitError, WorkLimitError, check_count
 DEFAULT_MAX_STATES = 250_000
 DEFAULT_MAX_WORK = 2_000_000_000
 _WORK_PER_CELL = 64
-_MANY_CELLS = 1 << 20  # 4 MB are never too many
+_MANY_CELLS = 1 << 20  # 4 MB are always allowed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +55,7 @@ _MAX_WORK: ContextVar[int] = ContextVar("max_work", default=DEFAULT_MAX_WORK)
 
 
 class _Meter:
-    """The work of one constraint so far."""
+    """Work of one constraint so far."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -65,7 +66,7 @@ _METER: ContextVar[_Meter | None] = ContextVar("meter", default=None)
 
 
 def max_states() -> int:
-    """Return the most states that any automaton built may have, intermediate ones included."""
+    """Return the most states of any automaton, including intermediate ones."""
     return _MAX_STATES.get()
 
 
@@ -93,7 +94,7 @@ def work_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def metered() -> Iterator[None]:
-    """Count the work inside the block as one constraint's; that of an inner block is part of it."""
+    """Count the work inside the block as one constraint's, including that of nested blocks."""
     if _METER.get() is not None:
         yield
         return
@@ -105,20 +106,20 @@ def metered() -> Iterator[None]:
 
 
 def max_cells() -> int:
-    """Return how many entries of 4 bytes one table may have."""
+    """Return the most entries, of 4 bytes each, of one table."""
     return max(_MANY_CELLS, _MAX_WORK.get() // _WORK_PER_CELL)
 
 
 def kernel_limits() -> tuple[int, int, int]:
-    """Return what compiled loops may use: most states, entries of the table, and units of work."""
+    """Return the limits of compiled loops: states, table entries, and units of work."""
     return max_states(), max_cells(), work_left()
 
 
 def pay(count: int, work: int, what: str = "the automaton") -> None:
-    """Charge for the work of a compiled loop; raise if it gave up, that is for a `count` below 0.
+    """Charge for the work of a compiled loop; raise if it stopped early (`count` below 0).
 
     Raises:
-        WorkLimitError: if the work is more than what was left.
+        WorkLimitError: if the work exceeds what was left.
         StateLimitError: if the loop stopped for another reason.
     """
     spend(work, what)
@@ -129,7 +130,7 @@ def pay(count: int, work: int, what: str = "the automaton") -> None:
 def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Cache the results of a builder, as `functools.lru_cache` does, but charge for each use.
 
-    The work that went into a result is spent again whenever it is taken from the cache.
+    Each cache hit charges the work of the original computation again.
     """
 
     def decorate(build: Callable[P, R]) -> Callable[P, R]:
@@ -154,13 +155,13 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def work_left() -> int:
-    """Return how much work the constraint being built may still do; outside of one, the limit."""
+    """Return the remaining work of the current constraint; outside of one, the limit."""
     meter = _METER.get()
     return _MAX_WORK.get() if meter is None else meter.limit - meter.spent
 
 
 def spend(units: int, what: str = "the constraint") -> None:
-    """Count `units` of work; raise `WorkLimitError`, which names `what`, when they are too many."""
+    """Count `units` of work; raise `WorkLimitError`, which names `what`, above the limit."""
     meter = _METER.get()
     if meter is None:  # a single operation, outside of any constraint
         meter = _Meter(_MAX_WORK.get())

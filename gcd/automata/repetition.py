@@ -1,9 +1,9 @@
-"""This module repeats languages in which no string continues another, without determinisation.
+"""Repetition of languages in which no string continues another, without determinization.
 
-A character, a word, a group of digits are *one way*: nothing leads back into the first state of
-their automata, and nothing out of the only one that accepts. Copies of such an automaton behind
-each other, the accepting state of one being the first state of the next, are deterministic as they
-stand. So a counted repetition costs what it writes.
+The automata of a character, a word, or a group of digits are *one way*: no edge leads into their
+first state, and none out of their only accepting state. Consecutive copies of such an automaton,
+the accepting state of one being the first state of the next, are already deterministic. So a
+counted repetition costs only the size of its result.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gcd.errors import StateLimitError
 
 
 class TransitionTable(NamedTuple):
-    """A deterministic automaton as plain arrays; state 0 is initial.
+    """Deterministic automaton as plain arrays; state 0 is initial.
 
     Attributes:
         delta: next state for (state, byte class), -1 for none.
-        accepting: which states accept.
+        accepting: whether each state accepts.
         class_of_byte: class of each of the 256 bytes.
     """
 
@@ -32,7 +32,7 @@ class TransitionTable(NamedTuple):
 
 
 def is_one_way(part: TransitionTable) -> bool:
-    """Return whether no edge leads into the first state, or out of the only one that accepts."""
+    """Return whether no edge leads into the first state, or out of the only accepting state."""
     return bool(
         part.accepting.size > 1
         and part.accepting.sum() == 1
@@ -45,7 +45,7 @@ def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> Transi
     """Concatenate `minimum` to `maximum` (None: no bound) copies of an automaton that `is_one_way`.
 
     Raises:
-        StateLimitError: before anything is made, if these are too many states.
+        StateLimitError: before anything is allocated, if these are too many states.
         WorkLimitError: if their table has too many entries.
     """
     inner = part.accepting.size - 1

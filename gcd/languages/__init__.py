@@ -1,1 +1,1 @@
-"""This package turns what users write into byte automata."""
+"""Compilers from constraints, as users write them, to byte automata."""

@@ -1,9 +1,9 @@
-"""This module finds what of a schema or a grammar contains itself.
+"""Cycles among the parts of a schema or the rules of a grammar.
 
-A schema, or a rule, is recursive if it lies on a cycle of the graph "contains or refers to", and
-two can be entered again from each other if they lie on a common one: if they are in one strongly
-connected component. Tarjan's algorithm finds these in O(nodes + references), where following
-every node for itself would be quadratic. Source: Tarjan, "Depth-first search and linear graph
+A schema or rule is recursive if it lies on a cycle of the graph "contains or refers to". Two of
+them are mutually recursive if they lie on a common cycle, that is, in one strongly connected
+component. Tarjan's algorithm finds these components in O(nodes + references); a search from every
+node separately would be quadratic. Source: Tarjan, "Depth-first search and linear graph
 algorithms", SIAM Journal on Computing 1 (1972).
 """
 
@@ -13,15 +13,15 @@ from collections.abc import Collection, Iterator, Mapping
 
 
 def components(below: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return the strongly connected components; one comes behind all that it leads to.
+    """Return the strongly connected components, each after all components that it leads to.
 
-    `below` has every node, and those that an edge leads to from it.
+    `below` maps every node to the nodes that its edges lead to.
     """
     found: list[list[str]] = []
-    placed: set[str] = set()  # in a component
-    order: dict[str, int] = {}  # nodes as they were first met
-    lowest: dict[str, int] = {}  # the first of them that is known to be reached
-    pending: list[str] = []  # met, and of no component yet
+    placed: set[str] = set()  # already in a component
+    order: dict[str, int] = {}  # nodes in the order of discovery
+    lowest: dict[str, int] = {}  # for each node, the earliest node known to be reachable
+    pending: list[str] = []  # discovered, but not yet in a component
     for root in below:
         if root in order:
             continue
@@ -52,7 +52,7 @@ def components(below: Mapping[str, Collection[str]]) -> list[list[str]]:
 
 
 def cycles(below: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """Return a number for each node that lies on a cycle; nodes on a common one share it."""
+    """Return a number for each node that lies on a cycle; nodes on a common cycle share it."""
     return {
         node: number
         for number, nodes in enumerate(components(below))

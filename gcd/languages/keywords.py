@@ -1,18 +1,18 @@
-"""One sentence that contains every given keyword, in any of its inflections and in any order.
+"""Sentences that contain every given keyword, in any of its inflections and in any order.
 
-The language is an intersection of small ones, each a few dozen states:
+The language is an intersection of small ones, each of a few dozen states:
 
-    well formed  words, single spaces, marks inside; a capital letter begins it, a stop ends it
-    counted      at most `max_words` words, that is so many spaces less one
-    contains g   for each group g of inflections: some word of the sentence is one of them
+    well formed  words, single spaces, marks inside; begins with a capital, ends with a full stop
+    counted      at most `max_words` words, that is, at most `max_words` - 1 spaces
+    contains g   for each group g of inflections: some word of the sentence is in the group
 
-A keyword is found where a whole word is equal to it (`docs/languages.md` says what a word is), so
-what is found here is found by every looser reading too. A word in two groups counts for both.
+A keyword counts only where a whole word equals it (`docs/languages.md` defines words), so any
+looser definition finds it too. A word in two groups counts for both.
 
-**Size.** The product has a state for each set of groups still to come and each beginning of one of
-their words: 600 to 1 400 states for five groups of five. Whether the count of words matters, too,
-multiplies that by `max_words`. `gcd.lift` walks the vocabulary for the factors alone, not for their
-product (`Automaton.factors`).
+**Size.** The product has a state for each set of remaining groups and each beginning of one of
+their words: 600 to 1 400 states for five groups of five. A limit on the number of words multiplies
+that by `max_words`. `gcd.lift` walks the vocabulary for the factors alone, not for their product
+(`Automaton.factors`).
 
 Source of the idea: keyword automata of Ctrl-G (Zhang et al., arXiv 2406.13892, section 4), which
 have no word boundaries.
@@ -34,12 +34,12 @@ from gcd.errors import ConstraintError, StateLimitError, WorkLimitError, check_c
 from gcd.languages.literal import encodable
 from gcd.languages.text.regex import regex
 
-LETTERS = {  # those a sentence begins with, and all
+LETTERS = {  # first letters of a sentence, and all letters
     "ascii": (r"A-Z", r"A-Za-z"),
     "latin": (r"A-ZÀ-ÖØ-Þ", r"A-Za-zÀ-ÖØ-öø-ÿ"),
     "unicode": (r"\p{Lu}\p{Lt}\p{Lo}", r"\p{L}\p{M}"),
 }
-MARKS = ",;:"  # behind a word
+MARKS = ",;:"  # after a word
 JOINERS = "'’-"  # inside a word
 PAIRS = (('"', '"'), ("(", ")"))  # around words
 STOPS = ".!?"
@@ -48,14 +48,14 @@ PUNCTUATION = ",;:'’-\""
 
 @dataclass(frozen=True)
 class _Alphabet:
-    """What sentences are written with, as pieces of regular expressions.
+    """Pieces of regular expressions that sentences are built from.
 
     Attributes:
         first: the first word of a sentence.
         word: any word.
-        mark: what may stand behind a word, empty for nothing.
+        mark: optional mark after a word.
         pairs: opening and closing marks.
-        between: bytes that are no part of a word.
+        between: bytes that never occur in a word.
     """
 
     first: str
@@ -66,15 +66,17 @@ class _Alphabet:
 
     @classmethod
     def of(cls, letters: str, punctuation: str) -> _Alphabet:
-        """Write them down, or raise `ConstraintError`."""
+        """Build the pieces, or raise `ConstraintError`."""
         if letters not in LETTERS:
-            raise ConstraintError(f"letters must be one of {', '.join(LETTERS)}, got {letters!r}")
+            raise ConstraintError(
+                f"expected letters to be one of {', '.join(LETTERS)}, got {letters!r}"
+            )
         pairs = [pair for pair in PAIRS if pair[0] in punctuation and pair[1] in punctuation]
         known = {*MARKS, *JOINERS, *(mark for pair in pairs for mark in pair)}
         for mark in punctuation:
             if mark not in known:
                 raise ConstraintError(
-                    f'punctuation must be some of {MARKS}{JOINERS}"(), brackets both or '
+                    f'expected punctuation from {MARKS}{JOINERS}"(), with both brackets or '
                     f"neither, got {mark!r}"
                 )
         marks = "".join(mark for mark in MARKS if mark in punctuation)
@@ -92,14 +94,14 @@ class _Alphabet:
         )
 
     def sentence(self) -> str:
-        """Write the pattern of a sentence."""
+        """Return the pattern of a sentence."""
         begins, goes_on = self._parts(self.first), self._parts(self.word)
         whole, followed = 0, 1
         longer = f"{begins[followed]}{goes_on[followed]}*{goes_on[whole]}"
         return f"(?:{begins[whole]}|{longer})[{STOPS}]"
 
     def _parts(self, first: str) -> tuple[str, str]:
-        """A word or words between marks, beginning with `first`: at the end, and with a space."""
+        """Return patterns of words between marks, from `first` on: final, and before a space."""
         inner = f"{first}(?:{self.mark} {self.word})*"
         whole, followed = [first], [f"{first}{self.mark} "]
         for opening, closing in self.pairs:
@@ -117,24 +119,25 @@ def keywords(
     letters: str = "ascii",
     punctuation: str = PUNCTUATION,
 ) -> Automaton:
-    """Return the sentences in which each group has at least one of its words, as a whole word.
+    """Return the sentences that contain, for each group, at least one of its words as a whole word.
 
     Args:
-        groups: for each concept its inflections, in any order; they are compared as given, but for
-            the capital letter that begins the sentence.
-        max_words: the most words of the sentence, those between single spaces; None for no limit.
-        letters: `"ascii"`, `"latin"` (and those of Latin-1), or `"unicode"`.
-        punctuation: marks that may be used inside, some of `,;:` behind words, `'’-` in words, and
-            `""` and `()` around words, not nested. A sentence ends with one of `.!?`, which stand
+        groups: the inflections of each concept, in any order. They are compared as given, except
+            for the capital letter that begins the sentence.
+        max_words: most words of the sentence, separated by single spaces; None for no limit.
+        letters: `"ascii"`, `"latin"` (adds Latin-1's letters), or `"unicode"`.
+        punctuation: marks allowed inside the sentence: any of `,;:` after words, `'’-` in words,
+            and
+            `""` and `()` around words, not nested. A sentence ends with one of `.!?`, which occur
             nowhere else.
 
     Raises:
-        ConstraintError: no group, an empty one, an inflection that is no word of the alphabet,
-            concepts that need more words than `max_words`, or an unknown option.
-        StateLimitError, WorkLimitError: too many groups.
+        ConstraintError: there are no groups, a group is empty, an inflection is not a word of the
+            alphabet, the concepts need more words than `max_words`, or an option is unknown.
+        StateLimitError, WorkLimitError: there are too many groups.
     """
-    check_kind(letters, str, "letters are named by a str", f"give one of {', '.join(LETTERS)}")
-    check_kind(punctuation, str, "punctuation is a str of marks", f"give some of {PUNCTUATION}")
+    check_kind(letters, str, "expected letters as str", f"pass one of {', '.join(LETTERS)}")
+    check_kind(punctuation, str, "expected punctuation as str", f"pass some of {PUNCTUATION}")
     alphabet = _Alphabet.of(letters, punctuation)
     concepts = _checked(groups)
     if max_words is not None:
@@ -162,38 +165,40 @@ def keywords(
 
 
 def _checked(groups: Iterable[Iterable[str]]) -> list[list[str]]:
-    """The words of each group, once each."""
+    """Return the distinct words of each group after checking them."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
-        raise ConstraintError(f"keywords() got {groups!r}; give a list of groups of words")
+        raise ConstraintError(
+            f"expected keywords() to get a list of groups of words, got {groups!r}"
+        )
     concepts: list[list[str]] = []
     for number, group in enumerate(groups, 1):
         words: list[Any] = [group] if isinstance(group, str) else list(group)
         if isinstance(group, str) or not all(isinstance(word, str) for word in words):
             raise ConstraintError(
-                f"group {number} of keywords() is {group!r}; a group is a list of words"
+                f"expected group {number} of keywords() to be a list of words, got {group!r}"
             )
         if not words:
             raise ConstraintError(
-                f"group {number} of keywords() is empty, so no sentence has one of its words; give "
-                "it an inflection, or leave it out"
+                f"expected at least one inflection in group {number} of keywords(), got none; add "
+                "one, or remove the group"
             )
         concepts.append(list(dict.fromkeys(map(encodable, words))))
     if not concepts:
-        raise ConstraintError("keywords() needs at least one group of words, got none")
+        raise ConstraintError("expected at least one group of words for keywords(), got none")
     return concepts
 
 
 @priced_cache(maxsize=8)
 def _languages(alphabet: _Alphabet) -> tuple[Automaton, Automaton, Automaton]:
-    """All sentences, the words that may begin one, and all words."""
+    """Return all sentences, the words that may begin a sentence, and all words."""
     return regex(alphabet.sentence()), regex(alphabet.first), regex(alphabet.word)
 
 
 def _no_word(text: str, letters: str, punctuation: str) -> str:
     joiners = " ".join(mark for mark in JOINERS if mark in punctuation) or "nothing"
     return (
-        f"the keyword {text!r} is no word: one is letters ({letters}) and digits, joined by "
-        f"{joiners}; write it so, or allow more by `letters` or `punctuation`"
+        f"expected a keyword of letters ({letters}) and digits, joined by {joiners}, got "
+        f"{text!r}; change it, or allow more with `letters` or `punctuation`"
     )
 
 
@@ -203,14 +208,14 @@ def _contains(
     between: bytes,
     used: Bool[np.ndarray, "256"],
 ) -> Automaton:
-    """All strings of the `used` bytes with one of the words between bytes that are in none.
+    """Return all strings of `used` bytes that contain one of the words as a whole word.
 
-    `capitals` are the words that count at the very beginning.
+    `capitals` are the words that count at the very beginning; bytes in `between` separate words.
     """
     start, space, other, found = range(4)
     rows = np.full((4, NUM_BYTES), other, np.int32)
     rows[:, list(between)] = space
-    rows[start, list(between)] = start  # an opening quotation mark
+    rows[start, list(between)] = start  # opening quotation mark
     rows[found] = found
     inside = rows[other]
     table = list(rows)
@@ -229,7 +234,7 @@ def _contains(
 
 
 def _counted(max_words: int, used: Bool[np.ndarray, "256"]) -> Automaton:
-    """All strings of the `used` bytes with fewer spaces than `max_words`."""
+    """Return all strings of `used` bytes with fewer spaces than `max_words`."""
     rows = np.where(used, np.arange(max_words, dtype=np.int32)[:, None], -1)
     rows[:, ord(" ")] = np.append(np.arange(1, max_words), -1)
     return Automaton.from_transitions(rows, np.ones(max_words, bool))
@@ -238,12 +243,12 @@ def _counted(max_words: int, used: Bool[np.ndarray, "256"]) -> Automaton:
 def _refuse_few_words(
     concepts: Sequence[Sequence[str]], opening: Sequence[Sequence[str]], max_words: int | None
 ) -> None:
-    """Refuse a limit below the fewest words that have one of each group.
+    """Refuse a limit below the fewest words that cover every group.
 
-    A step adds a word, which is in a set of groups, to every set of groups that fewer words reach.
+    Each step adds one word, which covers a set of groups, to every set covered by fewer words.
     """
     if max_words is None or max_words > len(concepts):
-        return  # a word for each group, and perhaps one that can begin the sentence
+        return  # one word per group, plus one that can begin the sentence
     everything = (1 << len(concepts)) - 1
     reached, count, later = {0}, 0, _served(concepts)
     choices = _served(opening) | {0}
@@ -253,13 +258,13 @@ def _refuse_few_words(
         count, choices = count + 1, later
     if count > max_words:
         raise ConstraintError(
-            f"{len(concepts)} groups of keywords need a sentence of at least {count} words, and "
-            f"max_words is {max_words}; raise it"
+            f"expected max_words of at least {count} for {len(concepts)} groups of keywords, "
+            f"got {max_words}; raise it"
         )
 
 
 def _served(concepts: Sequence[Sequence[str]]) -> set[int]:
-    """For each word the groups that it is in, as bits."""
+    """Return the sets of groups that words cover, as bit masks."""
     groups_of: dict[str, int] = {}
     for number, words in enumerate(concepts):
         for word in words:

@@ -1,1 +1,1 @@
-"""This package serves constraints to engines: one token and one packed mask at a time."""
+"""Constraints for serving engines: one token and one packed mask at a time."""

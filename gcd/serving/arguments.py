@@ -1,8 +1,8 @@
-"""Arguments from engines: token ids, numbers of tokens, and rows for masks.
+"""Arguments from engines: token ids, numbers of tokens, and arrays for masks.
 
-Engines have tensors, arrays and lists. Whole numbers of each kind are taken, and so are rows on the
-CPU, which are written in place; everything else is refused by name. numpy would not do so: it makes
-126 of 126.7, 1 of True, and copies where it cannot view.
+Engines pass tensors, arrays and lists. Whole numbers of each kind are accepted, and so are mask
+arrays on the CPU, which are written in place; everything else is refused by name. numpy wouldn't
+refuse it: it makes 126 of 126.7, 1 of True, and copies where it cannot view.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def whole_numbers(given: Any, what: str = "token") -> Int64[np.ndarray, "..."]:
 
     Args:
         given: the numbers.
-        what: what each of them is, for the error.
+        what: name of each number, for the error.
 
     Raises:
-        ValueError: if they are floats, truth values, or lie elsewhere than on the CPU.
+        ValueError: if they are floats or booleans, or not on the CPU.
     """
     if type(given) is np.ndarray and given.dtype is _INT64 and given.flags.carray:
         return given
@@ -35,36 +35,36 @@ def whole_numbers(given: Any, what: str = "token") -> Int64[np.ndarray, "..."]:
         try:
             return np.array(given, np.int64)
         except OverflowError:
-            raise ValueError(f"each {what} is a number of 64 bits, got {given!r}") from None
+            raise ValueError(f"expected each {what} as a 64-bit number, got {given!r}") from None
     numbers = array_of(given)
     if numbers is None:
         numbers = np.asarray(given)
-    if numbers.size and numbers.dtype.kind not in "iu":  # of no numbers, numpy makes floats
-        raise ValueError(f"each {what} is a whole number, got {given!r}")
-    return np.array(numbers, np.int64)  # contiguous, as compiled code wants it
+    if numbers.size and numbers.dtype.kind not in "iu":  # numpy makes floats of an empty list
+        raise ValueError(f"expected each {what} as a whole number, got {given!r}")
+    return np.array(numbers, np.int64)  # contiguous, as compiled code requires
 
 
 def whole_number(given: Any, what: str = "token") -> int:
-    """Return one whole number, as `whole_numbers` takes it, as an int."""
+    """Return one whole number, in any form that `whole_numbers` accepts, as an int."""
     if type(given) is int or isinstance(given, np.integer):
         return int(given)
     numbers = whole_numbers(given, what)
     if numbers.ndim:
-        raise ValueError(f"one {what} is needed, got {given!r}")
+        raise ValueError(f"expected one {what}, got {given!r}")
     return int(numbers)
 
 
 def rows(out: Any, shape: tuple[int, ...]) -> Int32[np.ndarray, "..."]:
-    """Return an array of this shape that writes masks where `out`, an array or tensor, lies.
+    """Return an array of this shape that writes masks to the memory of `out`, an array or tensor.
 
     Raises:
-        ValueError: if it has another shape or type, is not contiguous, read-only, or no array or
-            CPU tensor.
+        ValueError: if it has another shape or type, is not contiguous, is read-only, or is not an
+            array or CPU tensor.
     """
     array = out if type(out) is np.ndarray else array_of(out)
     if array is None:
         raise ValueError(
-            f"masks are written into an int32 array or CPU tensor of shape {shape}, got "
+            f"expected an int32 array or CPU tensor of shape {shape} for masks, got "
             f"{type(out).__name__}"
         )
     flags = array.flags
@@ -72,28 +72,30 @@ def rows(out: Any, shape: tuple[int, ...]) -> Int32[np.ndarray, "..."]:
         unlike = "" if flags.c_contiguous else ", not contiguous"
         unlike += "" if flags.writeable else ", read-only"
         raise ValueError(
-            f"masks are written into contiguous int32 of shape {shape}, got {array.dtype} of shape "
+            f"expected contiguous int32 of shape {shape} for masks, got {array.dtype} of shape "
             f"{array.shape}{unlike}"
         )
     return array
 
 
 def array_of(given: Any) -> np.ndarray | None:
-    """View an array or a CPU tensor as an array, without a copy; None for what is neither.
+    """View an array or a CPU tensor as an array, without a copy; return None for other types.
 
     Raises:
         ValueError: if it is a tensor on another device, or of a type that numpy does not have.
     """
     if isinstance(given, np.ndarray):
         return given
-    torch = sys.modules.get("torch")  # seconds to load; who has a tensor has loaded it
+    # Importing torch takes seconds, and is unnecessary: if there is a tensor, it has been imported.
+    torch = sys.modules.get("torch")
     if torch is None or not isinstance(given, torch.Tensor):
         return None
     if given.device.type != "cpu":
-        raise ValueError(f"a tensor on {given.device} cannot be used in place; give one on the CPU")
+        raise ValueError(f"expected a tensor on the CPU, got one on {given.device}; copy it")
     try:
         return given.numpy()
     except (TypeError, RuntimeError) as error:
         raise ValueError(
-            f"a tensor of {given.dtype} cannot be used in place ({error}); give one of torch.int32"
+            f"expected a tensor of a type that numpy supports, got {given.dtype} ({error}); "
+            "pass torch.int32"
         ) from error

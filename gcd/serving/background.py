@@ -1,9 +1,9 @@
-"""Lifts in the background: a bounded number of threads, and constraints that may be dropped.
+"""Background lifting: a bounded number of threads, and constraints that may be dropped.
 
-A `BackgroundLift` belongs to one constraint, which it holds weakly. When nobody else holds the
-constraint any more, a lift that waits is left out, and one that runs stops between two of its
-parts. Threads end when there is nothing to do, and do not keep a process from ending. After a fork,
-the child starts unfinished lifts again.
+A `BackgroundLift` belongs to one constraint, which it references weakly. If the constraint is no
+longer referenced, a queued lift is skipped, and a running one stops between two of its parts.
+Threads end when the queue is empty, and don't prevent a process from exiting. After a fork, the
+child restarts unfinished lifts.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from gcd.tokens.vocabulary import Vocabulary
 
 _LOG = logging.getLogger("gcd")
 MAX_THREADS = 1
-"""Threads that lift at the same time."""
+"""Number of threads that lift at the same time."""
 
 
 class BackgroundLift:
-    """The lift of one constraint, in another thread.
+    """Lift of one constraint in another thread.
 
     Args:
-        owner: who waits for it; held weakly.
+        owner: the object that needs the result; referenced weakly.
         language: the constraint.
         vocabulary: the tokens.
-        max_bytes: bytes of the lifted table at most.
+        max_bytes: limit on the bytes of the lifted table.
         take: called with the owner and the result, in the thread that lifted.
-        keep: called with the lifted automaton before it is let go; None for nothing.
+        keep: called with the lifted automaton before it is released; None for nothing.
 
     Attributes:
         reason: why there is no result; None before the end and after success.
@@ -64,15 +64,15 @@ class BackgroundLift:
 
     @property
     def is_done(self) -> bool:
-        """Whether the lift has ended, with a result or a reason."""
+        """True if the lift has ended, with a result or a reason."""
         return self._done.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end; whether it came in time."""
+        """Wait for the end; return whether it came in time."""
         return self._done.wait(seconds)
 
     def run(self) -> None:
-        """Lift; everything that can go wrong becomes the reason."""
+        """Lift, and store any failure as the reason."""
         if self._done.is_set() or self._owner() is None:
             return
         try:
@@ -90,16 +90,16 @@ class BackgroundLift:
             return
         except ConstraintError as error:
             self.reason = str(error)
-            _LOG.info("a constraint stays as it is, not lifted: %s", error)
+            _LOG.info("constraint not lifted, keeping the lazy form: %s", error)
         except BaseException as error:
             self.reason = f"{type(error).__name__}: {error}"
-            _LOG.warning("a constraint stays as it is, its lift failed: %s", self.reason)
+            _LOG.warning("lift of a constraint failed, keeping the lazy form: %s", self.reason)
         finally:
             self._done.set()
 
 
 class _Threads:
-    """Lifts that wait, and the threads that take them."""
+    """Queued lifts, and the threads that run them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -116,7 +116,7 @@ class _Threads:
         Thread(target=self._work, name="gcd-lift", daemon=True).start()
 
     def hurry(self, lift: BackgroundLift) -> None:
-        """Take a lift that waits before the others."""
+        """Move a queued lift before the others."""
         with self._lock:
             if lift in self._waiting:
                 self._waiting.remove(lift)
@@ -138,7 +138,7 @@ class _Threads:
             del lift
 
     def restart(self) -> None:
-        """Begin again in a forked process, which has none of the threads."""
+        """Restart in a forked process, which doesn't have the threads."""
         unfinished = [*self._running, *self._waiting]
         self.__init__()  # type: ignore[misc]
         for lift in unfinished:

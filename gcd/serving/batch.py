@@ -1,4 +1,4 @@
-"""Batches: sequences in one call of compiled code, each under its own constraint and budget."""
+"""Batches: several sequences in one compiled call, each with its own constraint and budget."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from gcd.serving.matcher import Matcher, Membership
 
 
 class MatcherBatch:
-    """Matchers, of different automata if need be, that are served in one call.
+    """Matchers, possibly of different automata, that are advanced and masked in one call.
 
-    They stay usable one by one. A matcher is in one batch at a time: a batch that one of its
-    matchers has left for another is refused. `batch[i] = matcher` puts another into a place.
+    They can still be used individually. A matcher is in one batch at a time; a batch raises an
+    error
+    after one of its matchers has joined another. `batch[i] = matcher` replaces a matcher.
 
     Args:
         matchers: the matchers, all over vocabularies of one size, none of them twice.
@@ -29,9 +30,11 @@ class MatcherBatch:
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
         if not matchers:
-            raise ConstraintError("a batch needs at least one matcher, got none")
+            raise ConstraintError("expected at least one matcher in a batch, got none")
         if len({id(matcher) for matcher in matchers}) < len(matchers):
-            raise ConstraintError("a matcher occurs twice in a batch; make one for each sequence")
+            raise ConstraintError(
+                "expected different matchers in a batch, got one twice; make one per sequence"
+            )
         self.matchers: list[Matcher] = list(matchers)
         self.vocabulary_size = matchers[0].automaton.vocabulary.size
         self._shape = (len(matchers), matchers[0].automaton.num_words)
@@ -46,8 +49,8 @@ class MatcherBatch:
         size = matcher.automaton.vocabulary.size
         if size != self.vocabulary_size:
             raise ConstraintError(
-                f"matchers of one batch need vocabularies of one size, got {size} beside "
-                f"{self.vocabulary_size}"
+                f"expected matchers over vocabularies of size {self.vocabulary_size}, got {size}; "
+                "use one vocabulary size in a batch"
             )
 
     def _take(self, matcher: Matcher) -> None:
@@ -56,10 +59,12 @@ class MatcherBatch:
         matcher._membership = self._membership
 
     def __setitem__(self, row: int, matcher: Matcher) -> None:
-        """Put another matcher into a place; the one that was there goes on alone."""
+        """Replace a matcher; the previous one can be used individually."""
         self._check()
         if matcher in self.matchers:
-            raise ConstraintError("the matcher is in this batch already")
+            raise ConstraintError(
+                "the matcher is already in this batch; make another one for each row"
+            )
         self._check_size(matcher)
         self.matchers[row]._membership = None
         self._take(matcher)
@@ -74,32 +79,34 @@ class MatcherBatch:
 
     def _check(self) -> None:
         if not self._membership.is_current:
-            raise ConstraintError("a matcher of this batch has joined another one since")
+            raise ConstraintError(
+                "a matcher of this batch has joined another batch; make a new batch"
+            )
 
     def advance(self, tokens: Sequence[int] | Integer[Any, "N"]) -> Bool[np.ndarray, "N"]:
-        """`Matcher.advance` of each with its token; which of them took theirs.
+        """Advance each matcher by its token; return which of them accepted it.
 
         Raises:
-            ValueError: if there are not as many tokens as matchers, or one is no id; nothing
+            ValueError: if there are not as many tokens as matchers, or one is not an id; nothing
                 changes then.
         """
         self._check()
         ids = whole_numbers(tokens)
         if ids.shape != (len(self.matchers),):
             raise ValueError(
-                f"{len(self.matchers)} matchers need as many tokens, got shape {ids.shape}"
+                f"expected {len(self.matchers)} tokens, one per matcher, got shape {ids.shape}"
             )
         taken = np.empty(len(self.matchers), np.bool_)
         wrong = kernels.advance_all(self._sequences, ids, taken)
         if wrong >= 0:
             raise ValueError(
-                f"token {ids[wrong]} of matcher {wrong} is not one of the "
-                f"{self.vocabulary_size} ids"
+                f"expected token ids in 0..{self.vocabulary_size - 1}, got {ids[wrong]} for "
+                f"matcher {wrong}"
             )
         return taken
 
     def rollback(self, num_tokens: int | Sequence[int] | Integer[Any, "*N"] = 1) -> None:
-        """`Matcher.rollback` of each: by one number of tokens, or by a number for each.
+        """Roll back each matcher by one number of tokens, or by a number for each.
 
         Raises:
             ValueError: if there are not as many numbers as matchers, or one of them is negative or
@@ -111,18 +118,18 @@ class MatcherBatch:
             counts = np.full(len(self.matchers), counts)
         if counts.shape != (len(self.matchers),):
             raise ValueError(
-                f"{len(self.matchers)} matchers need as many numbers of tokens, got shape "
+                f"expected {len(self.matchers)} numbers of tokens, one per matcher, got shape "
                 f"{counts.shape}"
             )
         have = np.array([matcher.num_tokens for matcher in self.matchers])
         for row in np.flatnonzero((counts < 0) | (counts > have)):
             raise ValueError(
-                f"cannot take back {counts[row]} tokens of matcher {row}, there are {have[row]}"
+                f"cannot roll back {counts[row]} tokens of matcher {row}, which has {have[row]}"
             )
         for matcher, count in zip(self.matchers, counts.tolist(), strict=True):
             matcher.rollback(count)
 
     def fill_masks(self, out: Int32[Any, "N W"]) -> None:
-        """`Matcher.fill_mask` of each into its row."""
+        """Write the mask of each matcher to its row."""
         self._check()
         kernels.fill_all(self._sequences, rows(out, self._shape))

@@ -1,20 +1,21 @@
-"""Constraints of requests, compiled for one vocabulary: once for equal ones, and within limits.
+"""Cache of requests' constraints, compiled for one vocabulary.
 
-A server meets the same few constraints over and over, and compiling one takes milliseconds to
-seconds while others wait. So the lifted automata are kept by content (`ConstraintRequest.key`):
+A server receives the same few constraints over and over, and compiling one takes milliseconds to
+seconds while other requests wait. So the lifted automata are cached by content
+(`ConstraintRequest.key`):
 
-* in memory, those used last, up to a number of bytes;
-* on disk (`gcd.tokens.disk_cache`), for other processes and after a restart, where small enough.
-  A file's name holds a digest of the sources of all that compiles, so another version of this
-  library makes its own;
-* refusals as well, in memory alone, so that a bad request repeated costs nothing.
+* in memory, the most recently used ones, up to a number of bytes;
+* on disk (`gcd.tokens.disk_cache`), for other processes and after a restart, if small enough.
+  A file's name contains a digest of the sources of the whole compiler, so another version of this
+  library writes its own files;
+* refusals as well, only in memory, so that a repeated bad request costs nothing.
 
-A request need not wait for its lift: `ConstraintCache.begin` serves it at once, and lifts in the
-background.
+A request doesn't have to wait for its lift: `ConstraintCache.begin` returns at once, and lifts in
+the background.
 
-What compiling may take is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the
-automaton by a number of bytes. Any number of threads may ask. One compiles at a time (the caches
-below are not for more), and meanwhile the others get what is in memory.
+Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
+number of bytes. The cache is thread-safe. One thread compiles at a time (the caches below don't
+support more), and meanwhile the others get what is in memory.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from gcd.tokens.vocabulary import Vocabulary
 MAX_WORK = 500_000_000
 """Units of work for one constraint (`gcd.work_limit`): a second or two."""
 MAX_STATES = 50_000
-"""States of one automaton over bytes (`gcd.state_limit`), which bound what lifting takes."""
+"""States of one automaton over bytes (`gcd.state_limit`), which bound the cost of lifting."""
 MAX_BYTES = 256 << 20
 """Bytes of the automata in memory."""
 _MOST_ON_DISK = 32 << 20
 _REFUSALS = 1024
 _BEGUN = 16  # constraints that are not lifted, besides those in use
-_LONGEST_REASON = 500  # letters; a schema may be spelled in it
+_LONGEST_REASON = 500  # characters; the message may quote a schema
 T = TypeVar("T")
 _ARRAYS = ("class_of", "delta", "accepting", "steps_to_accept")
 
 
 class CacheCounts(NamedTuple):
-    """How often a constraint was found in memory, on disk, compiled, refused anew, or begun."""
+    """Number of constraints found in memory, on disk, compiled, newly refused, and begun."""
 
     memory: int = 0
     disk: int = 0
@@ -66,12 +67,12 @@ class CacheCounts(NamedTuple):
 
 
 class ConstraintCache:
-    """The lifted automata of requests, for one vocabulary.
+    """Lifted automata of requests, for one vocabulary.
 
     Args:
         vocabulary: the tokens.
         max_work, max_states: units of work, and states, for one constraint.
-        max_bytes: of the tables in memory; one constraint may have half of it.
+        max_bytes: limit on the tables in memory; one constraint may use half of it.
     """
 
     def __init__(
@@ -108,18 +109,19 @@ class ConstraintCache:
     def begin(
         self, request: ConstraintRequest, *, lift: bool = True
     ) -> TokenAutomaton | LazyAutomaton:
-        """Return what a request is served with at once: its automaton if it is known already.
+        """Return a constraint that can be served at once: its automaton if it is cached.
 
         Otherwise it is a constraint that is not lifted yet (`gcd.serving.lazy`). Equal constraints
         share it while it is among the latest. Segments are lifted at once.
 
         Args:
-            request: what is asked for.
-            lift: whether to lift it in the background, for later calls; not where it only has to
-                be checked.
+            request: the request.
+            lift: whether to lift the constraint in the background, for later calls; False if it
+                only
+                has to be checked.
 
         Raises:
-            ConstraintError: as `get`.
+            ConstraintError: as in `get`.
         """
         key = request.key
         known = self._recall(key)
@@ -178,7 +180,7 @@ class ConstraintCache:
         try:
             loaded = self._load(key)
             found = compile_(request) if loaded is None else loaded
-        except Exception as error:  # whatever a text of somebody else's comes to
+        except Exception as error:  # a client's text may cause any exception
             self._count("refused")
             reason = str(error) or type(error).__name__
             if len(reason) > _LONGEST_REASON:
@@ -210,8 +212,8 @@ class ConstraintCache:
         size = num_bytes(found)
         if size > self.max_bytes // 2:
             raise ConstraintError(
-                f"the constraint takes {size >> 20} MiB, more than {self.max_bytes >> 21} MiB; "
-                "simplify it, or raise the limit of the cache"
+                f"expected a constraint of at most {self.max_bytes >> 21} MiB, got {size >> 20} "
+                "MiB; simplify it, or raise the limit of the cache"
             )
         self._keep_on_disk(request, found)
         self._count("compiled")
@@ -267,15 +269,17 @@ def num_bytes(automaton: TokenAutomaton) -> int:
 
 
 def usable_budget(automaton: TokenAutomaton | LazyAutomaton, limits: dict[str, int]) -> int:
-    """Return the least of several limits of an answer's tokens, EOS included.
+    """Return the smallest of several limits on an answer's tokens, EOS included.
 
     Args:
-        limits: the limits by the names that their users know.
+        automaton: the constraint.
+        limits: the limits by their user-facing names.
 
     Raises:
-        InfeasibleBudgetError: no answer fits; with the fewest tokens, and which limit it is.
-        UndecidedBudgetError: whether an answer fits is not known, as the constraint is not lifted.
-        OverlongBudgetError: an answer of so many tokens may be longer than the language is known.
+        InfeasibleBudgetError: no answer fits; with the fewest tokens, and the limit's name.
+        UndecidedBudgetError: the constraint is not lifted, and its bounds do not decide.
+        OverlongBudgetError: an answer of so many tokens may be longer than the language is exact
+            for.
     """
     name = min(limits, key=lambda each: limits[each])
     if isinstance(automaton, LazyAutomaton):

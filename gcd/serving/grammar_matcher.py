@@ -1,14 +1,15 @@
-"""A matcher with the calls of xgrammar's `GrammarMatcher`, for engines that are written for those.
+"""Matcher with the interface of xgrammar's `GrammarMatcher`, for engines that use that interface.
 
 Signatures are those of xgrammar 0.2.8, names of arguments and defaults included, so that an engine
-changes only what makes its matchers. What an automaton over tokens and a budget cannot answer in
-the same way is named in `docs/serving.md`; everything else is a call of `Matcher`.
+only changes how it creates its matchers. `docs/serving.md` lists the differences, where an
+automaton over tokens and a budget cannot give the same answer; everything else is a call of
+`Matcher`.
 
-Two calls speak of bytes where a token automaton has states after whole tokens only:
+Two calls are about bytes, whereas a token automaton only has states after whole tokens:
 
-* `accept_string` takes the fewest tokens that spell the string (`gcd.serving.spelling`).
-* `find_jump_forward_string` follows all spellings of the text at once, as far as they agree on the
-  next byte. Under a budget that is more than the language alone would force.
+* `accept_string` appends the fewest tokens that spell the string (`gcd.serving.spelling`).
+* `find_jump_forward_string` follows all spellings of the text at once, as long as they agree on the
+  next byte. With a budget, the string may be longer than the language alone forces.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from gcd.tokens.vocabulary import BITS, Vocabulary
 
 
 class GrammarMatcher:
-    """One sequence under a constraint and a budget, with the calls of the class of that name.
+    """One sequence under a constraint and a budget, with the interface of xgrammar's class.
 
     Args:
         compiled_grammar: the constraint, as `gcd.lift` returns it, or a language that is not
             lifted yet.
         override_stop_tokens: the vocabulary's EOS ids, or None.
-        terminate_without_stop_token: only False; `gcd.lift(..., eos="accept")` says it earlier.
+        terminate_without_stop_token: only False; use `gcd.lift(..., eos="accept")` instead.
         max_rollback_tokens: has no effect, as rollback is unlimited.
-        default_temperature: what `temperature` says.
+        default_temperature: the value of `temperature`.
         budget: tokens of a whole text, EOS included; None for no budget.
-        vocabulary, exact: for a language that is not lifted, as `gcd.Matcher` has them.
+        vocabulary, exact: for a language that is not lifted, as in `gcd.Matcher`.
 
     Raises:
         ConstraintError: for other stop tokens, for `terminate_without_stop_token`, and where
@@ -65,23 +66,23 @@ class GrammarMatcher:
             given = np.unique(whole_numbers(override_stop_tokens, "stop token")).tolist()
             if tuple(given) != ends:
                 raise ConstraintError(
-                    f"stop tokens {given} are not the vocabulary's EOS ids {list(ends)}; build the "
-                    "Vocabulary with these eos_ids and lift the constraint to it"
+                    f"expected the vocabulary's EOS ids {list(ends)} as stop tokens, got {given}; "
+                    "build the Vocabulary with these eos_ids and lift the constraint to it"
                 )
         if terminate_without_stop_token:
             raise ConstraintError(
-                "terminate_without_stop_token=True: lift the constraint with "
+                "expected terminate_without_stop_token=False, got True; lift the constraint with "
                 'gcd.lift(..., eos="accept"), which ends a text where the language does'
             )
         self._matcher = Matcher(compiled_grammar, vocabulary, budget=budget, exact=exact)
         self._temperature = default_temperature
-        self._steps: list[int] = []  # tokens of each step that `rollback` takes back
+        self._steps: list[int] = []  # tokens of each step, for `rollback`
 
     def accept_token(self, token_id: int, *, debug_print: bool = False) -> bool:
-        """Take a token; False for one that is refused, is no id, or comes after the end.
+        """Append a token; return False if it is refused, is not an id, or comes after the end.
 
         Raises:
-            ValueError: if it is no whole number.
+            ValueError: if it is not a whole number.
         """
         del debug_print
         token_id = whole_number(token_id)
@@ -92,7 +93,7 @@ class GrammarMatcher:
         return True
 
     def accept_string(self, input_str: str | bytes, *, debug_print: bool = False) -> bool:
-        """Take the fewest tokens that spell a string, as one step; False if none may.
+        """Append the fewest tokens that spell a string, as one step; return False if none may.
 
         Raises:
             TypeError: it is neither text nor bytes; token ids are for `accept_token`.
@@ -101,7 +102,8 @@ class GrammarMatcher:
         text = input_str.encode() if isinstance(input_str, str) else input_str
         if not isinstance(text, bytes | bytearray):
             raise TypeError(
-                f"accept_string takes a str or bytes, not {input_str!r}; accept_token takes an id"
+                f"expected str or bytes for accept_string, got {input_str!r}; pass ids to "
+                "accept_token"
             )
         tokens = None if self.is_terminated() else fewest_tokens(self._matcher, bytes(text))
         if tokens is None:
@@ -114,17 +116,17 @@ class GrammarMatcher:
     def fill_next_token_bitmask(
         self, bitmask: Any, index: int = 0, *, debug_print: bool = False
     ) -> bool:
-        """Write the packed mask into row `index` (int32, on the CPU); whether it restricts.
+        """Write the packed mask to row `index` (int32, on the CPU); return whether it restricts.
 
         Raises:
-            ValueError: if the rows have another width or type, or lie elsewhere.
+            ValueError: if the array has another width or type, or is not on the CPU.
         """
         del debug_print
         rows, index = _array(bitmask), whole_number(index, "row")
         if rows.ndim == 1 and index == 0:
             rows = rows[np.newaxis]
         if rows.ndim != 2 or not 0 <= index < rows.shape[0]:
-            raise ValueError(f"row {index} is none of a bitmask of shape {rows.shape}")
+            raise ValueError(f"expected a row of a bitmask of shape {rows.shape}, got {index}")
         self._matcher.fill_mask(rows[index])
         return self._matcher.restricts
 
@@ -137,21 +139,22 @@ class GrammarMatcher:
         time_threshold: float = -1.0,
         temperatures: Any = None,
     ) -> bool:
-        """Write the mask of every node of a tree of drafts; False if it took too long.
+        """Write the mask of every node of a draft tree; return False if it took too long.
 
-        Node 0 is where the matcher stands; its token has been taken. The row of a node that is
-        refused becomes 0; rows below it, and after a stop token, stay as they are.
+        Node 0 is the matcher's current state; its token has been appended. The mask of a refused
+        node
+        becomes 0; masks of its descendants, and of nodes after a stop token, don't change.
 
         Args:
             retrieve_next_token: the first child of each node, -1 for none.
             retrieve_next_sibling: the next child of the same parent, -1 for none.
             draft_tokens: the token of each node.
-            token_bitmask: a row for each node.
-            time_threshold: seconds; none if it is not positive.
+            token_bitmask: a mask row for each node.
+            time_threshold: limit in seconds; no limit if it is not positive.
             temperatures: float32, one for each node, or None.
 
         Raises:
-            ValueError: if the arrays have other sizes, or their links make no tree.
+            ValueError: if the arrays have other sizes, or their links don't form a tree.
         """
         child, sibling = whole_numbers(retrieve_next_token), whole_numbers(retrieve_next_sibling)
         tokens, rows = whole_numbers(draft_tokens), _array(token_bitmask)
@@ -180,10 +183,10 @@ class GrammarMatcher:
         return True
 
     def find_jump_forward_string(self) -> str:
-        """Return the longest text that every way on begins with; whole characters only."""
+        """Return the longest text with which every continuation begins, in whole characters."""
         text = bytearray()
         here = {_place(self._matcher): self._matcher}
-        later: list[tuple[bytes, Matcher, int]] = []  # the rest of a token, and where it is taken
+        later: list[tuple[bytes, Matcher, int]] = []  # the rest of a token, and the state after it
         while True:
             ways = later
             for matcher in here.values():
@@ -205,25 +208,25 @@ class GrammarMatcher:
                     here[_place(after)] = after
 
     def rollback(self, num_tokens: int = 1) -> None:
-        """Take back steps: tokens, and strings as a whole.
+        """Roll back steps: single tokens, and whole strings.
 
         Raises:
             ValueError: if there are not as many.
         """
         num_tokens = whole_number(num_tokens, "number of steps")
         if not 0 <= num_tokens <= len(self._steps):
-            raise ValueError(f"cannot take back {num_tokens} steps, there are {len(self._steps)}")
+            raise ValueError(f"cannot roll back {num_tokens} steps, there are {len(self._steps)}")
         kept = len(self._steps) - num_tokens
         self._matcher.rollback(sum(self._steps[kept:]))
         del self._steps[kept:]
 
     def get_captures(self, *, deduplicate: bool = True) -> list[tuple[str, bytes]]:
-        """Return no captures: constraints here have no named parts."""
+        """Return no captures, because constraints here have no named parts."""
         del deduplicate
         return []
 
     def is_terminated(self) -> bool:
-        """Return whether the text has ended, with a stop token where there are any."""
+        """Return whether the text has ended, with a stop token if there are any."""
         return self._matcher.is_finished
 
     def is_completed(self) -> bool:
@@ -232,20 +235,20 @@ class GrammarMatcher:
         return self.is_terminated() or self._matcher.validate(ends[:1]) == 1
 
     def reset(self) -> None:
-        """Go back to the beginning of a text."""
+        """Reset to the beginning of a text."""
         self._matcher.reset()
         self._steps.clear()
 
     def finish_within(self, tokens: int) -> int:
-        """Leave so many tokens for the rest of the text; see `Matcher.finish_within`."""
+        """Limit the rest of the text to this many tokens; see `Matcher.finish_within`."""
         return self._matcher.finish_within(tokens)
 
     def finish(self) -> int:
-        """Allow nothing but shortest ways to the end from here on; see `Matcher.finish`."""
+        """Allow only shortest completions from here on; see `Matcher.finish`."""
         return self._matcher.finish()
 
     def fork(self) -> GrammarMatcher:
-        """Return a matcher in the same state that goes on by itself."""
+        """Return an independent copy in the same state."""
         other = object.__new__(GrammarMatcher)
         other._matcher, other._temperature = self._matcher.copy(), self._temperature
         other._steps = self._steps.copy()
@@ -253,22 +256,22 @@ class GrammarMatcher:
 
     @property
     def max_rollback_tokens(self) -> int:
-        """-1: there is no limit."""
+        """Always -1: there is no limit."""
         return -1
 
     @property
     def temperature(self) -> float | None:
-        """The temperature that the matcher was made with."""
+        """Temperature passed to the constructor."""
         return self._temperature
 
     @property
     def stop_token_ids(self) -> list[int]:
-        """The ids that end a text."""
+        """Ids that end a text."""
         return list(self._matcher.automaton.vocabulary.eos_ids)
 
 
 def _place(matcher: Matcher) -> tuple[bool, int, int | None]:
-    """Return what the ways on from here depend on; the two forms number states differently."""
+    """Return what the possible continuations depend on; the two forms number states differently."""
     return matcher.is_exact, matcher.state, matcher.remaining
 
 
@@ -279,31 +282,33 @@ def _check_tree(
     rows: np.ndarray,
     temperatures: np.ndarray | None,
 ) -> None:
-    """Raise ValueError unless these describe a tree of drafts, and have a row for each node."""
+    """Raise `ValueError` unless these describe a draft tree with a mask row for each node."""
     size = tokens.shape
     others = [child.shape, sibling.shape, rows.shape[:1]]
     others += [] if temperatures is None else [temperatures.shape]
     if len(size) != 1 or any(shape != size for shape in others):
-        raise ValueError(f"{size} draft tokens need as many links and rows, got {others}")
+        raise ValueError(f"expected {size} links and rows, as many as draft tokens, got {others}")
     links = np.concatenate([child, sibling])
     wrong = links[(links < -1) | (links >= size[0])]
     if wrong.size:
-        raise ValueError(f"node {wrong[0]} is not one of the {size[0]} nodes, nor -1")
+        raise ValueError(f"expected nodes in -1..{size[0] - 1}, got {wrong[0]}")
     links = links[links >= 0]
     if 0 in links or np.unique(links).size < links.size:
-        raise ValueError("the links of the drafts make no tree: a node is reached twice")
+        raise ValueError(
+            "expected the links of the drafts to form a tree, got a node with two parents"
+        )
 
 
 def _array(given: Any) -> np.ndarray:
     """View an array or a tensor on the CPU, in place."""
     array = array_of(given)
     if array is None:
-        raise ValueError(f"an array or a CPU tensor is needed, got {type(given).__name__}")
+        raise ValueError(f"expected an array or a CPU tensor, got {type(given).__name__}")
     return array
 
 
 def _ids(mask: Int32[np.ndarray, "W"]) -> Iterator[int]:
-    """The token ids of a packed mask, ascending."""
+    """Yield the token ids of a packed mask in ascending order."""
     for word in np.flatnonzero(mask).tolist():
         bits = int(mask[word])
         yield from (BITS * word + i for i in range(BITS) if bits >> i & 1)

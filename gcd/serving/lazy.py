@@ -1,21 +1,21 @@
 """Constraints that are served before they are lifted, and the exact form that takes over.
 
 Lifting a constraint to a large vocabulary takes milliseconds to seconds. The first mask does not
-need it: bounds of the distances (`gcd.tokens.completions`) guarantee that every answer is finished
-within its budget, and a mask is found by a walk of the vocabulary from the one state visited.
+need it: bounds on the distances (`gcd.tokens.completions`) guarantee that every answer is completed
+within its budget, and a mask is computed by walking the vocabulary from the visited state only.
 
     lazy mask(s, r)  = { v : U(delta(s, v)) <= r - 1 }
     exact mask(s, r) = { v : D(delta(s, v)) <= r - 1 },   D <= U
 
 So the lazy mask is a subset of the exact one, and never empty while U(s) <= r. The exact form is
-lifted in the background. It takes over between two tokens of a sequence: states are mapped, and as
-D <= U, what is left of the budget is still enough.
+lifted in the background. It takes over between two tokens of a sequence: states are mapped, and
+because D <= U, the remaining budget is still enough.
 
-When it takes over depends on time. `exact` says what is wanted:
+The time of this switch varies between runs. The option `exact` controls it:
 
-* `"when_ready"`: take over as soon as the lift is done.
+* `"when_ready"`: switch as soon as the lift is done.
 * `"wait"`: lift first, and use bounds only if the lift is refused for its size.
-* `"never"`: use bounds alone.
+* `"never"`: use only bounds.
 
 The last two give the same masks in every run.
 """
@@ -51,17 +51,17 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, num_words
 
 CACHE_BYTES = 1 << 20
-"""Bytes of the rows that one constraint keeps."""
+"""Bytes of the masks that one constraint caches."""
 MAX_BYTES = 128 << 20
-"""Bytes of a lifted table; a larger one is not made, and the constraint stays lazy."""
+"""Bytes of a lifted table; a larger one is not built, and the constraint stays lazy."""
 MAX_WAIT = 60.0
 """Seconds to wait for a lift that decides about a budget."""
 EXACT = ("when_ready", "wait", "never")
-_UNITS = 32  # units of counted runs that one vocabulary keeps
+_UNITS = 32  # units of counted runs cached for one vocabulary
 
 
 class _Tokens:
-    """A vocabulary as lazy tables read it, and the units of counted runs that they share."""
+    """Vocabulary in the form of lazy tables, and the units of counted runs that they share."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
@@ -98,28 +98,28 @@ def _tokens_of(vocabulary: Vocabulary) -> _Tokens:
 
 
 class LazyAutomaton:
-    """A constraint that matchers share before it is lifted.
+    """Constraint that matchers share before it is lifted.
 
     Args:
         language: the constraint, as `gcd.json_schema` and `gcd.regex` return it.
         vocabulary: the tokens, with EOS.
         exact: when the exact form takes over: `"when_ready"`, `"wait"` or `"never"`.
-        cache_bytes: most bytes of kept rows.
-        max_bytes: most bytes of the lifted table; the constraint stays lazy if it needs more.
+        cache_bytes: limit on the bytes of cached masks.
+        max_bytes: limit on the bytes of the lifted table; a larger constraint stays lazy.
         keep: called with the lifted automaton, in the thread that lifted it; None for nothing.
 
     Attributes:
         vocabulary: the tokens.
-        initial: the state where a text starts.
+        initial: state in which a text starts.
         final: the state after the end of a text.
-        num_words: int32 words in a row of the mask.
-        max_bytes, caveats: as of the language.
-        max_budget: most tokens, EOS included, that never have more than `max_bytes`; None for any
-            number. The lifted form, which knows the tokens that are used, may have a larger one.
+        num_words: int32 words in a mask.
+        max_bytes, caveats: those of the language.
+        max_budget: most tokens, EOS included, that never exceed `max_bytes`; None for any
+            number. The lifted form, which knows which tokens are used, may have a larger one.
 
     Raises:
-        EmptyLanguageError: the language is empty, or no string of it can be written with tokens.
-        ConstraintError: the vocabulary has no EOS id, or an argument is of another kind.
+        EmptyLanguageError: the language is empty, or the tokens can spell no string of it.
+        ConstraintError: the vocabulary has no EOS id, or an argument has the wrong type.
     """
 
     vocabulary: Vocabulary
@@ -140,24 +140,26 @@ class LazyAutomaton:
         max_bytes: int = MAX_BYTES,
         keep: Callable[[TokenAutomaton], None] | None = None,
     ) -> None:
-        check_kind(language, Automaton, "a lazy constraint is a gcd.Automaton", "compile it first")
+        check_kind(language, Automaton, "expected a gcd.Automaton", "compile the constraint first")
         check_kind(
             vocabulary,
             Vocabulary,
-            "a lazy constraint needs a gcd.Vocabulary",
-            "give lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
+            "expected a gcd.Vocabulary for a lazy constraint",
+            "pass lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
         )
         if exact not in EXACT:
-            raise ConstraintError(f"exact must be one of {EXACT}, got {exact!r}")
+            raise ConstraintError(f"expected exact to be one of {EXACT}, got {exact!r}")
         if whole_number(cache_bytes, "number of bytes") < 0:
-            raise ConstraintError(f"cache_bytes must be at least 0, got {cache_bytes}")
+            raise ConstraintError(f"expected cache_bytes of at least 0, got {cache_bytes}")
         if not vocabulary.eos_ids:
             raise ConstraintError(
                 "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when "
                 "building it"
             )
         if language.is_empty:
-            raise EmptyLanguageError("no string satisfies the constraint: its language is empty")
+            raise EmptyLanguageError(
+                "expected a constraint that some string satisfies, got an empty language"
+            )
         self.vocabulary = vocabulary
         self.initial, self.final = 0, language.num_states
         self.num_words = num_words(vocabulary.size)
@@ -165,7 +167,7 @@ class LazyAutomaton:
         self.max_budget = None
         if self.max_bytes is not None:
             self.max_budget = self.max_bytes // max(vocabulary.trie.max_depth, 1) + 1
-        # A copy, so that keeping it keeps nobody's key of a weak dictionary.
+        # A copy, so that a reference to it doesn't keep the key of a weak dictionary alive.
         self._language = replace(language)
         self._mode = exact
         self._exact: ServedAutomaton | None = None
@@ -186,7 +188,7 @@ class LazyAutomaton:
             self._lift.run()
             if self._exact is None and not self._has_bounds:
                 raise ConstraintError(
-                    "the vocabulary has no token for some bytes, so that the constraint has to be "
+                    "the vocabulary has no token for some bytes, so the constraint has to be "
                     f"lifted, and that failed: {self._lift.reason}"
                 )
         elif exact == "when_ready":
@@ -205,20 +207,20 @@ class LazyAutomaton:
         )
 
     def _take(self, exact: ServedAutomaton, number: Int32[np.ndarray, "S1"]) -> None:
-        """Take the lifted form; sequences go on with it after their next token."""
+        """Store the lifted form; sequences switch to it after their next token."""
         self._exact = exact
         self._table.hand_over(exact._table, number)
 
     @property
     def exact(self) -> ServedAutomaton | None:
-        """The lifted form; None while there is none, and always with `exact="never"`."""
+        """Lifted form; None before the lift is done, and always with `exact="never"`."""
         return self._exact
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the lift has ended; whether there is an exact form.
+        """Wait until the lift has ended; return whether there is an exact form.
 
         Args:
-            seconds: how long at most; None for as long as it takes.
+            seconds: longest time to wait; None for no limit.
         """
         if self._mode == "when_ready":
             hurry(self._lift)
@@ -231,17 +233,17 @@ class LazyAutomaton:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the kept rows, of the bounds, and of the byte automaton."""
+        """Bytes of the cached masks, of the bounds, and of the byte automaton."""
         language = self._language
         own = language.delta.nbytes + language.accepting.nbytes + self._bounds.nbytes
         return own + int(self._table.num_bytes)
 
     def steps_to_accept(self, state: int) -> int:
-        """Tokens, EOS included, within which a text is finished from a state; an upper bound."""
+        """Return an upper bound on the tokens, EOS included, that complete a text from a state."""
         return 0 if state == self.final else int(self._bounds[state])
 
     def uses(self, token: int) -> bool:
-        """Return whether a token with bytes is allowed somewhere, after whole tokens or not."""
+        """Return whether a token with bytes is allowed in some state of the byte automaton."""
         text, language = self.vocabulary.token_bytes[token], self._language
         states = np.arange(language.num_states if text else 0)
         for byte in text:
@@ -250,11 +252,11 @@ class LazyAutomaton:
         return bool((self._bounds[states] < UNREACHABLE).any())
 
     def check_bound(self, budget: int) -> None:
-        """Refuse a budget that the bounds do not decide about; nothing is waited for.
+        """Refuse a budget that the bounds do not decide about, without waiting.
 
         Raises:
-            ConstraintError: it is no whole number.
-            UndecidedBudgetError: it is under the bound.
+            ConstraintError: it is not a whole number.
+            UndecidedBudgetError: it is below the bound.
             OverlongBudgetError: a text of so many tokens may be longer than `max_bytes`.
         """
         check_whole(budget)
@@ -267,10 +269,10 @@ class LazyAutomaton:
     def form(self, budget: int | None) -> LazyAutomaton | ServedAutomaton:
         """Return the form that a new sequence starts with.
 
-        A budget that the bounds do not decide about is decided by the lift, which is waited for.
+        A budget that the bounds do not decide about waits for the lift, which decides.
 
         Raises:
-            UndecidedBudgetError: the budget is under the bound, and there is no lifted form.
+            UndecidedBudgetError: the budget is below the bound, and there is no lifted form.
         """
         if self._exact is not None:
             return self._exact
@@ -292,14 +294,14 @@ class LazyAutomaton:
         return self._lift.reason or f"its lift took more than {MAX_WAIT:g} seconds"
 
     def forget(self) -> None:
-        """Drop the kept rows, so that the next visit to each state is a first one again."""
+        """Drop the cached masks, so that the next visit to each state is a first visit again."""
         self._table.forget()
 
     def row(self, state: int, remaining: int | None = None) -> Int32[np.ndarray, "W"]:
         """Return the packed mask of a state with `remaining` tokens left (None: no budget).
 
         Raises:
-            ValueError: if there is no such state. -1, where no token is allowed, is one.
+            ValueError: if the state is out of range. State -1, which allows no token, is valid.
         """
         return make_row(self._table, state, remaining)
 

@@ -1,9 +1,9 @@
-"""Matchers: a constraint as serving engines call it, one token and one packed mask at a time.
+"""Matchers: constraints for serving engines, one token and one packed mask at a time.
 
-An engine keeps a **matcher** for each sequence. In each step it asks for the mask of next tokens
-(`fill_mask`), samples, and tells the matcher which token came (`advance`); with speculation it
-asks for the masks along a draft (`fill_draft_masks`) or how much of one is allowed (`validate`),
-and takes tokens back (`rollback`). The mask, with r tokens left of the budget, is
+An engine keeps a **matcher** for each sequence. In each step it gets the mask of next tokens
+(`fill_mask`), samples a token, and appends it (`advance`). With speculative decoding it gets the
+masks along a draft (`fill_draft_masks`), or the length of a draft's allowed prefix (`validate`),
+and rolls tokens back (`rollback`). The mask, with r tokens left of the budget, is
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
@@ -12,8 +12,8 @@ as packed words (`gcd.tokens.bitmask`). A constraint that is lifted is served as
 served at once as a `gcd.serving.lazy.LazyAutomaton`, with upper bounds in place of
 `steps_to_accept`, and its lifted form takes over between two tokens.
 
-A `MatcherBatch` (`gcd.serving.batch`) serves many matchers, of different automata, in one call of
-compiled code.
+A `MatcherBatch` (`gcd.serving.batch`) serves many matchers, of different automata, in one compiled
+call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 
 Constraint = TokenAutomaton | ServedAutomaton | LazyAutomaton | Automaton | Segments
-"""What a matcher is made of."""
+"""Constraints that a matcher accepts."""
 
 _SERVED: WeakKeyDictionary[TokenAutomaton, ServedAutomaton] = WeakKeyDictionary()
 _SEGMENTS: WeakKeyDictionary[Segments, dict[Vocabulary, TokenAutomaton]] = WeakKeyDictionary()
@@ -56,13 +56,14 @@ def served(
         exact: when the lifted form of such a constraint takes over.
 
     Raises:
-        ConstraintError: a constraint that is not lifted has no vocabulary, or another one has one.
+        ConstraintError: a constraint that is not lifted comes without a vocabulary, or another
+            constraint with one.
     """
     if isinstance(automaton, Automaton | Segments):
         if vocabulary is None:
             raise ConstraintError(
-                f"a matcher reads tokens, got {type(automaton).__name__} without a vocabulary; "
-                "give vocabulary=, or lift it with gcd.lift(language, vocabulary)"
+                f"expected a vocabulary for {type(automaton).__name__}, got none; "
+                "pass vocabulary=, or lift it with gcd.lift(language, vocabulary)"
             )
         if isinstance(automaton, Automaton):
             return lazy(automaton, vocabulary, exact)
@@ -72,15 +73,14 @@ def served(
         return served(known[vocabulary])
     if vocabulary is not None:
         raise ConstraintError(
-            f"expected no vocabulary beside a {type(automaton).__name__}, which has one; leave it "
-            "out"
+            f"expected no vocabulary for {type(automaton).__name__}, which already has one; omit it"
         )
     if isinstance(automaton, ServedAutomaton | LazyAutomaton):
         return automaton
     if not isinstance(automaton, TokenAutomaton):
         raise ConstraintError(
-            f"a matcher reads tokens, got {type(automaton).__name__}; lift a language to them with "
-            "gcd.lift(language, vocabulary)"
+            f"expected a constraint over tokens, got {type(automaton).__name__}; lift a language "
+            "with gcd.lift(language, vocabulary)"
         )
     if automaton not in _SERVED:
         _SERVED[automaton] = ServedAutomaton(automaton)
@@ -88,7 +88,7 @@ def served(
 
 
 class Membership:
-    """The matchers of one batch, as each of them holds it.
+    """Matchers of one batch, referenced by each of them.
 
     Attributes:
         is_current: False once one of the matchers has joined another batch.
@@ -101,29 +101,29 @@ class Membership:
 
 
 class Matcher:
-    """The state of one sequence under a constraint and a budget.
+    """State of one sequence under a constraint and a budget.
 
     Args:
-        automaton: the constraint. Matchers of one automaton share its rows. A language that is not
-            lifted gives masks at once: see `gcd.serving.lazy`.
+        automaton: the constraint. Matchers of one automaton share its masks. A language that is not
+            lifted provides masks at once: see `gcd.serving.lazy`.
         vocabulary: the tokens, for a language that is not lifted.
         budget: tokens of a whole text, EOS included; None for no budget.
         exact: when the lifted form of such a language takes over: `"when_ready"`, `"wait"` (before
             the first token) or `"never"`.
 
     Raises:
-        ConstraintError: if the budget is no whole number, or a constraint that is not lifted has
-            no vocabulary.
+        ConstraintError: if the budget is not a whole number, or a constraint that is not lifted
+            comes without a vocabulary.
         InfeasibleBudgetError: if no text of the language fits into the budget.
-        UndecidedBudgetError: if that is not known, as the language could not be lifted.
+        UndecidedBudgetError: if that cannot be decided, because the language could not be lifted.
         OverlongBudgetError: if a text of so many tokens may be longer than the `max_bytes` that
             the constraint was compiled for.
 
-    After the end (`is_finished`), EOS may come again and again, as engines pad with it; it costs
-    nothing.
+    After the end (`is_finished`), EOS may be appended any number of times, because engines pad with
+    it; it doesn't count toward the budget.
 
     Attributes:
-        budget: the budget that is in force, which `finish_within` makes smaller.
+        budget: the current budget, which `finish_within` may reduce.
     """
 
     __slots__ = ("_given_budget", "_membership", "_sequence", "_shared", "budget")
@@ -155,7 +155,7 @@ class Matcher:
 
     @property
     def automaton(self) -> ServedAutomaton | LazyAutomaton:
-        """The form of the constraint that `state` is a state of."""
+        """Form of the constraint to which `state` belongs."""
         shared = self._shared
         if isinstance(shared, LazyAutomaton) and self._sequence.table is not shared._table:
             assert shared.exact is not None, "the sequence goes on with it"
@@ -164,33 +164,34 @@ class Matcher:
 
     @property
     def is_exact(self) -> bool:
-        """Whether masks are those of the exact distances, not of upper bounds."""
+        """True if masks are those of the exact distances, not of upper bounds."""
         return isinstance(self.automaton, ServedAutomaton)
 
     def reset(self) -> None:
-        """Go back to the beginning of a text, and to the budget that the matcher was made with."""
+        """Reset to the beginning of a text, and to the budget passed to the constructor."""
         self._sequence.reset(self.automaton.initial)
         self.budget = self._given_budget
         self._sequence.limit(tokens_left(self.budget))
 
     def finish_within(self, tokens: int) -> int:
-        """Leave so many tokens for the rest of the text, or as few more as its end takes.
+        """Limit the rest of the text to this many tokens, or to its shortest completion if longer.
 
-        A budget never grows by this, and stays after a `rollback`; `reset` restores it.
+        This never increases a budget, and `rollback` doesn't undo it; `reset` restores the budget.
 
         Args:
             tokens: most tokens from here on, EOS included.
 
         Returns:
-            The tokens that are left now: the smaller one of `tokens` and `remaining`, but at least
-            those of a shortest way to the end. 0 after the end.
+            The remaining tokens: the smaller one of `tokens` and `remaining`, but at least those of
+                a
+            shortest completion. 0 after the end.
 
         Raises:
-            ValueError: if it is no whole number, or negative.
+            ValueError: if it is not a whole number, or negative.
         """
         tokens = whole_number(tokens, "number of tokens")
         if tokens < 0:
-            raise ValueError(f"expected a number of tokens to finish within, got {tokens}")
+            raise ValueError(f"expected a number of tokens of at least 0, got {tokens}")
         if self.is_finished:
             return 0
         needed = self.automaton.steps_to_accept(self.state)
@@ -200,15 +201,15 @@ class Matcher:
         return left
 
     def finish(self) -> int:
-        """Allow nothing but shortest ways to the end; return how many tokens they take.
+        """Allow only shortest completions from here on; return how many tokens they take.
 
-        A choice among several shortest ways is left to the language model.
+        The language model chooses among several shortest completions.
         """
         return self.finish_within(0)
 
     @property
     def budget_binds(self) -> bool:
-        """Whether the mask of next tokens is another one than without a budget."""
+        """True if the budget restricts the mask of next tokens."""
         if self.budget is None or self.is_finished:
             return False
         automaton = self.automaton
@@ -221,55 +222,55 @@ class Matcher:
 
     @property
     def state(self) -> int:
-        """The state of the automaton."""
+        """State of the automaton."""
         return self._sequence.state
 
     @property
     def num_tokens(self) -> int:
-        """Tokens so far, padding included."""
+        """Number of tokens so far, padding included."""
         return self._sequence.count
 
     @property
     def is_finished(self) -> bool:
-        """Whether the text has ended."""
+        """True if the text has ended."""
         return self._sequence.end >= 0
 
     @property
     def remaining(self) -> int | None:
-        """Tokens left of the budget; None if there is none."""
+        """Tokens left of the budget; None without a budget."""
         if self.budget is None:
             return None
         end = self._sequence.end
         return self.budget - (end if end >= 0 else self.num_tokens)
 
     def advance(self, token: int) -> bool:
-        """Append a token; False, and nothing changes, if the mask does not allow it.
+        """Append a token; return False, without a change, if the mask does not allow it.
 
         Raises:
-            ValueError: if the token is not an id of the vocabulary; 1.0 and True are none.
+            ValueError: if the token is not an id of the vocabulary; 1.0 and True are refused.
         """
-        if type(token) is not int:  # every token comes by here: a call would cost a fifth
+        if type(token) is not int:  # inlined, because a call for every token would cost a fifth
             token = whole_number(token)
         try:
             return self._sequence.advance(token)
         except OverflowError:
             raise ValueError(
-                f"token {token} is not one of the {self._shared.vocabulary.size} ids"
+                f"expected a token id in 0..{self._shared.vocabulary.size - 1}, got {token}"
             ) from None
 
     def rollback(self, num_tokens: int = 1) -> None:
-        """Take back the last tokens.
+        """Roll back the last tokens.
 
         Raises:
-            ValueError: if there are not as many, or it is no whole number.
+            ValueError: if there are fewer tokens, or the number is not a whole number.
         """
         num_tokens = whole_number(num_tokens, "number of tokens")
         if not 0 <= num_tokens <= self.num_tokens:
-            raise ValueError(f"cannot take back {num_tokens} tokens, there are {self.num_tokens}")
+            raise ValueError(f"cannot roll back {num_tokens} tokens, there are {self.num_tokens}")
         self._sequence.rollback(num_tokens)
 
     def fill_mask(self, out: Int32[Any, "W"]) -> None:
-        """Write the packed mask of next tokens into a row, in place.
+        """Write the packed mask of next tokens to an array, in place.
 
         Args:
             out: contiguous int32, an array or a tensor on the CPU.
@@ -280,13 +281,13 @@ class Matcher:
         self._sequence.fill_mask(rows(out, (self._shared.num_words,)))
 
     def mask(self) -> Int32[np.ndarray, "W"]:
-        """Return the packed mask of next tokens, as a new row."""
+        """Return the packed mask of next tokens, as a new array."""
         out = np.empty(self._shared.num_words, np.int32)
         self._sequence.fill_mask(out)
         return out
 
     def validate(self, tokens: Sequence[int] | Integer[Any, "n"]) -> int:
-        """Return how many of these tokens, from the first on, could be taken; none is.
+        """Return how many of these tokens, from the first on, are allowed, without appending them.
 
         Raises:
             ValueError: if one of them is not an id of the vocabulary.
@@ -298,13 +299,13 @@ class Matcher:
     def fill_draft_masks(
         self, draft: Sequence[int] | Integer[Any, "n"], out: Int32[Any, "rows W"]
     ) -> int:
-        """Write the packed masks along a draft, as speculative decoding needs them, in one call.
+        """Write the packed masks along a draft, for speculative decoding, in one call.
 
         Args:
-            draft: tokens that a cheaper model proposes; none is taken.
-            out: row i becomes the mask after the first i of them (contiguous int32, an array or a
+            draft: tokens proposed by a cheaper model; they are not appended.
+            out: row i receives the mask after the first i of them (contiguous int32, an array or a
                 tensor on the CPU, in place).
-                Rows after a token that is refused are 0, as nothing may follow it.
+                Rows after a refused token are 0, because nothing may follow it.
 
         Returns:
             How many of the draft's tokens, from the first on, are allowed.
@@ -317,36 +318,37 @@ class Matcher:
 
     def _follow(self, tokens: Int64[np.ndarray, "..."], out: Int32[np.ndarray, "rows W"]) -> int:
         if tokens.ndim != 1:
-            raise ValueError(f"one row of tokens is needed, got shape {tokens.shape}")
+            raise ValueError(f"expected a one-dimensional draft, got shape {tokens.shape}")
         return self._sequence.follow(tokens, out)
 
     @property
     def num_allowed(self) -> int:
-        """How many token ids may come next: the number of bits in the mask, without a mask."""
+        """Number of allowed token ids, without computing the mask."""
         return self._sequence.num_allowed()
 
     @property
     def restricts(self) -> bool:
-        """Whether the mask forbids any id; where it does not, there is no need to apply it.
+        """True if the mask excludes any id; if it doesn't, it need not be applied.
 
-        Ids without bytes (padding, special tokens) are ids, and always forbidden: over a
-        vocabulary that has some, every mask restricts.
+        Ids without bytes (padding, special tokens) are always excluded, so every mask over a
+        vocabulary with such ids restricts.
         """
         return self.num_allowed < self.automaton.vocabulary.size
 
     def forced(self, limit: int = 256) -> list[int]:
-        """Return the tokens, at most `limit`, that must come next because no others are allowed.
+        """Return the next tokens, at most `limit`, as long as exactly one is allowed.
 
-        The run ends before the first token there is a choice for, and after EOS. `ValueError` for
-        a limit under zero.
+        The run ends before the first token with a choice, and after EOS. Raises `ValueError` for a
+        negative limit.
         """
         if whole_number(limit, "limit") < 0:
-            raise ValueError(f"limit is a number of tokens, at least 0, got {limit}")
-        # A lone way on is the shortest, so each forced token comes one token nearer to the end.
+            raise ValueError(f"expected a limit of at least 0 tokens, got {limit}")
+        # A forced token is on the shortest completion, so each one reduces the distance to the end
+        # by one.
         return self._sequence.forced(min(limit, self.automaton.num_states))
 
     def copy(self) -> Matcher:
-        """Return a matcher in the same state that goes on by itself, in no batch."""
+        """Return an independent copy in the same state, in no batch."""
         other = object.__new__(Matcher)
         other._shared, other.budget = self._shared, self.budget
         other._given_budget = self._given_budget

@@ -1,7 +1,7 @@
-"""The pace of a sampler or an engine: seconds per token over its most recent steps.
+"""Pace of a sampler or an engine: seconds per token over its most recent steps.
 
-A limit in seconds becomes a limit in tokens by the pace. It is a median, so that a single slow
-step (a prompt of another request, a collection of garbage) does not count.
+The pace converts a limit in seconds into a limit in tokens. It is a median, so that a single slow
+step (another request's prompt, a garbage collection) doesn't affect it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from statistics import median
 from time import monotonic
 
 LAPS = 15
-"""Steps that the pace is a median of."""
+"""Number of steps in the median."""
 FEWEST_LAPS = 3
-"""Steps before which no pace is known."""
+"""Number of steps before the pace is known."""
 
 
 class Pace:
@@ -31,7 +31,7 @@ class Pace:
         self._laps: deque[float] = deque(maxlen=LAPS)
 
     def lap(self, tokens: float | int = 1) -> float:
-        """Note the end of a step in which a sequence has grown by so many tokens.
+        """Record the end of a step in which a sequence has grown by so many tokens.
 
         Returns:
             The time on the clock.

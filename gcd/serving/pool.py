@@ -1,25 +1,26 @@
-"""A pool of token automata on one device, which come and go with the requests of an engine.
+"""Pool of token automata on one device, with automata added and removed by an engine's requests.
 
-Engines sample on an accelerator, step by step, and must not wait for the host to know a mask. So
-the automata of all requests lie in tensors there, and so do the states of the rows; next states and
-masks are gathers and comparisons, whatever automata the rows are under. Each row says where its
-automaton lies (`Place`), as one row of a tensor:
+Engines sample on an accelerator, step by step, and a mask must not cause a host synchronization. So
+the automata of all requests are in tensors on the device, and so are the states of the batch rows.
+Next states and masks are gathers and comparisons, whatever the automata of the rows. Each batch row
+has the location of its automaton (`Place`), as one row of a tensor:
 
     after(s, v)  = after_flat[ base + s width + class_of[row, v] ]
     mask(s, r)_v = steps_flat[ base + s width + class_of[row, v] ] <= r - 1
 
-where `steps_flat` holds `steps_to_accept` of the state in each entry of `after_flat`. That is
-`gcd.AutomatonBatch` and `gcd.BudgetMask` with room for change: those number the states of a fixed
-list of automata through.
+where `steps_flat` contains `steps_to_accept` of the state in each entry of `after_flat`. In
+contrast, `gcd.AutomatonBatch` and `gcd.BudgetMask` number the states of a fixed list of automata
+consecutively.
 
-**Memory** is a flat buffer of 8 bytes an entry, and a row of 4 bytes a token for each automaton.
-Each doubles, or takes half of what `max_bytes` leaves. Automata that no request uses stay until
-their room is needed, those unused for longest go first; requests with the same automaton share one
-copy. If all room is in use, the next automaton is refused (`ConstraintError`).
+**Memory** is a flat buffer of 8 bytes per entry, and a row of 4 bytes per token for each automaton.
+Each doubles when full, or takes half of what `max_bytes` leaves. Automata that no request uses stay
+until their memory is needed; the least recently used are evicted first. Requests with the same
+automaton share one copy. If all memory is in use, the next automaton is refused
+(`ConstraintError`).
 
-**No row is without a token.** Where nothing is allowed (after a draft's token that the constraint
-refuses, after the end, with no budget left), the EOS ids are: such a row's sample is not used, but
-a row of minus infinities would turn into NaN.
+**Every row allows a token.** Where nothing else is allowed (after a draft's token that the
+constraint refuses, after the end, with no budget left), the EOS ids are. The sample of such a row
+is not used, but a row of minus infinities would turn into NaN.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ from gcd.tokens.token_automaton import TokenAutomaton
 
 MAX_BYTES = 1 << 30
 _FIRST_ENTRIES, _FIRST_ROWS = 1 << 16, 4
-# Entries of a mask that are made at once: what a CPU's cache holds, and what spares a GPU launches.
+# Mask entries computed at once: what fits into a CPU's cache, and fewer launches on a GPU.
 _AT_ONCE = {"cpu": 1 << 16}
 _AT_ONCE_ELSEWHERE = 1 << 22
 
 DEAD = -1
-"""The state after a token that is not allowed."""
+"""State after a token that is not allowed."""
 
 
 class Place(NamedTuple):
-    """Where an automaton lies in the pool; as a row of a tensor, it stands for the automaton.
+    """Location of an automaton in the pool; as a row of a tensor, it represents the automaton.
 
     Attributes:
-        base: where its table begins.
+        base: start of its table.
         width: number of its classes, the last of which is that of EOS.
         row: row of `class_of`.
         initial: its initial state, counted in the automaton.
@@ -64,20 +65,20 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place(0, 0, 0, 0)
-"""The place of a row without a constraint, of which nothing is masked."""
+"""Place of a batch row without a constraint, whose logits are not masked."""
 END = Place(0, 2, 0, 0)
-"""The place of a row that may only end; it takes no room."""
+"""Place of a batch row that may only end; it takes no memory."""
 
 
 def on_device(numbers: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the CPU to a device without waiting for what is queued there."""
+    """Copy a CPU tensor to a device without waiting for the work queued there."""
     if device.type == "cuda":
-        numbers = numbers.pin_memory()  # a copy of pageable memory waits
+        numbers = numbers.pin_memory()  # a copy of pageable memory would wait
     return numbers.to(device, non_blocking=True)
 
 
 class _Entry:
-    """An automaton in the pool: its place, how many entries it has, and how many use it."""
+    """Automaton in the pool: its place, its number of entries, and its number of users."""
 
     def __init__(self, place: Place, size: int) -> None:
         self.place, self.size, self.users = place, size, 0
@@ -89,8 +90,8 @@ class AutomatonPool:
     Args:
         size: number of token ids, the width of the logits.
         eos_ids: the ids that end a text.
-        device: where the tensors are.
-        max_bytes: most bytes of the tensors.
+        device: device of the tensors.
+        max_bytes: limit on the bytes of the tensors.
     """
 
     def __init__(
@@ -103,13 +104,14 @@ class AutomatonPool:
         self.size, self.max_bytes = size, max_bytes
         self.after_flat = torch.empty(_FIRST_ENTRIES, dtype=torch.int32, device=device)
         self.steps_flat = torch.empty_like(self.after_flat)
-        self.widest = END.width  # classes of the automaton that has most, of those in use
+        self.widest = END.width  # most classes of any automaton in use
         self.after_flat[: END.width] = DEAD
         self.steps_flat[: END.width] = UNREACHABLE
         class_of = torch.zeros((_FIRST_ROWS, size), dtype=torch.int32, device="cpu")
         class_of[END.row, list(eos_ids)] = END.width - 1
         self.class_of = class_of.to(device)
-        # Keyed by identity: the entry holds the automaton. Unused for longest comes first.
+        # Keyed by identity, because the entry references the automaton. The least recently used is
+        # first.
         self._entries: OrderedDict[TokenAutomaton, _Entry] = OrderedDict()
 
     @property
@@ -118,20 +120,20 @@ class AutomatonPool:
         return 8 * self.after_flat.numel() + 4 * self.class_of.numel()
 
     def enter(self, automaton: TokenAutomaton) -> Place:
-        """Put an automaton into the pool for one more user.
+        """Add a user of an automaton, and copy the automaton to the pool if it isn't there.
 
         Raises:
             ConstraintError: its vocabulary has another size, or there is no room for it.
         """
         if automaton.vocabulary.size != self.size:
             raise ConstraintError(
-                f"the constraint knows {automaton.vocabulary.size} token ids, the logits have "
-                f"{self.size}; make the vocabulary as wide as the logits"
+                f"expected a vocabulary of {self.size} token ids, the width of the logits, got "
+                f"{automaton.vocabulary.size}; make the vocabulary as wide as the logits"
             )
         entry = self._entries.get(automaton)
         if entry is None:
             entry = _Entry(self._room(automaton), automaton.delta.size)
-            self._write(automaton, entry)  # it may fail, for want of memory
+            self._write(automaton, entry)  # may raise if memory is exhausted
             self._entries[automaton] = entry
         entry.users += 1
         self._entries.move_to_end(automaton)
@@ -139,13 +141,13 @@ class AutomatonPool:
         return entry.place
 
     def leave(self, automaton: TokenAutomaton) -> None:
-        """Take one user of an automaton away; it stays in the pool until its room is needed."""
+        """Remove a user of an automaton; it stays in the pool until its memory is needed."""
         self._entries[automaton].users -= 1
         used = (entry.place.width for entry in self._entries.values() if entry.users)
         self.widest = max((END.width, *used))
 
     def _room(self, automaton: TokenAutomaton) -> Place:
-        """Find room, which costs automata that nobody uses, or larger tensors."""
+        """Find room by evicting automata without users, or by growing the tensors."""
         needed = automaton.delta.size
         while True:
             base, row = self._gap(needed), self._free_row()
@@ -157,14 +159,14 @@ class AutomatonPool:
                 unused = next((a for a, entry in self._entries.items() if not entry.users), None)
                 if unused is None:
                     raise ConstraintError(
-                        f"the constraints of the running requests leave no room for one of "
-                        f"{8 * needed / 2**20:.1f} MiB in {self.max_bytes / 2**20:.1f} MiB on the "
-                        "device; ask again later, or raise the limit"
+                        f"constraint needs {8 * needed / 2**20:.1f} MiB, but running requests "
+                        f"leave too little of {self.max_bytes / 2**20:.1f} MiB on the device; "
+                        "retry later, or raise the limit"
                     )
                 del self._entries[unused]
 
     def _gap(self, needed: int) -> int | None:
-        """The first place that is free for so many entries."""
+        """Return the first free position for this many entries, or None."""
         begin = END.width
         for entry in sorted(self._entries.values(), key=lambda each: each.place.base):
             if entry.place.base - begin >= needed:
@@ -177,7 +179,7 @@ class AutomatonPool:
         return next((row for row in range(self.class_of.shape[0]) if row not in used), None)
 
     def _grow(self, entries: int, row: bool) -> bool:
-        """Make the tensors larger where that is allowed; whether they were."""
+        """Grow the tensors if the limit permits; return whether they grew."""
         have, rows = self.after_flat.numel(), self.class_of.shape[0]
         left = self.max_bytes - self.nbytes
         more_rows = max(1, min(rows, left // (8 * self.size))) if row else 0
@@ -214,9 +216,9 @@ class AutomatonPool:
         """Return the state after each row's token, `DEAD` if it is not allowed.
 
         Args:
-            places: where each row's automaton lies.
+            places: the place of each row's automaton.
             states: the rows' states, counted in their automata, or `DEAD`.
-            tokens: token ids; what is no id leads nowhere.
+            tokens: token ids; numbers out of range lead to `DEAD`.
         """
         base, width, row, _ = places.unbind(1)
         is_id = (tokens >= 0) & (tokens < self.size)
@@ -229,7 +231,7 @@ class AutomatonPool:
     ) -> Int64[Tensor, "R"]:
         """Return the fewest tokens, EOS included, from each row's state to its end.
 
-        Where no token is allowed, and after the end, it is more than any budget.
+        If no token is allowed, and after the end, the result exceeds any budget.
         """
         entries, exists = self._entries_of(places, states)
         steps = self.steps_flat[entries].masked_fill(~exists, UNREACHABLE)
@@ -243,17 +245,16 @@ class AutomatonPool:
         remaining: Int64[Tensor, "R"],
         at: Int64[Tensor, "R"] | None = None,
     ) -> None:
-        """Set logits of tokens after which no answer can be finished in time to -inf, in place.
+        """Set logits of tokens after which no answer can be completed in time to -inf, in place.
 
         Args:
             logits: the logits; with `at`, of more rows than are masked.
-            places, states: of each row that is masked, as for `next`. Rows at `NOWHERE` stay as
-                they are.
-            remaining: tokens left, the next one and EOS included.
-            at: the row of `logits` that each of them is.
+            places, states: those of each masked row, as in `next`. Rows at `NOWHERE` don't change.
+            remaining: tokens left, including the next token and EOS.
+            at: the row of `logits` for each of them.
         """
         classes = self._class_mask(places, states, remaining)
-        # Minus infinity is added to what is refused: several times faster than filling by a mask.
+        # Adding minus infinity is several times faster than filling by a mask.
         penalty = torch.where(classes, 0.0, -torch.inf).to(logits.dtype)
         step = max(1, _AT_ONCE.get(logits.device.type, _AT_ONCE_ELSEWHERE) // self.size)
         for start in range(0, penalty.shape[0], step):
@@ -281,7 +282,7 @@ class AutomatonPool:
     def _entries_of(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
     ) -> tuple[Int64[Tensor, "R C"], Bool[Tensor, "R C"]]:
-        """Return where the row of each state lies, class by class, and which classes there are."""
+        """Return the position of each state's row, class by class, and which classes exist."""
         base, width = places[:, :1], places[:, 1:2]
         classes = torch.arange(self.widest, device=places.device)
         exists = classes < width

@@ -1,8 +1,8 @@
-"""The state of an automaton after a list of tokens that belongs to somebody else.
+"""State of an automaton after a list of tokens that the caller owns and may change.
 
-Engines hand over the tokens of a request at each step, and may have cut them back meanwhile
-(preemption, refused drafts, discarded steps). What was read stays read as long as it still stands
-there.
+Engines pass the tokens of a request at each step, and may have truncated them meanwhile
+(preemption, refused drafts, discarded steps). The common prefix with the previous call is not
+processed again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gcd.tokens.vocabulary import BITS
 
 
 class TokenReader:
-    """The state after tokens that usually go on where the call before ended.
+    """State after tokens that usually continue those of the previous call.
 
     Args:
         automaton: the constraint.
@@ -34,13 +34,13 @@ class TokenReader:
         self._read = []
 
     def state(self, tokens: Sequence[int]) -> int:
-        """Return the state after all tokens; `DEAD` if one is not allowed, or is no id."""
+        """Return the state after all tokens; `DEAD` if one is not allowed, or is not an id."""
         automaton, count = self._automaton, len(self._read)
         if list(tokens[:count]) != self._read:
             self._read, self._state, count = [], self._initial, 0
         for token in tokens[count:]:
             if not 0 <= token < automaton.vocabulary.size:
-                return DEAD  # it may be a placeholder, so what follows it is not read
+                return DEAD  # possibly a placeholder, so what follows it is not cached
             if self._state != DEAD:
                 self._state = int(automaton.delta[self._state, automaton.class_of[token]])
             self._read.append(token)
@@ -48,10 +48,10 @@ class TokenReader:
 
 
 class LazyReader:
-    """Masks after tokens that usually go on where the call before ended, from a matcher.
+    """Masks after tokens that usually continue those of the previous call, from a matcher.
 
     Args:
-        matcher: at the beginning of a text; it belongs to the reader from now on.
+        matcher: a matcher at the beginning of a text; the reader owns it from now on.
     """
 
     def __init__(self, matcher: Matcher) -> None:
@@ -61,13 +61,14 @@ class LazyReader:
     def fill_mask(
         self, tokens: Sequence[int], out: Int32[np.ndarray, "W"], fit: int | None = None
     ) -> None:
-        """Write the packed mask of the next token after all tokens into a row.
+        """Write the packed mask of the next token after all tokens.
 
-        After tokens that are not allowed, or are no ids, as placeholders, only EOS is.
+        After tokens that are not allowed, or are not ids, such as placeholders, only EOS is
+        allowed.
 
         Args:
-            tokens: of the text so far.
-            out: the row.
+            tokens: the text so far.
+            out: the mask's array.
             fit: tokens that there is time for; the text ends within them, or as soon as it can.
         """
         same = 0

@@ -1,10 +1,10 @@
-"""Scores of the next token, masked for runtimes that call f(tokens, scores) at each step.
+"""Masking of scores for runtimes that call f(tokens, scores) at each step.
 
-llama-cpp-python (`LogitsProcessor`), mlx-lm (`logits_processors`) and loops of one's own, as
-around onnxruntime-genai, hand over the token ids so far and the scores of the next one. The prompt
-is among the ids, or its end, and where it ends nobody says. So a processor serves one answer: what
-it is given first is the prompt, and what is there beyond that later is the answer so far. The state
-is read off those tokens, as far as they have not been read; tokens that were taken back are.
+llama-cpp-python (`LogitsProcessor`), mlx-lm (`logits_processors`) and custom loops, as around
+onnxruntime-genai, pass the token ids so far and the scores of the next token. The ids include the
+prompt, or its end, without a marker between prompt and answer. So a processor serves one answer:
+the ids of the first call are the prompt, and later ids are the answer so far. The processor only
+processes new tokens, and handles tokens that were rolled back.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from gcd.tokens.vocabulary import Vocabulary
 
 
 class ScoresProcessor:
-    """Set the scores of tokens after which no answer can be finished in time to minus infinity.
+    """Set the scores of tokens after which no answer can be completed in time to minus infinity.
 
     Args:
         automaton: the constraint, as `gcd.lift` returns it; with `literals="canonical"`, text that
             leaves no choice is spelled as the tokenizer spells it.
         budget: most tokens of the answer, EOS included.
-        vocabulary, exact: for a language that is not lifted, as `gcd.Matcher` has them.
-        array: what makes an array of the runtime from one of numpy, such as `mlx.core.array`, if
-            its scores cannot be written in place. Scores are then returned as a new array.
-        prompt_length: how many of the ids are the prompt's; by default all of the first call's.
+        vocabulary, exact: for a language that is not lifted, as in `gcd.Matcher`.
+        array: function that converts a numpy array to the runtime's type, such as
+            `mlx.core.array`, if its scores cannot be written in place. Scores are then returned as
+            a new array.
+        prompt_length: number of ids in the prompt; by default all of the first call's.
 
     Raises:
-        InfeasibleBudgetError, OverlongBudgetError: as `gcd.Matcher`.
+        InfeasibleBudgetError, OverlongBudgetError: as in `gcd.Matcher`.
     """
 
     def __init__(
@@ -55,26 +56,26 @@ class ScoresProcessor:
 
         Args:
             tokens: ids of the prompt, or of its end, and of the answer so far.
-            scores: scores of all ids, in one row: an array or a tensor on the CPU, which is written
-                in place; with `array`, whatever can be added to that.
+            scores: scores of all ids, one-dimensional: an array or a tensor on the CPU, which is
+                written in place; with `array`, anything that can be added to its result.
 
         Returns:
             The masked scores.
 
         Raises:
-            ConstraintError: the tokens do not go on with those of the call before, as in another
-                answer, or are not allowed; or the scores are of another number or kind.
+            ConstraintError: the tokens do not continue those of the previous call, as in another
+                answer, or are not allowed; or the scores have the wrong size or type.
         """
         ids = whole_numbers(np.asarray(tokens))
         if any(n != 1 for n in ids.shape[:-1]):
-            raise ConstraintError(f"one row of token ids is needed, got shape {ids.shape}")
+            raise ConstraintError(f"expected one-dimensional token ids, got shape {ids.shape}")
         ids = ids.ravel()
         if self._start is None:
             self._start = ids.size
         if ids.size < self._start:
             raise ConstraintError(
-                f"there were {self._start} tokens before the answer, now there are {ids.size} in "
-                "all; make a processor for each answer"
+                f"expected at least the {self._start} tokens before the answer, got {ids.size}; "
+                "make a processor for each answer"
             )
         self._follow(ids[self._start :].tolist())
         size = self._matcher.automaton.vocabulary.size
@@ -82,7 +83,7 @@ class ScoresProcessor:
         if shape[-1:] != (size,) or any(n != 1 for n in shape[:-1]):
             found = f"shape {shape}" if shape else type(scores).__name__
             raise ConstraintError(
-                f"one row of scores for the vocabulary's {size} ids is needed, got {found}; lift "
+                f"expected one score for each of the vocabulary's {size} ids, got {found}; lift "
                 "to a vocabulary as wide as the scores"
             )
         refused = ~np.unpackbits(self._matcher.mask().view(np.uint8), bitorder="little")[
@@ -93,13 +94,15 @@ class ScoresProcessor:
         row = array_of(scores)
         if row is None or not row.flags.writeable:
             raise ConstraintError(
-                f"scores of type {type(scores).__name__} cannot be written in place; pass array=, "
-                "which makes an array of that kind"
+                f"expected scores that can be written in place, got {type(scores).__name__}; pass "
+                "array=, which converts to that type"
             )
         if row.dtype.kind != "f":
-            raise ConstraintError(f"scores are floating-point numbers, got {row.dtype}")
+            raise ConstraintError(f"expected scores as floating-point numbers, got {row.dtype}")
         if not row.sum(dtype=np.float64) < np.inf:
-            raise ConstraintError("the scores have NaN or +inf, which no processor can mend")
+            raise ConstraintError(
+                "expected finite scores or -inf, got NaN or +inf; check the model"
+            )
         row[..., refused] = -np.inf
         return scores
 
@@ -112,7 +115,8 @@ class ScoresProcessor:
         for token in answer[same:]:
             if not self._matcher.advance(token):
                 raise ConstraintError(
-                    f"token {token} is not allowed after {self._read}; is it of another answer, or "
-                    "chosen by other scores? Make a processor for each answer, and apply it last"
+                    f"token {token} is not allowed after {self._read}; it may belong to another "
+                    "answer, or other scores were used: make a processor for each answer, and "
+                    "apply it last"
                 )
             self._read.append(token)

@@ -1,24 +1,23 @@
-"""Lifted constraints in the form that matchers share: transitions, and packed rows of masks.
+"""Lifted constraints in the form that matchers share: transitions, and packed masks.
 
 The mask of state s with r tokens left of the budget is
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-as packed words (`gcd.tokens.bitmask`), 19 kB for 152 000 tokens. It never looks at the tokens one
-by one:
+as packed words (`gcd.tokens.bitmask`), 19 kB for 152 000 tokens. It is not computed token by token:
 
-* A `ServedAutomaton` holds a token automaton the way steps need it, some megabytes where the
-  dense table has hundreds. Rows of transitions that differ in their targets only, as those of the
-  positions in a bounded string do, share one **pattern**.
-* A row is put together from the tokens of its classes: classes of many tokens are kept as whole
-  rows, the others as (word, bits) pairs. Rows of few tokens are written directly, always.
-* Wide rows are kept, at most `cache_bytes` of them, and thrown out when they have not been used
-  for longest (approximately: second chance). What identifies one is its set of classes, which is
-  the state's pattern and which successors r still reaches; once r exceeds the longest distance,
-  the pattern alone. A new wide row starts from a recent one that is similar, or from the row of
-  most tokens, which is made beforehand.
+* A `ServedAutomaton` stores a token automaton in the layout that steps need, some megabytes where
+  the dense table has hundreds. Rows of transitions that differ only in their targets, such as those
+  of the positions in a bounded string, share one **pattern**.
+* A mask is assembled from the tokens of its classes: classes of many tokens are stored as whole
+  masks, the others as (word, bits) pairs. Masks of few tokens are always written directly.
+* Wide masks are cached, at most `cache_bytes` of them, and approximately the least recently used
+  (second chance) is evicted. The key of a mask is its set of classes, determined by the state's
+  pattern and by the successors within reach of r; if r exceeds the longest distance, by the
+  pattern alone. A new wide mask starts from a similar recent one, or from the mask with the most
+  tokens, which is computed in advance.
 
-The first visit to a state therefore costs some microseconds, later ones a copy.
+The first visit to a state therefore takes some microseconds, and later ones a copy.
 """
 
 from __future__ import annotations
@@ -39,23 +38,24 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, num_words
 
 CACHE_BYTES = 3 << 19
-_MAX_ROWS = 1024  # in the cache, where rows are short; they are searched one by one
+_MAX_ROWS = 1024  # in the cache, if masks are short; they are searched linearly
 
 
 class ServedAutomaton:
-    """A token automaton in the form that matchers share: transitions and rows of masks.
+    """Token automaton in the form that matchers share: transitions and masks.
 
-    It keeps nothing of the `TokenAutomaton` but its vocabulary and its map to classes.
+    It references only the vocabulary and the class map of the `TokenAutomaton`.
 
     Args:
-        cache_bytes: most bytes of cached rows.
+        automaton: the token automaton.
+        cache_bytes: limit on the bytes of cached masks.
 
     Attributes:
         vocabulary: the tokens.
-        initial: the state where a text starts.
+        initial: state in which a text starts.
         final: the state after the end of a text.
-        num_words: int32 words in a row of the mask.
-        max_bytes, max_budget, caveats: as of the `TokenAutomaton`.
+        num_words: int32 words in a mask.
+        max_bytes, max_budget, caveats: those of the `TokenAutomaton`.
     """
 
     vocabulary: Vocabulary
@@ -68,7 +68,7 @@ class ServedAutomaton:
 
     def __init__(self, automaton: TokenAutomaton, *, cache_bytes: int = CACHE_BYTES) -> None:
         if whole_number(cache_bytes, "number of bytes") < 0:
-            raise ConstraintError(f"cache_bytes must be at least 0, got {cache_bytes}")
+            raise ConstraintError(f"expected cache_bytes of at least 0, got {cache_bytes}")
         self.vocabulary = automaton.vocabulary
         self.initial, self.final = automaton.initial, automaton.final
         self.num_words = num_words(automaton.vocabulary.size)
@@ -85,7 +85,7 @@ class ServedAutomaton:
         pair_start, pair_word, pair_bits, dense_of, dense = kernels.spread(
             start, word, bits, alive, self.num_words
         )
-        # A whole row counts less than its words, as it runs in vectors.
+        # A whole mask counts less than its words, because copying it is vectorized.
         cost = np.where(dense_of >= 0, self.num_words // NARROW_PART, np.diff(pair_start))
         num_patterns = pattern_start.size - 1
         num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
@@ -121,7 +121,7 @@ class ServedAutomaton:
             ),
             self.num_words,
         )
-        # The row of most tokens comes first, for others to start from.
+        # The mask with the most tokens comes first, as a starting point for others.
         num_tokens = np.add.reduceat(size[pattern_class], pattern_start[:-1])
         self.row(int(np.flatnonzero(pattern_of == num_tokens.argmax())[0]))
 
@@ -131,27 +131,27 @@ class ServedAutomaton:
 
     @property
     def num_patterns(self) -> int:
-        """Rows of transitions that differ in more than their targets."""
+        """Number of rows of transitions that differ in more than their targets."""
         return int(self._table.arrays.known_slot.size)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, the whole cache and the map from tokens to classes included."""
+        """Bytes of all arrays, including the whole cache and the map from tokens to classes."""
         return sum(array.nbytes for array in self._table.arrays)
 
     @property
     def num_cached(self) -> int:
-        """Rows in the cache."""
+        """Number of masks in the cache."""
         return int((self._table.arrays.serial >= 0).sum())
 
     def steps_to_accept(self, state: int) -> int:
-        """Fewest tokens, EOS included, from a state to the end."""
+        """Return the fewest tokens, EOS included, from a state to the end."""
         return int(self._table.arrays.steps[state])
 
     def forget(self) -> None:
-        """Empty the cache, so that the next visit to each state is a first one again.
+        """Empty the cache, so that the next visit to each state is a first visit again.
 
-        The row of most tokens stays, as it was there before the first visit.
+        The mask with the most tokens stays, because it was computed before the first visit.
         """
         self._table.arrays.serial[1:] = -1
         self._table.arrays.known_slot[:] = -1
@@ -160,7 +160,7 @@ class ServedAutomaton:
         """Return the packed mask of a state with `remaining` tokens left (None: no budget).
 
         Raises:
-            ValueError: if there is no such state. -1, where no token is allowed, is one.
+            ValueError: if the state is out of range. State -1, which allows no token, is valid.
         """
         return make_row(self._table, state, remaining)
 
@@ -172,7 +172,7 @@ class ServedAutomaton:
 
 
 def tokens_left(remaining: int | None) -> int:
-    """Return a number of tokens left as compiled steps take it; None for no budget."""
+    """Return the number of tokens left as compiled steps expect it; None for no budget."""
     return NO_BUDGET if remaining is None else min(remaining, NO_BUDGET)
 
 
@@ -180,13 +180,13 @@ def make_row(steps: Steps, state: int, remaining: int | None) -> Int32[np.ndarra
     """Return the packed mask of a state with `remaining` tokens left (None: no budget).
 
     Raises:
-        ValueError: if there is no such state. -1, where no token is allowed, is one.
+        ValueError: if the state is out of range. State -1, which allows no token, is valid.
     """
     state = whole_number(state, "state")
     if remaining is not None:
         remaining = whole_number(remaining, "number of tokens")
     if not -1 <= state <= steps.final:
-        raise ValueError(f"state {state} is not one of the {steps.final + 1} states, nor -1")
+        raise ValueError(f"expected a state in -1..{steps.final}, got {state}")
     out = np.empty(steps.num_words, np.int32)
     fill_row(steps, state, tokens_left(remaining), out)
     return out

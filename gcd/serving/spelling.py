@@ -1,8 +1,8 @@
-"""Spelling: the fewest tokens that write a text under a constraint.
+"""Spelling of a text with the fewest tokens under a constraint.
 
-A tokenizer's own spelling of a text may be one that the constraint does not allow at this place (it
-may join the text with what came before), and costs more tokens than need be. Here the shortest way
-is found breadth first, over pairs of a position in the text and a state of the automaton.
+A tokenizer's own spelling of a text may not be allowed here (it may merge the text with what came
+before), and may take more tokens than necessary. The shortest spelling is found by breadth-first
+search over pairs of a position in the text and a state of the automaton.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gcd.tokens.trie import Trie
 
 
 def fewest_tokens(matcher: Matcher, text: bytes) -> list[int] | None:
-    """Return the fewest tokens that spell a text and are allowed from here on; None if none are.
+    """Return the fewest allowed tokens that spell a text; None if no tokens do.
 
-    The matcher stays where it is. O(len(text)) states at most, where the state depends on the text
-    alone, as it does unless `gcd.lift` was told to keep canonical spellings only.
+    The matcher doesn't change. O(len(text)) states at most, if the state depends only on the text,
+    which is the case unless `gcd.lift` was called with canonical spellings.
     """
     trie = matcher.automaton.vocabulary.trie
     ways: list[tuple[int, Matcher, list[int]]] = [(0, matcher, [])]
     seen = {(0, matcher.is_exact, matcher.state)}
-    for position, here, tokens in ways:  # grows as it is read: breadth first
+    for position, here, tokens in ways:  # grows during the loop: breadth first
         if position == len(text):
             return tokens
         for end, token in _prefixes(trie, text, position):
@@ -39,7 +39,7 @@ def fewest_tokens(matcher: Matcher, text: bytes) -> list[int] | None:
 
 
 def _prefixes(trie: Trie, text: bytes, position: int) -> Iterator[tuple[int, int]]:
-    """The tokens that the text has at a position, the shortest first, and where each ends."""
+    """Yield the tokens that begin at a position of the text, shortest first, and their ends."""
     node, depth = 0, 0
     while node < trie.num_nodes and trie.depth[node] == depth and position + depth < len(text):
         if trie.byte[node] != text[position + depth]:

@@ -1,10 +1,11 @@
-"""Tables of served constraints, checked, so that compiled steps stay inside of their arrays.
+"""Tables of served constraints, validated so that compiled steps stay inside their arrays.
 
-* **The arrays live as long as they can be reached**: a `Table` holds them, each sequence its table.
+* **The arrays live as long as they can be reached**: a `Table` references them, each sequence its
+  table.
 * **Their types and layouts are what compiled code expects**: `Table` refuses others.
-* **Indices lie inside.** Those kept in a table (states, classes, patterns, words) are checked here,
-  once, when it is made. States of sequences come from it; token ids and states from outside are
-  checked before they are used. Cached rows are found by slots that compiled code makes itself.
+* **Indices are in range.** Those stored in a table (states, classes, patterns, words) are checked
+  here, once, when it is made. States of sequences come from it; token ids and states from outside
+  are checked before they are used. Cached masks are found by slots that compiled code makes itself.
 * **One writer at a time.** Compiled steps hold the interpreter's lock.
 """
 
@@ -20,15 +21,15 @@ def make_table(arrays: TableArrays, num_words: int) -> Table:
     """Make the table of a served constraint.
 
     Args:
-        arrays: the arrays; they belong to the table from now on.
-        num_words: words in a row of the mask.
+        arrays: the arrays; the table owns them from now on.
+        num_words: words in a mask.
     """
     _check(arrays, num_words)
     return ServedTable(arrays)
 
 
 def _check(table: TableArrays, num_words: int) -> None:
-    """Check that sizes agree, and that what is an index somewhere lies inside there."""
+    """Check that sizes agree, and that all indices are in range."""
     num_states, num_classes = table.steps.size, table.dense_of.size
     num_patterns, num_slots = table.pattern_start.size - 1, table.row.shape[0]
     assert table.reach.size == table.pattern_of.size == num_states
@@ -48,7 +49,7 @@ def _check(table: TableArrays, num_words: int) -> None:
     _check_lists(table.target_start, num_states, table.targets)
     _check_lists(table.pattern_start, num_patterns, table.pattern_class, table.pattern_target)
     _check_lists(table.pair_start, num_classes, table.pair_word, table.pair_bits)
-    # A pattern's numbers count the targets of each state that has it.
+    # A pattern's numbers index the targets of each state that has it.
     most = np.zeros(num_patterns, np.int64)
     nonempty = np.flatnonzero(np.diff(table.pattern_start))
     if nonempty.size:
@@ -64,7 +65,7 @@ def _check_indices(indices: np.ndarray, size: int, least: int = 0) -> None:
 
 
 def _check_lists(start: np.ndarray, count: int, *contents: np.ndarray) -> None:
-    """Lists that lie one after the other: where each begins, and the end of all."""
+    """Check concatenated lists: the start of each, and the end of all."""
     assert start.size == count + 1
     assert start[0] == 0
     assert (np.diff(start) >= 0).all()

@@ -1,1 +1,1 @@
-"""This package is about the machine, not constraints: whole files, kernels, threads."""
+"""Support code that is independent of constraints: whole files, kernels, threads."""

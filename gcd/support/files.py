@@ -1,10 +1,9 @@
-"""This module reads files whole or refuses them, and writes them whole or not at all.
+"""Reading of whole files with checks for damage, and atomic writing.
 
-Copies are cut short and disks fill up, so damaged files are met in practice, and each library tells
-of them in its own way: safetensors with an error of its own, an unpickler with any there is. Here
-all of them become a `ValueError` with the file, the cause, and what to do about it. Files are
-written beside their final place and then moved there, so that an interruption leaves the previous
-one as it was.
+Copies get truncated and disks fill up, so damaged files occur in practice. Each library reports
+them differently: safetensors with its own error, an unpickler with any exception. Here all of
+them become a `ValueError` with the file, the cause, and the remedy. Files are written beside their
+final path and then moved there, so that an interruption preserves the previous version.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-COPY_AGAIN = "copy it again, or make it anew"
+COPY_AGAIN = "copy it again, or recreate it"
 
 
 def read_tensors(
@@ -28,12 +27,12 @@ def read_tensors(
     """Read the arrays of a `.safetensors` file, or (any other name) a pickle of tensors.
 
     Args:
-        path: the file. Pickles are read without running anything that is in them.
-        device: where to put the arrays.
-        remedy: what the user can do if it cannot be read.
+        path: the file. Pickles are read without running any code in them.
+        device: device of the arrays.
+        remedy: what the user can do if the file cannot be read.
 
     Raises:
-        ValueError: there is no such file, or it is damaged.
+        ValueError: the file doesn't exist, or is damaged.
     """
     check_tensors(path, remedy=remedy)
     if path.suffix == ".safetensors":
@@ -43,15 +42,15 @@ def read_tensors(
 
 
 def check_tensors(path: Path, *, remedy: str = COPY_AGAIN) -> None:
-    """Refuse a file that `read_tensors` would, as far as can be told without reading the arrays.
+    """Refuse a file that `read_tensors` would refuse, as far as possible without reading arrays.
 
-    The header of a `.safetensors` file says how long the file is; other kinds need only exist.
+    The header of a `.safetensors` file gives the file's length; other kinds only have to exist.
 
     Raises:
-        ValueError: there is no such file, or it is damaged.
+        ValueError: the file doesn't exist, or is damaged.
     """
     if not path.is_file():
-        raise ValueError(f"{path} does not exist")
+        raise ValueError(f"{path} does not exist; {remedy}")
     if path.suffix == ".safetensors":
         try:
             with safe_open(path, framework="pt"):
@@ -63,10 +62,12 @@ def check_tensors(path: Path, *, remedy: str = COPY_AGAIN) -> None:
 def _read_pickle(path: Path, remedy: str) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged pickles fail in every way there is
+    except Exception as error:  # damaged pickles may raise any exception
         raise _unreadable(path, error, remedy) from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, not tensors by name; {remedy}")
+        raise ValueError(
+            f"{path} contains a {type(content).__name__}, expected tensors by name; {remedy}"
+        )
     return {name: part for name, part in content.items() if isinstance(part, Tensor)}
 
 
@@ -74,17 +75,17 @@ def read_json(path: Path, kind: type = dict, *, remedy: str = COPY_AGAIN) -> Any
     """Read the content of a JSON file, which must be of this kind.
 
     Raises:
-        ValueError: there is no such file, it is damaged, or it holds something else.
+        ValueError: the file doesn't exist, is damaged, or has content of another kind.
     """
     if not path.is_file():
-        raise ValueError(f"{path} does not exist")
+        raise ValueError(f"{path} does not exist; {remedy}")
     try:
         values = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, OSError) as error:
         raise _unreadable(path, error, remedy) from error
     if not isinstance(values, kind):
         raise ValueError(
-            f"{path} holds a {type(values).__name__}, where a {kind.__name__} belongs; {remedy}"
+            f"{path} contains a {type(values).__name__}, expected a {kind.__name__}; {remedy}"
         )
     return values
 
@@ -94,7 +95,7 @@ def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     temporary = path.with_name(path.name + ".part")
     save_file(whole, temporary)
-    # safetensors lets nobody else read its files; who may enter the folder may read this one.
+    # safetensors makes files private; give this one the read permissions of its folder.
     temporary.chmod(0o600 | path.parent.stat().st_mode & 0o044)
     os.replace(temporary, path)
 

@@ -1,9 +1,9 @@
 """Range checks of token ids, states and other indices, before tensors or compiled code use them.
 
-Indexing a tensor with a negative number counts from the end, and compiled code reads whatever lies
-there; neither is an error. On the CPU the values are compared with their bounds, some microseconds
-for a batch. On other devices that would be a host synchronization, so only the type is checked
-there, and PyTorch's own device-side assertion is what is left.
+Indexing a tensor with a negative number counts from the end, and compiled code reads arbitrary
+memory; neither raises an error. On the CPU the values are compared with their bounds, which takes
+some microseconds per batch. On other devices that would be a host synchronization, so only the type
+is checked, and PyTorch's own device-side assertions apply.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def check_indices(
     """Refuse indices outside of `least` to `size` - 1.
 
     Args:
-        indices: of any shape.
-        size: how many of these things there are.
-        what: what each of them is, for the error.
-        least: the least index: -1 where that stands for none.
+        indices: indices, of any shape.
+        size: number of things that are indexed.
+        what: name of each thing, for the error.
+        least: the smallest index: -1 if that is allowed as a placeholder.
 
     Raises:
-        ValueError: an index is out of range, or indices are no whole numbers.
+        ValueError: an index is out of range, or indices are not whole numbers.
     """
     if not isinstance(indices, Tensor) or indices.dtype not in _WHOLE:
         kind = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
@@ -38,12 +38,11 @@ def check_indices(
     lowest, highest = int(values.min()), int(values.max())
     if lowest < least or highest >= size:
         wrong = lowest if lowest < least else highest
-        none = f", nor {least}" if least < 0 else ""
-        raise ValueError(f"{what} {wrong} is not one of the {size} from 0 to {size - 1}{none}")
+        raise ValueError(f"expected each {what} in {least}..{size - 1}, got {wrong}")
 
 
 def check_shape(given: Tensor, shape: tuple[int, ...], what: str) -> None:
-    """Raise ValueError unless a tensor has this shape."""
+    """Raise `ValueError` unless a tensor has this shape."""
     if not isinstance(given, Tensor) or tuple(given.shape) != shape:
         found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise ValueError(f"expected {what} of shape {shape}, got {found}")

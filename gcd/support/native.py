@@ -25,11 +25,11 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 """File name suffix of extension modules, specific to the Python version and the platform."""
 RECORD = f"built{SUFFIX.rpartition('.')[0]}.json"
 UNCOMPILED = "GCD_UNCOMPILED"
-"""Set in the environment to run the kernels in Python, for a debugger; a thousand times slower."""
+"""Environment variable that runs the kernels in Python, for debuggers; a thousand times slower."""
 
 
 def is_kernel(path: Path) -> bool:
-    """Return whether Cython compiles a Python file of a kernel folder; Triton's are its own."""
+    """Return whether Cython compiles a Python file of a kernel folder; Triton compiles its own."""
     return path.stem != "__init__" and not path.stem.startswith("triton")
 
 
@@ -47,7 +47,7 @@ def check_built(package: str, folder: str) -> None:
     """Check that the modules of a package were compiled from the sources beside them.
 
     Args:
-        package: its name.
+        package: the name of the package.
         folder: the path of its directory.
 
     Raises:

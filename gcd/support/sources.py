@@ -1,4 +1,4 @@
-"""Digests of source code, to tell what was computed by the same code."""
+"""Digests of source code, to identify results computed by the same code."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _IMPORT = re.compile(r"^\s*from (\w+(?:\.\w+)*) import ", re.MULTILINE)
 
 @cache
 def source_digest(module: str) -> str:
-    """Return a digest of a module's source and of all that it imports from this project.
+    """Return a digest of a module's source and of everything that it imports from this project.
 
-    Imports are followed to any depth if they are written `from ... import`. Of an extension module
-    the Python file beside it is read.
+    Imports of the form `from ... import` are followed recursively. For an extension module, the
+    Python file beside it is read.
     """
     found: dict[str, bytes] = {}
     waiting = [module]

@@ -1,7 +1,7 @@
-"""Stopping of work that nobody waits for any more.
+"""Cancellation of work whose result isn't needed any longer.
 
-Long work asks `stop_if_asked` between its parts. Whoever runs it in the background says with
-`stopped_when` how to find out; elsewhere the question costs nothing and work goes on.
+Long work calls `stop_if_asked` between its parts. Code that runs it in the background uses
+`stopped_when` to provide the condition; elsewhere the check is free and work continues.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 
 class WorkStoppedError(Exception):
-    """Raised inside work that is to stop."""
+    """Raised inside work that is canceled."""
 
 
 _ASKED: ContextVar[Callable[[], bool] | None] = ContextVar("asked", default=None)
@@ -20,7 +20,7 @@ _ASKED: ContextVar[Callable[[], bool] | None] = ContextVar("asked", default=None
 
 @contextmanager
 def stopped_when(asked: Callable[[], bool]) -> Iterator[None]:
-    """Stop the work inside the block, at its next question, once `asked()` is true."""
+    """Cancel the work inside the block, at its next check, once `asked()` is true."""
     token = _ASKED.set(asked)
     try:
         yield
@@ -29,7 +29,7 @@ def stopped_when(asked: Callable[[], bool]) -> Iterator[None]:
 
 
 def stop_if_asked() -> None:
-    """Raise `WorkStoppedError` if the work around is to stop."""
+    """Raise `WorkStoppedError` if the current work is canceled."""
     asked = _ASKED.get()
     if asked is not None and asked():
         raise WorkStoppedError

@@ -1,7 +1,7 @@
-"""This module shares work out over as many threads as torch uses.
+"""Distribution of work over as many threads as torch uses.
 
-Compiled loops and matrix products release the interpreter's lock. What is shared out are parts that
-are independent of each other: the result does not depend on how many threads there are.
+Compiled loops and matrix products release the interpreter's lock. The distributed parts are
+independent of each other, so the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> N
 
 
 def in_turn(work: Callable[[int], object], count: int) -> None:
-    """Call `work(i)` for i = 0 .. count - 1 in threads, each taking the next number that is left.
+    """Call `work(i)` for i = 0 .. count - 1 in threads, each taking the next remaining number.
 
-    Gradients are not taken, and torch uses one thread inside, so that a matrix product is summed in
-    the same order however many threads there are, and no two teams of threads wait for the same
+    Gradients are disabled, and torch uses one thread inside, so that a matrix product is summed in
+    the same order whatever the number of threads, and no two thread pools compete for the same
     cores.
     """
     threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
-    numbers = iter(range(count))  # next() of it is atomic
+    numbers = iter(range(count))  # its next() is atomic
 
     def take() -> None:
         torch.set_num_threads(1)
-        # Each thread has a mode of its own, and may write to such tensors only in the right one.
+        # Inference mode is per thread, and tensors made in it can only be modified in it.
         with torch.inference_mode(inference), torch.no_grad():
             for number in numbers:
                 work(number)

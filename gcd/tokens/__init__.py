@@ -1,1 +1,1 @@
-"""This package leads from bytes to tokens: vocabularies, lifting, token automata, and budgets."""
+"""Vocabularies, lifting of byte automata to token automata, and token budgets."""

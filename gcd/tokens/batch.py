@@ -1,20 +1,20 @@
-"""A batch puts several token automata into one set of tensors, and takes one step in all of them.
+"""Batches of token automata as one set of tensors, which advance all of them in one step.
 
 The states of all automata are numbered consecutively, those of the first automaton first. One
-integer for each particle then says both which automaton it is under and in which of its states. The
-rows of all transition tables lie one after another in `delta_flat`, that of state s from
-`row_start[s]` on, with states numbered as in their own automaton, so that
+integer for each particle then identifies both its automaton and its state. The rows of all
+transition tables are concatenated in `delta_flat`, that of state s from `row_start[s]` on, with
+states numbered as in their own automaton, so that
 
     next(s, v) = first_state[s]
                  + delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
 
-takes a few gathers, whatever the sizes of the automata. Nothing here waits for the device. Examples
-with the same automaton share its table, which may take hundreds of megabytes. A batch of
-the same automata and more behind them numbers the states of the same ones as before.
+takes a few gathers, whatever the sizes of the automata, without host synchronization. Examples with
+the same automaton share its table, which may take hundreds of megabytes. Appending automata to a
+batch doesn't change the numbers of the existing states.
 
-`steps_after_flat` holds `steps_to_accept` of the state in every entry of that table (`UNREACHABLE`
-where there is no state), which makes the budget mask of `gcd.tokens.budget` one gather and one
-comparison.
+`steps_after_flat` contains `steps_to_accept` of the state in every entry of that table
+(`UNREACHABLE` where there is no state), so the budget mask of `gcd.tokens.budget` is one gather and
+one comparison.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 
 DEAD = -1
-"""The state after a token that is not allowed; no token leads out of it."""
+"""State after a token that is not allowed; no token leads out of it."""
 
 
 class TokenClasses(NamedTuple):
-    """These tables lead from tokens to their classes, and from classes to their tokens.
+    """Mappings between tokens and their classes.
 
     Attributes:
         of: class of each token, under each of the B automata.
         tokens: all token ids, ordered by class.
         start: the tokens of class c are `tokens[b, start[b, c] : start[b, c + 1]]`. Rows of
-            automata with fewer classes than the largest number are filled up with V.
+            automata with fewer classes than the largest number are padded with V.
     """
 
     of: Int32[Tensor, "B V"]
@@ -55,24 +55,24 @@ class TokenClasses(NamedTuple):
 
     @classmethod
     def singletons(cls, size: int, device: torch.device | str | None = None) -> TokenClasses:
-        """Return the classes of one automaton in which every token is a class of its own."""
+        """Return the classes of one automaton in which every token is a class by itself."""
         every = torch.arange(size + 1, device=device or "cpu").unsqueeze(0)
         tokens = every[:, :size].int()
         return cls(tokens, tokens, every)
 
     @property
     def are_tokens(self) -> bool:
-        """Whether `singletons` made these, which is known without waiting for the device."""
+        """True if `singletons` made these classes; doesn't need a host synchronization."""
         return self.of is self.tokens
 
 
 @dataclass(frozen=True, eq=False)
 class AutomatonBatch:
-    """This holds B token automata over one vocabulary, with S states in all, as tensors.
+    """B token automata over one vocabulary, with S states in all, as tensors.
 
     Attributes:
         automata: the automata, in the order of the examples; one may occur more than once.
-        device: where the tensors are; the CPU if not given.
+        device: device of the tensors; the CPU by default.
         class_of: class of each token, for each automaton.
         delta_flat: next states, counted from the first one of their automaton, -1 for none; the row
             of state s is `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
@@ -83,7 +83,7 @@ class AutomatonBatch:
         num_classes: number of token classes of each automaton.
         initial: initial state of each automaton.
         final: the state of each automaton after the end of the text.
-        is_final: whether a state is one of these.
+        is_final: whether a state is a final state.
         accepting: whether the tokens that lead to a state spell a string of the language.
         steps_to_accept: fewest tokens, EOS included, from a state to the end.
         offset: number of the first state of each automaton, and S at the end.
@@ -154,7 +154,7 @@ class AutomatonBatch:
 
     @cached_property
     def classes(self) -> TokenClasses:
-        """The tokens of each class; computed once."""
+        """Tokens of each class; computed once."""
         start = np.full((len(self), self.widest + 1), self.vocabulary.size)
         for row, automaton in zip(start, self.automata, strict=True):
             row[: automaton.num_classes + 1] = np.cumsum([0, *automaton.tokens_per_class])
@@ -173,7 +173,7 @@ class AutomatonBatch:
 
     @cached_property
     def widest(self) -> int:
-        """The largest number of classes of an automaton."""
+        """Largest number of classes of an automaton."""
         return max(automaton.num_classes for automaton in self.automata)
 
     @property
@@ -185,7 +185,7 @@ class AutomatonBatch:
         return self.offset[-1]
 
     def __len__(self) -> int:
-        """The number of automata."""
+        """Return the number of automata."""
         return len(self.automata)
 
     def next(self, states: Int[Tensor, "*N"], tokens: Int[Tensor, "*N"]) -> Int64[Tensor, "*N"]:
@@ -193,10 +193,10 @@ class AutomatonBatch:
 
         Args:
             states: states of this batch, or -1.
-            tokens: one id of the vocabulary for each of them.
+            tokens: one token id of the vocabulary for each state.
 
         Raises:
-            ValueError: if a state or a token is none of these; values on a GPU are not looked at.
+            ValueError: if a state or a token is out of range; values on a GPU are not checked.
         """
         self.check_states(states)
         check_indices(tokens, self.vocabulary.size)
@@ -206,13 +206,13 @@ class AutomatonBatch:
         return torch.where((states >= 0) & (after >= 0), after + self.first_state[here], DEAD)
 
     def check_states(self, states: Int[Tensor, "*N"]) -> None:
-        """Raise ValueError unless these are states of this batch, or -1."""
+        """Raise `ValueError` unless these are states of this batch, or -1."""
         check_indices(states, self.num_states, "state", least=-1)
 
     def entries(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
-        """Return where the row of each state lies in `delta_flat`, class by class.
+        """Return the positions in `delta_flat` of each state's row, class by class.
 
-        Past the number of classes of a state's automaton, and for state -1, there is -1.
+        Entries past the number of classes of a state's automaton, and for state -1, are -1.
         """
         here = states.clamp(min=0)
         classes = torch.arange(self.widest, device=self.device)
@@ -221,7 +221,7 @@ class AutomatonBatch:
         return torch.where(exists, self.row_start[here].unsqueeze(-1) + classes, -1)
 
     def next_by_class(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
-        """Return the state after one token of each class; -1 where there is none."""
+        """Return the state after one token of each class, or -1."""
         entries = self.entries(states)
         after = self.delta_flat[entries.clamp(min=0)]
         first = self.first_state[states.clamp(min=0)].unsqueeze(-1)
@@ -230,11 +230,11 @@ class AutomatonBatch:
 
 def _check_vocabularies(automata: Sequence[TokenAutomaton]) -> None:
     if not automata:
-        raise ConstraintError("a batch needs at least one automaton, got none")
+        raise ConstraintError("expected at least one automaton in a batch, got none")
     first = automata[0].vocabulary
     for index, automaton in enumerate(automata):
         if automaton.vocabulary != first:
             raise ConstraintError(
-                f"automaton {index} has another vocabulary ({automaton.vocabulary}) than the "
-                f"first one ({first}); lift all examples with the same vocabulary"
+                f"expected automata over one vocabulary ({first}), got {automaton.vocabulary} for "
+                f"automaton {index}; lift all examples with the same vocabulary"
             )

@@ -1,8 +1,8 @@
-"""This module packs boolean masks over tokens into 32-bit words.
+"""Packing of boolean masks over tokens into 32-bit words.
 
 Serving engines (vLLM, SGLang) and grammar engines (XGrammar, llguidance) exchange masks in one
 layout: row-major int32 words, in which bit `v % 32` of word `v // 32` is 1 if token v is allowed.
-Bits past the last token are 0. A mask of 152 000 tokens takes 19 kB that way.
+Bits past the last token are 0. A mask of 152 000 tokens takes 19 kB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def pack(mask: Bool[Tensor, "*N V"]) -> Int32[Tensor, "*N W"]:
 
 
 def unpack(rows: Int32[Tensor, "*N W"], num_tokens: int) -> Bool[Tensor, "*N V"]:
-    """Return the boolean masks that rows of packed words stand for; the inverse of `pack`."""
+    """Unpack rows of packed words into boolean masks; the inverse of `pack`."""
     bits = (rows.unsqueeze(-1) >> _shifts(rows.device)) & 1
     return bits.flatten(-2)[..., :num_tokens].bool()
 

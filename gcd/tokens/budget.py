@@ -1,15 +1,15 @@
-"""Token budgets: which tokens leave a text that can still be finished in time.
+"""Token budgets: masks of tokens after which the text can still be completed in time.
 
 A budget of n counts generated tokens, EOS included. With r tokens left, a state is alive if
 `final` can be reached from it in at most r tokens, that is, if `steps_to_accept[s] <= r`: one
-integer for each state, found by one breadth-first pass. So the mask over next tokens needs no table
-over time:
+integer for each state, computed by one breadth-first search. So the mask over next tokens doesn't
+need a table over time:
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-Once r exceeds the longest distance this is the mask of locally constrained decoding. `BudgetMask`
-computes it on the device, per row: a gather over classes, a comparison, a gather over tokens. The
-tests hold it against the backward pass of arXiv 2606.01926, one boolean vector for each r.
+If r exceeds the longest distance, this is the mask of locally constrained decoding. `BudgetMask`
+computes it on the device, per batch row: a gather over classes, a comparison, a gather over tokens.
+The tests compare it with the backward pass of arXiv 2606.01926, one boolean vector for each r.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from gcd.tokens.token_automaton import TokenAutomaton
 
 
 def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> None:
-    """Refuse a budget that cannot be kept, before anything is generated.
+    """Refuse a budget that cannot be met, before generation starts.
 
     Raises:
-        ConstraintError: if it is no whole number.
-        InfeasibleBudgetError: if no text of the language fits into it; both numbers in the
-            message, after `where`.
-        OverlongBudgetError: if so many tokens may have more bytes than the language is known for.
+        ConstraintError: if the budget is not a whole number.
+        InfeasibleBudgetError: if no text of the language fits into it. The message has both
+            numbers,
+            after `where`.
+        OverlongBudgetError: if this many tokens may have more bytes than the language is exact for.
     """
     check_whole(budget, where)
     needed = automaton.fewest_tokens
@@ -48,7 +49,7 @@ def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> Non
 
 
 class BudgetMask:
-    """Next tokens that leave a text which can be finished within the remaining budget.
+    """Mask of next tokens after which the text can be completed within the remaining budget.
 
     Args:
         automata: one automaton, or a batch of them.
@@ -60,7 +61,7 @@ class BudgetMask:
         ConstraintError: if there are not as many budgets as automata.
 
     Attributes:
-        batch: the automata; states below are numbered through as in it.
+        batch: the automata; states below are numbered as in the batch.
         budget: the budget of each automaton.
     """
 
@@ -80,8 +81,8 @@ class BudgetMask:
             budgets = budgets.expand(len(self.batch))
         if budgets.shape != (len(self.batch),):
             raise ConstraintError(
-                f"expected one budget for each of {len(self.batch)} automata, "
-                f"got shape {tuple(budgets.shape)}"
+                f"expected one budget for each of {len(self.batch)} automata, got shape "
+                f"{tuple(budgets.shape)}"
             )
         for index, (automaton, tokens) in enumerate(
             zip(self.batch.automata, budgets.tolist(), strict=True)
@@ -92,28 +93,29 @@ class BudgetMask:
     def class_mask(
         self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]
     ) -> Bool[Tensor, "N C"]:
-        """Return the mask over classes of each row's automaton; False past its number of classes.
+        """Return the mask over classes of each batch row's automaton, padded with False.
 
         Args:
-            states: present states; rows with state -1 get no class at all.
-            remaining: tokens left, the next one and EOS included.
+            states: current states; batch rows with state -1 allow no classes.
+            remaining: tokens left, including the next token and EOS.
 
         Raises:
-            ValueError: if a state is none of the batch's, or there are not as many numbers of
-                tokens as states; values on a GPU are not looked at.
+            ValueError: if a state is out of range, or `remaining` and `states` differ in length;
+                values
+                on a GPU are not checked.
         """
         self.batch.check_states(states)
-        check_shape(states, tuple(states.shape[:1]), "states, one for each row")
+        check_shape(states, tuple(states.shape[:1]), "states, one for each batch row")
         check_shape(remaining, tuple(states.shape), "remaining tokens, one number for each state")
         check_indices(remaining, 1 << 63, "number of tokens", least=-(1 << 63))
-        # No budget reaches what cannot be reached.
+        # No budget is large enough for unreachable states.
         left = remaining.long().clamp(max=UNREACHABLE)
         return fits(self.steps_after(states), left.unsqueeze(-1))
 
     def steps_after(self, states: Int[Tensor, "N"]) -> Int32[Tensor, "N C"]:
-        """Fewest tokens to the end after one of each class; `UNREACHABLE` where there is no way.
+        """Return the fewest tokens to the end after a token of each class, or `UNREACHABLE`.
 
-        Past a row's number of classes, and for rows with state -1, there is none.
+        Entries past a batch row's number of classes, and for rows with state -1, are `UNREACHABLE`.
         """
         entries = self.batch.entries(states)
         steps = self.batch.steps_after_flat[entries.clamp(min=0)]
@@ -123,11 +125,11 @@ class BudgetMask:
         """Return tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.
 
         Args:
-            states: present states; rows with state -1 allow nothing.
-            remaining: tokens left, the next one and EOS included.
+            states: current states; batch rows with state -1 allow no tokens.
+            remaining: tokens left, including the next token and EOS.
 
         Raises:
-            ValueError: as `class_mask` does.
+            ValueError: as in `class_mask`.
         """
         return self._over_tokens(states, self.class_mask(states, remaining))
 
@@ -136,11 +138,11 @@ class BudgetMask:
         return self._over_tokens(states, self.lcd_class_mask(states))
 
     def lcd_class_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N C"]:
-        """`lcd_mask` over classes of each row's own automaton."""
+        """Return `lcd_mask` over classes of each batch row's own automaton."""
         return self.class_mask(states, torch.full_like(states, UNREACHABLE))
 
     def packed(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Int32[Tensor, "N W"]:
-        """`mask` as packed words (see `gcd.tokens.bitmask`)."""
+        """Return `mask` as packed words (see `gcd.tokens.bitmask`)."""
         return pack(self.mask(states, remaining))
 
     def _over_tokens(

@@ -1,25 +1,25 @@
-"""A token automaton is narrowed, where it spells literal text, to the tokenizer's own spelling.
+"""Restriction of a token automaton to the tokenizer's own spelling of literal text.
 
-Most of a structured answer is text that nobody chooses: names of members, quotes, commas. As bytes
-it is determined, as tokens it is not, since `"name"` can be cut in many ways. Of these the
-tokenizer writes one, the canonical one, and here the others are taken away, so that nearly every
-token of such a text is the only one allowed.
+Most of a structured answer is fixed text: names of members, quotes, commas. Its bytes are
+determined, but its tokens are not, because `"name"` can be split in many ways. The tokenizer
+produces one of these spellings, the canonical one. This module removes the others, so that nearly
+every token of such a text is the only one allowed.
 
-**What is kept.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside of a free
-string nearly all may). After a token t, a literal state allows the token u only if the tokenizer
-writes u after t (`gcd.tokens.segmentation.Segmentation.admits`). The first token of a text has
-nothing before it, and its end may follow any; special tokens, which end segments, cut text in the
-same way. Elsewhere nothing changes. So of every text the
-tokenizer's own spelling is kept, and in languages that are literal throughout, nothing else.
+**Allowed spellings.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside a
+free string nearly all may). After a token t, a literal state allows the token u only if the
+tokenizer produces u after t (`gcd.tokens.segmentation.Segmentation.admits`). The first token of a
+text has no predecessor, and the end of the text may follow any token; special tokens, which end
+segments, split text in the same way. Other states don't change. So the tokenizer's own spelling of
+every text remains, and in languages that are literal throughout, it is the only one.
 
-**A product.** A literal state s is taken once for each *behaviour* that tokens which lead to it
-have, the set of tokens that may follow them in s; states that are not literal remember nothing.
-There are few behaviours, and most lead nowhere: after the closing quote `"` alone the comma would
-have to follow, but the tokenizer writes `",` as one token. So that quote is a dead end and goes,
-wherever it stands. Behaviours that are equal but for dead ends are one. Tokens that now behave
-differently part, and classes that nothing tells apart any more become one.
+**Product.** A literal state s is copied for each *behavior* of the tokens that lead to it, where a
+behavior is the set of tokens that may follow in s. States that are not literal are not copied.
+There are few behaviors, and most are dead ends: after the closing quote `"` alone a comma would
+have to follow, but the tokenizer produces `",` as one token. So that quote is a dead end, and is
+removed everywhere. Behaviors that are equal except for dead ends are merged. Token classes are
+split where tokens now behave differently, and merged where nothing distinguishes them any longer.
 
-Cost: one answer for each pair of tokens around each literal state, most of them known from other
+Cost: one query for each pair of tokens around each literal state, most of them cached from other
 automata over the same vocabulary; the rest is linear in the pairs and in the table.
 """
 
@@ -43,49 +43,50 @@ from gcd.tokens.trimming import TokenTable, add_end, trim
 LITERALS = ("all", "canonical")
 
 MOST_LIVE = 63
-"""A state that allows more tokens is not literal. The 64 bytes that continue a character are more:
-else the inside of each character of a free string would be taken once for each first byte."""
+"""Most tokens that a literal state allows. A character has 64 possible continuation bytes, which is
+more; otherwise each character of a free string would be copied once for each first byte.
+"""
 
 MOST_PAIRS = 1 << 15
-"""Nor is one with more pairs of a token that leads to it and a token that leads on."""
+"""Most pairs, at a literal state, of a token that leads to it and a token that leads on."""
 
-_AT_ONCE = 1 << 21  # pairs asked for in one call
+_AT_ONCE = 1 << 21  # pairs per query
 
 
 def canonical(automaton: TokenAutomaton) -> TokenTable | None:
-    """Return the table of the same texts, literal ones in the tokenizer's own spelling.
+    """Return the table of the same texts, with literal text in the tokenizer's own spelling.
 
     Returns:
-        The table, or None if no text is left, because the tokenizer can write none of them.
+        The table, or None if no text is left, because the tokenizer can produce none of them.
 
     Raises:
-        ConstraintError: if the vocabulary does not know how its tokenizer cuts text.
+        ConstraintError: if the vocabulary doesn't include the tokenizer's segmentation.
     """
     segmentation = automaton.vocabulary.segmentation
     if segmentation is None:
         raise ConstraintError(
             'literals="canonical" needs the tokenizer\'s own spelling, which this vocabulary of '
-            f"{automaton.vocabulary.size} ids does not know; make it with "
+            f"{automaton.vocabulary.size} ids does not have; make it with "
             'Vocabulary.from_tokenizer, or lift with literals="all"'
         )
     places = _Places.of(automaton)
     admitted = places.admitted(segmentation)
     product = _Product(places, _behaviours(places, admitted), admitted)
-    # Behaviours that differ in dead ends only become one.
+    # Merge behaviors that differ only in dead ends.
     admitted &= product.leads_on[places.pair_live]
     return _Product(places, _behaviours(places, admitted), admitted).table()
 
 
 class _Places(NamedTuple):
-    """This lists the literal states, the tokens that lead to them, and those that lead on.
+    """Literal states, the tokens that lead to them, and the tokens that lead on from them.
 
     Attributes:
-        automaton: all of it.
-        is_literal: which of its states are.
+        automaton: the whole automaton.
+        is_literal: whether each of its states is literal.
         live_state, live_token, live_target: the tokens that lead on from literal states, by state.
         arrival_state, arrival_token: the tokens that lead to literal states, by state and token;
             `START` for none, at the beginning.
-        pair_start: where the pairs of each arrival begin, and the number of all pairs.
+        pair_start: index of each arrival's first pair, and the number of all pairs.
         pair_arrival, pair_live: each arrival with each token that leads on from its state.
     """
 
@@ -108,7 +109,7 @@ class _Places(NamedTuple):
         width = automaton.tokens_per_class[:usual]
         live = np.array([width[row >= 0].sum() for row in delta])
         literal = live <= MOST_LIVE
-        literal[automaton.final] = False  # which is also what stands for -1 in the next line
+        literal[automaton.final] = False  # also the value at index -1 in the next line
         state, target_class = _arrivals(delta, literal)
         arriving = np.bincount(state, width[target_class], num_states)
         literal &= (arriving + 1) * live <= MOST_PAIRS
@@ -148,15 +149,16 @@ class _Places(NamedTuple):
         )
 
     def admitted(self, segmentation: Segmentation) -> Bool[np.ndarray, "P"]:
-        """Ask for every pair whether the tokenizer writes its tokens side by side."""
+        """Return, for every pair, whether the tokenizer produces its tokens side by side."""
         token_bytes = self.automaton.vocabulary.token_bytes
-        is_special = np.array([not token for token in token_bytes] + [False])  # the last: START
+        # The last entry is START.
+        is_special = np.array([not token for token in token_bytes] + [False])
         found = np.zeros(self.pair_live.size, np.bool_)
         for first in range(0, found.size, _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             left = self.arrival_token[self.pair_arrival[part]]
             right = self.live_token[self.pair_live[part]]
-            # A special token, which has no bytes, cuts text as its beginning and its end do.
+            # A special token, which has no bytes, splits text like its beginning and its end.
             left = np.where(is_special[left], START, left)
             usual = ~is_special[right]
             admitted = ~usual
@@ -167,7 +169,7 @@ class _Places(NamedTuple):
     def arrival(
         self, state: Int[np.ndarray, "n"], token: Int[np.ndarray, "n"]
     ) -> Int64[np.ndarray, "n"]:
-        """Return the number of the arrival by each token at each state."""
+        """Return the index of the arrival by each token at each state."""
         width = self.automaton.vocabulary.size + 1
         known = self.arrival_state * width + self.arrival_token
         return np.searchsorted(known, state.astype(np.int64) * width + token)
@@ -196,11 +198,11 @@ def _spread(
 
 
 class _Behaviours(NamedTuple):
-    """Arrivals at one state that allow the same tokens there have one behaviour.
+    """Behaviors: groups of arrivals at one state after which the same tokens are allowed.
 
     Attributes:
-        of: the behaviour of each arrival.
-        first: an arrival of each behaviour.
+        of: the behavior of each arrival.
+        first: an arrival of each behavior.
     """
 
     of: Int64[np.ndarray, "A"]
@@ -208,7 +210,7 @@ class _Behaviours(NamedTuple):
 
 
 def _behaviours(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviours:
-    """Group arrivals; sums of random numbers guess which are equal, and that is checked."""
+    """Group arrivals by hashes (sums of random numbers), and verify that the groups are equal."""
     weights = _weights(places.automaton.vocabulary.size)
     terms = np.where(admitted, weights[places.live_token[places.pair_live]], np.uint64(0))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
@@ -221,14 +223,14 @@ def _behaviours(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviours
 
 
 def _weights(count: int) -> UInt64[np.ndarray, "n"]:
-    """Return random numbers, always the same."""
+    """Return random numbers, the same in every call."""
     return np.random.default_rng(0).integers(0, 2**64, count, np.uint64)
 
 
 def _groups(
     place: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
-    """Number the distinct pairs, in order of place: (number of each, where each occurs first)."""
+    """Number the distinct pairs, in order of place: (number of each, first index of each)."""
     order = np.lexsort((total, place))
     new = np.ones(order.size, np.bool_)
     new[1:] = (np.diff(place[order]) != 0) | (total[order][1:] != total[order][:-1])
@@ -238,10 +240,10 @@ def _groups(
 
 
 class _Product:
-    """This is the product of the automaton with the behaviour of the last token.
+    """Product of the automaton with the behavior of the last token.
 
-    Its states are numbered as the automaton's, of which the literal ones stay alone, and after them
-    one for each behaviour.
+    Its states are numbered as in the automaton, where literal states become unused, followed by one
+    for each behavior.
 
     Attributes:
         leads_on: whether each token that leads on from a literal state leads to the end.
@@ -252,9 +254,9 @@ class _Product:
     ) -> None:
         automaton = places.automaton
         self._places, self._behaviours, self._admitted = places, behaviours, admitted
-        self._owner = places.arrival_state[behaviours.first]  # of each behaviour
+        self._owner = places.arrival_state[behaviours.first]  # of each behavior
         self._live_node = self._after(places.live_target, places.live_token)
-        # One arrival of each behaviour is enough.
+        # One arrival represents each behavior.
         is_first = np.zeros(behaviours.of.size, np.bool_)
         is_first[behaviours.first] = True
         self._used = np.flatnonzero(is_first[places.pair_arrival] & admitted)
@@ -272,7 +274,7 @@ class _Product:
     def _after(
         self, target: Int[np.ndarray, "n"], token: Int[np.ndarray, "n"]
     ) -> Int64[np.ndarray, "n"]:
-        """Return the product's state after a token that leads to this state of the automaton."""
+        """Return the product's state after a token that leads to a state of the automaton."""
         after = target.astype(np.int64)
         literal = np.flatnonzero(self._places.is_literal[after])
         arrival = self._places.arrival(after[literal], token[literal])
@@ -286,7 +288,7 @@ class _Product:
         plain = edges(automaton.delta)
         plain = plain[~literal[plain[:, 0]] & ~literal[plain[:, 1]]]
         inner = np.stack([self._source, self._live_node[places.pair_live[self._used]]], 1)
-        # From other states a class leads to all behaviours that its tokens have.
+        # From other states, a class leads to all behaviors of its tokens.
         delta, num_classes = automaton.delta, automaton.num_classes
         usual = places.arrival_token != START
         at = places.arrival_state[usual] * num_classes
@@ -305,10 +307,10 @@ class _Product:
         return [plain, inner, entering, np.stack([ends, np.full_like(ends, automaton.final)], 1)]
 
     def table(self) -> TokenTable | None:
-        """Write the table of what leads from the beginning to the end."""
+        """Return the table of states between the beginning and the end."""
         automaton, num_states = self._places.automaton, self._places.automaton.num_states
         alive = self._alive.copy()
-        alive[automaton.final] = False  # it becomes the last one
+        alive[automaton.final] = False  # it becomes the last state
         number = np.full(alive.size, -1, np.int32)
         number[alive] = np.arange(alive.sum())
         number[automaton.final] = alive.sum()
@@ -332,10 +334,10 @@ class _Product:
         return trim(table, class_of, int(number[self._initial]), merge=True)
 
     def _classes(self) -> tuple[Int32[np.ndarray, "V"], Int64[np.ndarray, "C"]]:
-        """Part tokens that behave differently: (class of each, the last one EOS; a token of each).
+        """Split tokens that behave differently: (class of each, the last one EOS; a token of each).
 
-        These are tokens that lead to other behaviours of one state, and tokens that other
-        behaviours of one state allow.
+        Tokens behave differently if they lead to different behaviors of a state, or if different
+        behaviors of a state allow them.
         """
         places, automaton = self._places, self._places.automaton
         partition = from_classes(automaton.class_of.copy(), automaton.num_classes)
@@ -345,7 +347,7 @@ class _Product:
         arrivals = (places.arrival_state, places.arrival_token, leads_to[self._behaviours.of])
         _part(partition, *(array[usual] for array in arrivals))
 
-        counts = self._alive[self._source]  # what happens after dead ends is nobody's business
+        counts = self._alive[self._source]  # what follows dead ends doesn't matter
         behaviour = (self._source - automaton.num_states)[counts]
         live = places.pair_live[self._used][counts]
         total = np.zeros(places.live_token.size, np.uint64)
@@ -369,7 +371,7 @@ def _part(
     token: Int64[np.ndarray, "n"],
     label: Int64[np.ndarray, "n"],
 ) -> None:
-    """Part tokens that have different labels at one place; `place` ascends."""
+    """Split tokens that have different labels at one place; `place` ascends."""
     bounds = np.append(np.flatnonzero(np.diff(place, prepend=-1)), place.size)
     token, label = token.astype(np.int32), label.astype(np.int32)
     for first, last in pairwise(bounds):

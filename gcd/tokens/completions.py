@@ -1,6 +1,6 @@
 """Upper bounds on the tokens of an answer, without lifting its constraint.
 
-Lifting walks the vocabulary from every byte state, which exact distances need. A guarantee needs
+Exact distances need lifting, which walks the vocabulary from every byte state. A guarantee needs
 less. Let w(s) be one shortest byte string that completes byte state s, and
 
     U(s) = fewest tokens that spell w(s), EOS included.
@@ -13,16 +13,16 @@ the vocabulary, followed along that one string, gives U by dynamic programming:
 
 With D the exact distance (`steps_to_accept` of the lifted state):
 
-* D <= U, since U is the length of a real spelling.
+* D <= U, because U is the length of an actual spelling.
 * Some token leads from s to a state of bound at most U(s) - 1. So the mask { v : U(delta(s, v)) <=
   r - 1 } allows a token whenever U(s) <= r, and an answer that starts with U(initial) <= budget is
-  finished within the budget.
+  completed within the budget.
 
-Completions use bytes that are tokens by themselves, so every one of them can be spelled. With a
-vocabulary that has no token for some byte, states may be left without such a completion. These get
+Completions use bytes that are tokens by themselves, so all of them can be spelled. If the
+vocabulary lacks a token for some byte, some states may not have such a completion. These get
 `1 + min U` over all of their tokens, in rounds. So U is finite exactly where D is.
 
-Cost: O(states x (byte classes + longest token)); for states that are left, a walk of the trie.
+Cost: O(states x (byte classes + longest token)); for the remaining states, a walk of the trie.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.kernels import completions as kernels
 from gcd.tokens.trie import Trie
 
-_MOST_VISITS = 1 << 27  # of nodes of the trie, for vocabularies with missing bytes: half a second
+_MOST_VISITS = 1 << 27  # of trie nodes, for vocabularies with missing bytes: half a second
 
 
 def token_bounds(
@@ -54,7 +54,7 @@ def token_bounds(
 
     Returns:
         The bounds, `UNREACHABLE` where no tokens lead to the end; None if the vocabulary lacks so
-        many bytes that finding them is as much work as lifting.
+        many bytes that finding them is as expensive as lifting.
     """
     weights, byte_of_class = _choices(class_of_byte, delta.shape[1], trie)
     bounds: np.ndarray = kernels.along_shortest(
@@ -81,14 +81,14 @@ def _choices(
 ) -> tuple[Int32[np.ndarray, "256"], Int32[np.ndarray, "K"]]:
     """Return how many nodes of the trie begin with each byte, and the best byte of each class.
 
-    Completions of bytes that begin many tokens take fewer tokens. A byte that is no token by itself
-    stands for no class; -1 if there is none.
+    Completions with bytes that begin many tokens take fewer tokens. A byte that is not a token by
+    itself cannot represent its class; -1 if no byte can.
     """
     children = np.flatnonzero(trie.depth == 0)
     weights = np.zeros(NUM_BYTES, np.int32)
     weights[trie.byte[children]] = trie.skip[children] - children
     usable = trie.byte[children[trie.entry[children] >= 0]]
-    # Of several bytes of one class the last one stays.
+    # Of several bytes of one class, the last one remains.
     usable = usable[np.argsort(weights[usable], kind="stable")]
     byte_of_class = np.full(num_classes, -1, np.int32)
     byte_of_class[class_of_byte[usable]] = usable

@@ -1,18 +1,18 @@
-"""Arrays kept on disk, from one process to the next.
+"""Disk cache of arrays, shared by processes.
 
-Kept are the prefix tree of a vocabulary's tokens (`gcd.tokens.trie`), whose building is mostly
-sorting, and lifted constraints of requests (`gcd.serving.constraint_cache`). Nothing else.
+It contains the prefix trees of vocabularies (`gcd.tokens.trie`), whose construction mostly sorts,
+and lifted constraints of requests (`gcd.serving.constraint_cache`).
 
-**Where.** The folder in the environment variable `GCD_CACHE_DIR`; without it, the user's cache
+**Location.** The folder in the environment variable `GCD_CACHE_DIR`; without it, the user's cache
 folder: `$XDG_CACHE_HOME/gcd`, `~/.cache/gcd`, `~/Library/Caches/gcd`, `%LOCALAPPDATA%\\gcd\\Cache`.
-An empty `GCD_CACHE_DIR` keeps nothing. Vocabularies of fewer than 10 000 ids are not worth a file.
+An empty `GCD_CACHE_DIR` disables the cache. Vocabularies of fewer than 10 000 ids are not stored.
 
-**Files** hold an npz archive of plain arrays, never pickles, behind a digest of it and of the
-file's name, which is made of the vocabulary's fingerprint (token bytes and EOS ids) and what is
-kept. Nothing is parsed before the digest agrees, and the readers check what the arrays must be
-like before they use them; a file that fails is ignored and written anew. Files are written under
-another name and then renamed, so that nobody reads half of one. A folder that cannot be written is
-read all the same. Beyond half a gigabyte the files unused for longest go.
+**Files** contain an npz archive of plain arrays, never pickles, after a digest of the archive and
+of the file's name. The name consists of the vocabulary's fingerprint (token bytes and EOS ids) and
+the kind of content. The digest is checked before anything is parsed, and readers validate the
+arrays before using them; an invalid file is ignored and rewritten. Files are written under a
+temporary name and then renamed, so that no process reads an incomplete file. A read-only folder is
+still read. Above half a gigabyte, the least recently used files are deleted.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
-"""Version of the files; to be raised whenever the meaning of an array changes."""
+"""Version of the files; increase it whenever the meaning of an array changes."""
 
 FEWEST_IDS = 10_000
-"""Smaller vocabularies are read faster than their files."""
+"""Smallest vocabulary that is cached; building the trees of smaller ones is faster than reading."""
 
 _MOST_BYTES = 512 * 2**20
 _DIGEST_SIZE = 16
@@ -42,7 +42,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def folder() -> Path | None:
-    """Return the folder of the files, whether it exists or not; None if nothing is kept."""
+    """Return the cache folder, whether it exists or not; None if the cache is disabled."""
     chosen = os.environ.get("GCD_CACHE_DIR")
     if chosen is not None:
         return Path(chosen) if chosen else None
@@ -55,12 +55,12 @@ def folder() -> Path | None:
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "gcd"
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification asks that relative paths be ignored.
+    # The XDG specification requires that relative paths be ignored.
     return (Path(base) if Path(base).is_absolute() else home / ".cache") / "gcd"
 
 
 def load(name: str) -> dict[str, np.ndarray] | None:
-    """Return the arrays kept under a name, as they were stored; None if there is no intact file."""
+    """Return the arrays stored under a name, or None if there is no intact file."""
     path = _path(name)
     if path is None:
         return None
@@ -72,13 +72,13 @@ def load(name: str) -> dict[str, np.ndarray] | None:
     if digest != _digest(name, archive):
         return None
     with suppress(OSError):
-        os.utime(path)  # used last now
+        os.utime(path)  # mark as most recently used
     with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
         return {key: arrays[key] for key in arrays.files}
 
 
 def store(name: str, arrays: Arrays) -> None:
-    """Keep arrays under a name; this does nothing where the folder cannot be written."""
+    """Store arrays under a name; do nothing if the folder cannot be written."""
     path = _path(name)
     if path is None:
         return
@@ -112,7 +112,7 @@ def _digest(name: str, archive: memoryview) -> bytes:
 
 
 def _prune(newest: Path) -> None:
-    """Remove the files unused for longest while there is too much."""
+    """Delete the least recently used files while the cache is too large."""
     files = []
     for path in newest.parent.glob("*.gcd"):
         with suppress(OSError):

@@ -1,13 +1,13 @@
-"""The size of a token automaton's language: its longest answer, and its number of prefixes.
+"""Size of a token automaton's language: its longest answer, and its number of prefixes.
 
-Both count token sequences, so a text counts once for each way to cut it into tokens. With w(c) the
-number of token ids of class c, and the sums over the edges that a budget of n tokens leaves,
+Both count token sequences, so a text counts once for each way to split it into tokens. With w(c)
+the number of token ids of class c, and the sums over the edges within a budget of n tokens,
 
     longest(s)   = max over edges s -> s' of 1 + longest(s'),        longest(final) = 0
     paths(t, s') = sum over edges s -> s' by class c of paths(t - 1, s) w(c)
 
-Cost: O(E log E) for the first, with E the pairs of states that an edge leads between; O(t S C) for
-the second, up to the step at which the limit is exceeded.
+Cost: O(E log E) for the first, with E the number of connected pairs of states; O(t S C) for the
+second, up to the step at which the limit is exceeded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 
 
 def longest_answer(automaton: TokenAutomaton) -> int | None:
-    """Return the most tokens of an answer, EOS included; None if answers have no longest one."""
+    """Return the most tokens of an answer, EOS included; None if answers are unbounded."""
     pairs = edges(automaton.delta)
     pairs = pairs[pairs[:, 0] != automaton.final]  # its loop
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -37,9 +37,9 @@ def longest_answer(automaton: TokenAutomaton) -> int | None:
 
 
 def count_prefixes(automaton: TokenAutomaton, budget: int, most: int) -> int:
-    """Count the non-empty token sequences that an answer of at most `budget` tokens goes on from.
+    """Count the non-empty proper prefixes, in tokens, of answers of at most `budget` tokens.
 
-    Counting ends once there are more than `most`.
+    Counting stops once there are more than `most`.
     """
     paths = {automaton.initial: 1} if automaton.initial != automaton.final else {}
     total = 0

@@ -1,31 +1,32 @@
-"""Lifting turns a byte automaton into an automaton over the tokens of a vocabulary.
+"""Lifting: conversion of a byte automaton into an automaton over the tokens of a vocabulary.
 
-The state after a token is the state after its bytes. From a state the vocabulary's prefix tree is
-walked once, leaving subtrees as soon as a byte has no transition.
+The state after a token is the state after its bytes. Each state walks the vocabulary's prefix tree
+once, and skips a subtree as soon as a byte has no transition.
 
-**Classes.** Tokens with the same column of next states are one class. The partition is refined
-state by state, starting from a single block: entries (distinct byte strings) of one block part
-when the state sends them to different targets. A step costs as much as there are live tokens, and
-no table over states and tokens is ever made. One representative of each class is then walked
-again, over a prefix tree of representatives alone, for the table over states and classes.
+**Classes.** Tokens with the same column of next states form one class. The partition is refined
+state by state, from a single block: a state splits the entries (distinct byte strings) of a block
+that it sends to different targets. A step costs as much as there are live tokens, and no table over
+states and tokens is ever built. A prefix tree of one representative per class is then walked again
+for the table over states and classes.
 
-**Counted runs.** Inside a string literal nearly every token lives, and a schema has such a state
-for each string in it, or some twenty for each character of a string of bounded length. There the
-vocabulary is not walked at all. The product of a string body with a counter is recognised in the
-automaton (`gcd.tokens.kernels.counted_runs`), whatever it was made from: the body's unit is walked
-once per vocabulary (`gcd.tokens.profiles`), a token that stays inside moves the
-counter by as many units as it completes, and only what follows a way out is walked, once for each
-different way. So an intersection with a length limit costs classes, not tokens, for each of its
-states. A state that is like such a boundary but for a few words is walked where the two differ.
+**Counted runs.** Inside a string literal nearly every token is live, and a schema has such a state
+for each of its strings, or some twenty for each character of a string of bounded length. The
+vocabulary isn't walked there. Instead, the product of a string body with a counter is recognized in
+the automaton (`gcd.tokens.kernels.counted_runs`), whatever it was made from. The body's unit is
+walked once per vocabulary (`gcd.tokens.profiles`). A token that stays inside advances the counter
+by as many units as it completes. Only what follows a way out is walked, once for each different
+way. So an intersection with a length limit costs classes, not tokens, for each of its states. A
+state that differs from such a boundary only in a few words is walked only where the two differ.
 
-**Factors.** Where an automaton is known to be a Boolean combination of others
-(`Automaton.factors`), tokens with the same columns in all of these have the same column in it. So
-the vocabulary is walked for the states of the factors, which add up, and not for those of the
-product, which multiply. Representatives alone are walked from every state.
+**Factors.** If an automaton is known to be a Boolean combination of others (`Automaton.factors`),
+tokens with the same columns in all of these have the same column in it. So the vocabulary is walked
+only for the states of the factors, which add up, and not for those of the product, which multiply.
+From the product's states only representatives are walked.
 
-**What is kept.** States that whole tokens reach and from which whole tokens lead to acceptance. A
-byte automaton may have others: with no token that begins in the middle of a character, the bytes
-of a character cannot be completed. They go, and classes that only they distinguished become one.
+**Kept states.** Only states that whole tokens reach, and from which whole tokens lead to
+acceptance, are kept. A byte automaton may have others: without a token that begins in the middle of
+a character, the bytes of a character cannot be completed. Such states are dropped, and classes that
+only they distinguished are merged.
 
 Cost: O(V) once, live tree nodes for each state outside counted runs, live classes inside; and the
 table itself, states x classes, which is written once.
@@ -80,45 +81,45 @@ def lift(
 
     Args:
         automaton: the language; or segments, which may have limits of tokens (`gcd.segments`).
-        vocabulary: the tokens to spell it with.
-        eos: how a text ends. `"token"`: with one of the vocabulary's EOS ids, which is allowed
-            exactly where a string of the language ends. `"accept"`, for models that have no
-            such id: by itself, on entering an accepting state; this costs no token, and asks
-            for a language in which no string is the beginning of another.
-        literals: how text that leaves little choice may be spelled. `"all"`: in all ways.
-            `"canonical"`: as the tokenizer spells it (`gcd.tokens.canonical`), so that most of it
+        vocabulary: the tokens that spell it.
+        eos: how a text ends. `"token"`: with one of the vocabulary's EOS ids, which are allowed
+            exactly where a string of the language ends. `"accept"`, for models without such an id:
+            automatically, on entering an accepting state. This costs no token, and requires a
+            language in which no string is a prefix of another.
+        literals: allowed spellings of text that leaves little choice. `"all"`: all spellings.
+            `"canonical"`: only the tokenizer's own (`gcd.tokens.canonical`), so that most of it
             is determined. The texts are the same, but a text may take more tokens than in its
-            shortest spelling, which is what budgets then count.
+            shortest spelling, and budgets count these.
 
     Raises:
-        EmptyLanguageError: if the language is empty, or no string of it can be written with
-            the vocabulary's tokens; with `"canonical"`, none that the tokenizer can write.
+        EmptyLanguageError: if the language is empty, or the vocabulary's tokens can spell no string
+            of it; with `"canonical"`, if the tokenizer produces none of its strings.
         ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`; if `eos` is
-            `"accept"` and a string of the language begins another one, or segments are lifted; if
-            `literals` is `"canonical"` and the vocabulary was not made from a tokenizer; if a
-            segment ends with an id that is no special token.
+            `"accept"` and a string of the language is a prefix of another one, or segments are
+            lifted; if `literals` is `"canonical"` and the vocabulary was not made from a tokenizer;
+            if a segment ends with an id that is not a special token.
         InfeasibleBudgetError: if a segment's own limit of tokens is too low for it.
     """
     check_kind(
         automaton,
         (Automaton, Segments),
-        "what is lifted is a gcd.Automaton or gcd.Segments",
-        "compile it first, as gcd.regex and gcd.json_schema do",
+        "expected a gcd.Automaton or gcd.Segments to lift",
+        "compile it first, for example with gcd.regex or gcd.json_schema",
     )
     check_kind(
         vocabulary,
         Vocabulary,
-        "lift() takes a gcd.Vocabulary",
-        "give lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
+        "expected a gcd.Vocabulary for lift()",
+        "pass lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
     )
     if literals not in LITERALS:
-        raise ConstraintError(f"literals must be one of {LITERALS}, got {literals!r}")
+        raise ConstraintError(f"expected literals to be one of {LITERALS}, got {literals!r}")
     if eos not in ENDINGS:
-        raise ConstraintError(f"eos must be one of {ENDINGS}, got {eos!r}")
+        raise ConstraintError(f"expected eos to be one of {ENDINGS}, got {eos!r}")
     if eos == "token" and not vocabulary.eos_ids:
         raise ConstraintError(
             "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when building "
-            'it, or lift with eos="accept" if the language itself says where a text ends'
+            'it, or lift with eos="accept" if the language itself defines where a text ends'
         )
     table = (
         _table_of_segments(automaton, vocabulary, eos)
@@ -135,7 +136,7 @@ def lift(
     table = canonical(lifted)
     if table is None:
         raise EmptyLanguageError(
-            "the tokenizer itself can write no string of the language, such as "
+            "the tokenizer produces no string of the language, such as "
             f'{automaton.shortest()[:60]!r}; lift it with literals="all"'
         )
     return TokenAutomaton(
@@ -144,9 +145,11 @@ def lift(
 
 
 def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
-    """Return the table of a language; None if no string of it can be written with the tokens."""
+    """Return the table of a language; None if the tokens can spell no string of it."""
     if automaton.is_empty:
-        raise EmptyLanguageError("no string satisfies the constraint: its language is empty")
+        raise EmptyLanguageError(
+            "expected a constraint that some string satisfies, got an empty language"
+        )
     if eos == "accept":
         _refuse_continuations(automaton)
     if eos == "token":
@@ -163,7 +166,7 @@ def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable
 def _numbered_table(
     automaton: Automaton, vocabulary: Vocabulary, max_bytes: int | None
 ) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
-    """Return the table of a language that ends with EOS, and the number of each byte state in it.
+    """Return the table of a language that ends with EOS, and each byte state's number in it.
 
     The last number is that of the final state. None as for `_table`.
     """
@@ -184,9 +187,9 @@ def lift_numbered(
     """Lift a language as `lift` does, and return the number of each byte state in the result.
 
     Args:
-        automaton: the language; some string of it can be written with the tokens.
+        automaton: the language; the tokens can spell some string of it.
         vocabulary: the tokens, EOS included.
-        max_bytes: bytes of the table at most.
+        max_bytes: limit on the bytes of the table.
 
     Returns:
         The token automaton, and its state for each byte state and, last, for the final state; -1
@@ -205,10 +208,11 @@ def lift_numbered(
 
 
 def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
-    """Return the table of segments; None if no answer can be written with the tokens."""
+    """Return the table of segments; None if the tokens can spell no answer."""
     if eos == "accept":
         raise ConstraintError(
-            'segments end with an EOS id, which counts for the last one; lift them with eos="token"'
+            'expected eos="token" for segments, which end with an EOS id of the last segment, got '
+            f"{eos!r}"
         )
     segments.check(vocabulary)
     states = segments.states()
@@ -225,12 +229,12 @@ def lift_arrays(
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
     """Return the token transitions of a byte automaton with initial state 0, without those of EOS.
 
-    `factors` are automata that it is a Boolean combination of; none where they are not known. A
-    table of more than `max_bytes` is refused (`ConstraintError`).
+    `factors` are automata of which it is a Boolean combination, empty if unknown. A table of more
+    than `max_bytes` is refused (`ConstraintError`).
 
     Returns:
         table: the state after a token of each class, -1 for none, from all states, whether whole
-            tokens lead there or not; and one row and one column more, for the end.
+            tokens lead there or not; and one more row and column, for the end.
         class_of: class of every token id, -1 for EOS. Classes are numbered by their first id;
             two ids share one exactly if they have the same targets.
         edges: (state, next state), each pair once.
@@ -243,8 +247,8 @@ def lift_arrays(
         partition = _split(partition, part, vocabulary)
     assert partition is not None
 
-    # One representative entry for each class is enough for the table. Ids without bytes lead
-    # nowhere.
+    # One representative entry for each class is enough for the table. Ids without bytes have no
+    # transitions.
     is_eos = np.zeros(vocabulary.size, np.bool_)
     is_eos[list(vocabulary.eos_ids)] = True
     class_of, first = number_tokens(
@@ -270,18 +274,18 @@ def lift_arrays(
             )
         table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
         edges, agree = pass_over_rows(*rows, total, live, same, column, table)
-        same, merged = alone, column[same]  # columns of one sum that differ: then none is merged
+        same, merged = alone, column[same]  # columns of one sum differ: merge none
     class_of[class_of >= 0] = merged[class_of[class_of >= 0]]
     return table, class_of, edges
 
 
 class _Runs(NamedTuple):
-    """What is known of an automaton before the vocabulary is walked: its counted runs.
+    """Data about an automaton before the vocabulary is walked, including its counted runs.
 
     Attributes:
         delta: its transitions.
-        width: how many bytes each of its byte classes has.
-        tree: the prefix tree of the vocabulary, labelled with its byte classes.
+        width: number of bytes in each of its byte classes.
+        tree: the prefix tree of the vocabulary, labeled with its byte classes.
         cells, ways: its counted runs and the ways out of them.
         profiles: of the units that repeat in them.
     """
@@ -319,7 +323,7 @@ class _Runs(NamedTuple):
 def _split(
     partition: tuple[np.ndarray, ...] | None, runs: _Runs, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, ...]:
-    """Part entries that lead to different states from some state of one automaton."""
+    """Split entries that lead to different states from some state of one automaton."""
     trie, (delta, width, tree, cells, ways, profiles) = vocabulary.trie, runs
     counted = _is_counted(cells)
     partition = _by_profiles(partition, profiles, counted, trie.num_entries)
@@ -342,8 +346,8 @@ def _split(
 def _equal_columns(
     total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
 ) -> Int64[np.ndarray, "C"]:
-    """For each column the first one with the same sum and as many live rows."""
-    order = np.lexsort((live, total))  # stable, so the first of equal ones comes first
+    """Return, for each column, the first one with the same sum and the same number of live rows."""
+    order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
     if not order.size:
         return order
     differs = (np.diff(total[order]) != 0) | (np.diff(live[order]) != 0)
@@ -354,7 +358,7 @@ def _equal_columns(
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
-    """Units whose runs have a bound, so that it matters how many of them a token completes."""
+    """Return the units with bounded runs, for which the number of completed units matters."""
     boundary = cells.states[cells.start]
     whole = cells.cell_at[boundary] == np.arange(boundary.size)
     chained = cells.unit_of[whole & (cells.after != boundary)]
@@ -367,7 +371,7 @@ def _by_profiles(
     counted: Bool[np.ndarray, "units"],
     num_entries: int,
 ) -> tuple[np.ndarray, ...]:
-    """Part entries that end differently inside the runs of some unit."""
+    """Split entries that end differently inside the runs of some unit."""
     classes = [p.counted if c else p.uncounted for p, c in zip(profiles, counted, strict=True)]
     if partition is None:
         if not classes:
@@ -380,19 +384,20 @@ def _by_profiles(
 
 
 def _refuse_continuations(automaton: Automaton) -> None:
-    """Without an EOS token, a string that goes on to a longer one would have no end."""
+    """Refuse strings that are prefixes of others; without an EOS token they would have no end."""
     goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
     if goes_on.any():
         example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
         raise ConstraintError(
-            f'eos="accept" needs a language in which no string begins another one, but {example!r} '
-            "is complete and can go on; end every string with a terminator such as a newline, "
+            'eos="accept" needs a language in which no string is a prefix of another, but '
+            f"{example!r} "
+            "is; end every string with a terminator such as a newline, "
             "or use a vocabulary with an EOS id"
         )
 
 
 def why_unwritable(automaton: Automaton | Segments, vocabulary: Vocabulary) -> str:
-    """Say that no string can be written with the tokens, naming bytes that no token has."""
+    """Explain that the tokens can spell no string, naming bytes that no token has."""
     example = automaton.shortest()
     missing = sorted(set(example) - set(b"".join(vocabulary.token_bytes)))
     reason = f"no string of the language, such as {example[:60]!r}, can be written with the tokens"

@@ -1,26 +1,27 @@
-"""A segmentation knows how a tokenizer itself cuts text, and so which tokens it puts side by side.
+"""Segmentation of text by a tokenizer: which tokens it produces side by side.
 
-A text can be spelled with the tokens of a vocabulary in many ways. One of them is the tokenizer's
-own, the **canonical** one, and it alone occurs in what a language model was trained on. For
-byte-pair encoding it can be told from the pairs of neighbours: a sequence of tokens is canonical
-exactly if every two adjacent ones are what the tokenizer makes of their bytes (Vieira et al.,
-"Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One half of that is easy to
-see and holds for Unigram models too: no merge crosses the boundaries of a pair in a canonical
-sequence, so the same merges happen when the pair stands alone.
+A text can be spelled with the tokens of a vocabulary in many ways. The tokenizer's own spelling,
+the **canonical** one, is the only one that occurs in a language model's training data. For
+byte-pair encoding it can be recognized from pairs of neighbors: a sequence of tokens is canonical
+exactly if every two adjacent tokens are what the tokenizer produces for their bytes (Vieira et al.,
+"Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One direction also holds
+for Unigram models: no merge crosses the boundaries of a pair in a canonical sequence, so the same
+merges happen for the pair alone.
 
-**Contexts.** Before tokens are merged, most tokenizers cut text by a pattern that looks at the
-neighbourhood: in `it's` the letters `'s` are one piece, in `"'s` they are not; digits are counted
-off in threes; of several spaces the last one belongs to the word after them. A pair that is
-canonical in some text may therefore come out otherwise when it stands alone. So it is tried alone,
-and then beside a letter, a digit or two, a space, a line feed, a sign. These are rare characters,
-which are part of no merge, so that they say what kind of neighbour there is and nothing else. A
-pair that comes out once is **admitted**. That admits a few pairs too many, which is harmless (a
-text can then be spelled in more ways than one); too few would lose texts.
+**Contexts.** Before merging tokens, most tokenizers split text by a pattern that depends on the
+neighborhood: in `it's` the letters `'s` are one piece, in `"'s` they are not; digits are split into
+groups of three; of several spaces the last one belongs to the following word. So a pair that is
+canonical in some text may be split differently by itself. Therefore it is tried by itself, and then
+beside a letter, a digit or two, a space, a line feed, a sign. These are rare characters that are
+part of no merge, so they only determine the kind of the neighbor. A pair that the tokenizer
+produces in any context is **admitted**. That admits a few pairs too many, which is harmless (a text
+can then be spelled in several ways); admitting too few would lose texts.
 
-Where a pair is no valid UTF-8, the tokenizer cannot be asked, and it is admitted.
+A pair that is not valid UTF-8 cannot be tried, and is admitted.
 
-What a tokenizer does to text before it cuts it (a space before the first word, Unicode's normal
-forms, special tokens) is left out: an answer is what its tokens spell, and it follows a prompt.
+Steps that a tokenizer applies to text before splitting it (a space before the first word, Unicode's
+normal forms, special tokens) are disabled, because an answer is the text that its tokens spell,
+after a prompt.
 """
 
 from __future__ import annotations
@@ -40,20 +41,21 @@ from gcd.tokens.token_bytes import elementary_steps
 
 _LETTER, _DIGIT, _SPACE, _SIGN = "ʬ", "௧", "\u2003", "§"
 _BEFORE = ("", _SIGN, _LETTER, _SPACE, _DIGIT, 2 * _DIGIT, "\n", f"{_LETTER}'")
-"""What a pair is written after, in turn: what stands before it decides where text is cut."""
+"""Texts before a pair, tried in turn, because the context before it determines how text is split.
+"""
 
 _AFTER = ("", _LETTER)
-"""And what is written after a pair, which matters where that ends in a space."""
+"""Texts after a pair; they matter if the pair ends in a space."""
 
 _MOST_PAIRS = 1 << 22
-"""Pairs whose answers are kept, at nine bytes each."""
+"""Most cached pairs, at nine bytes each."""
 
 START = -1
-"""It stands for the token before the first one of a text, which is none."""
+"""Placeholder for the token before the first one of a text."""
 
 
 class Segmentation:
-    """It answers which tokens a tokenizer writes side by side; answers are kept.
+    """Oracle for which tokens a tokenizer produces side by side, with cached answers.
 
     Args:
         description: the tokenizer, as `tokenizers.Tokenizer.to_str` writes it.
@@ -69,11 +71,11 @@ class Segmentation:
         self._bytes = token_bytes
         self._known = np.zeros(0, np.int64)  # pairs with an answer, ascending
         self._answers = np.zeros(0, np.bool_)
-        self._alone = np.full(len(token_bytes), -1, np.int8)  # 0: no, 1: yes, -1: not asked yet
+        self._alone = np.full(len(token_bytes), -1, np.int8)  # 0: no, 1: yes, -1: unknown
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """A digest of what determines the answers: merges, how text is cut, and the tokens."""
+        """Digest of everything that determines the answers: merges, splitting rules, tokens."""
         digest = blake2b(digest_size=16)
         for variant in self._variants():
             digest.update(variant.encode())
@@ -88,11 +90,11 @@ class Segmentation:
     def admits(
         self, left: Int[np.ndarray, "pairs"], right: Int[np.ndarray, "pairs"]
     ) -> Bool[np.ndarray, "pairs"]:
-        """Return whether the tokenizer writes token `left` and then token `right` in some text.
+        """Return whether the tokenizer produces token `left` and then token `right` in some text.
 
         Args:
-            left: token ids; -1 for none, at the start of a text, where it is asked whether the
-                tokenizer ever writes the other one.
+            left: token ids; -1 for the start of a text, to test whether the tokenizer ever produces
+                `right` at all.
             right: token ids.
         """
         keys = (left.astype(np.int64) + 1) * len(self._bytes) + right
@@ -108,7 +110,7 @@ class Segmentation:
         return self._answers[np.searchsorted(self._known, keys)]
 
     def _ask(self, keys: Int64[np.ndarray, "pairs"]) -> Bool[np.ndarray, "pairs"]:
-        """Ask the tokenizer, one context after the other, as long as it answers no."""
+        """Query the tokenizer in one context after the other, until it produces the pair."""
         left, right = np.divmod(keys, len(self._bytes))
         left -= 1
         admitted = self._stand_apart(left, right)
@@ -132,11 +134,10 @@ class Segmentation:
         return admitted
 
     def _may_matter(self, before: str, after: str, tokens: list[int], text: str) -> bool:
-        """Return whether a pair must be looked at in this context.
+        """Return whether a pair has to be tried in this context.
 
-        What comes after a pair matters if that ends in a space. After a letter and an apostrophe,
-        the `s` of `it's` is the end of a piece, but then it is a token of its own only where the
-        two are no token together.
+        The text after a pair matters if the pair ends in a space. After a letter and an apostrophe,
+        the `s` of `it's` ends a piece, but it is a separate token only if `'s` is not one token.
         """
         if after and not text[-1].isspace():
             return False
@@ -149,10 +150,10 @@ class Segmentation:
     def _stand_apart(
         self, left: Int64[np.ndarray, "pairs"], right: Int64[np.ndarray, "pairs"]
     ) -> Bool[np.ndarray, "pairs"]:
-        """Return which pairs no merge could ever join: no token has the bytes at their boundary.
+        """Return the pairs that no merge could join: no token contains the bytes at their boundary.
 
-        Both may stand there if the tokenizer writes them at all. This spares most questions about
-        words and what closes them.
+        Such tokens may be neighbors if the tokenizer produces each of them at all. This avoids most
+        queries about words and the marks after them.
         """
         apart = left != START
         last, first = self._ends
@@ -163,7 +164,7 @@ class Segmentation:
         return apart
 
     def _ask_alone(self, tokens: Int64[np.ndarray, "tokens"]) -> None:
-        """Note which of these tokens the tokenizer makes of their bytes alone."""
+        """Record which of these tokens the tokenizer produces for their bytes alone."""
         texts = {}
         for token in tokens.tolist():
             with suppress(UnicodeDecodeError):
@@ -175,13 +176,13 @@ class Segmentation:
 
     @cached_property
     def _ends(self) -> tuple[UInt8[np.ndarray, "V"], UInt8[np.ndarray, "V"]]:
-        """The last and the first byte of each token; 0 where there are none."""
+        """Last and first byte of each token; 0 for tokens without bytes."""
         last = np.array([token[-1] if token else 0 for token in self._bytes], np.uint8)
         return last, np.array([token[0] if token else 0 for token in self._bytes], np.uint8)
 
     @cached_property
     def _adjacent(self) -> Bool[np.ndarray, "256 256"]:
-        """Which two bytes are neighbours inside of some token."""
+        """Matrix of byte pairs that are adjacent inside some token."""
         adjacent = np.zeros((256, 256), np.bool_)
         text = np.frombuffer(b"".join(self._bytes), np.uint8)
         lengths = np.fromiter(map(len, self._bytes), np.int64, len(self._bytes))
@@ -196,10 +197,10 @@ class Segmentation:
         return [self._parse(variant) for variant in self._variants()]
 
     def _variants(self) -> Iterator[str]:
-        """Give the description without what happens to text before it is cut.
+        """Yield the description without the steps before splitting.
 
-        A tokenizer that takes whole words from its vocabulary whatever its merges say is given a
-        second time without that: inside of a longer word, merges decide.
+        A tokenizer that takes whole words from its vocabulary regardless of its merges is also
+        yielded without this rule, because merges decide inside a longer word.
         """
         description = json.loads(self._description)
         description |= {"truncation": None, "padding": None, "post_processor": None}
@@ -222,7 +223,7 @@ class Segmentation:
             yield json.dumps(description)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Answers are not worth a copy, and tokenizers are made again."""
+        """Pickle without cached answers; the tokenizers are rebuilt."""
         return Segmentation, (self._description, self._parse, self._bytes)
 
 
@@ -231,6 +232,6 @@ def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 
 def _replacements(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Keep of a normalizer what writes characters in another way, as `▁` for a space."""
+    """Keep the steps of a normalizer that only re-encode characters, such as `▁` for a space."""
     kept = [step for step in elementary_steps(normalizer) if step["type"] == "Replace"]
     return {"type": "Sequence", "normalizers": kept} if kept else None

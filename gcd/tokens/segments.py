@@ -1,20 +1,21 @@
-"""Segments are parts of one answer that follow each other: free text, then structure.
+"""Segments: consecutive parts of one answer, such as free text followed by structure.
 
-"Think in at most 200 tokens, then write JSON" is a list of segments, each with a language, perhaps
-with what ends it (`until`), perhaps with a limit of its own (`tokens`). `gcd.lift` makes one token
-automaton of them, and budgets, masks, matchers and samplers work with it as with any other. As the
-mask knows what the whole answer still needs, the structure after the free text always has room.
+"Think in at most 200 tokens, then write JSON" is a list of segments, each with a language,
+optionally with what ends it (`until`), and optionally with its own limit (`tokens`). `gcd.lift`
+compiles them to one token automaton, and budgets, masks, matchers and samplers work with it as with
+any other. The mask accounts for the tokens that the whole answer still needs, so the structure
+after the free text always fits.
 
-An answer satisfies the segments if it can be cut into one part for each of them, in their order
-(`Segment` says what a part is; docs/segments.md, with examples). Where the end of a segment is
-ambiguous (free text without `until`), one cut that keeps all limits is enough.
+An answer satisfies the segments if it can be split into one part for each of them, in order
+(`Segment` defines the parts; docs/segments.md has examples). If the end of a segment is ambiguous
+(free text without `until`), one split that satisfies all limits is enough.
 
-**Bytes.** The segments are read by one deterministic automaton, the subset construction over the
-states of all of them: its first rows are these states, the rest are sets of several, which occur
-where one segment may end and go on. It is not minimised, since equal states of two segments count
+**Bytes.** One deterministic automaton reads all segments, the subset construction over their
+states. Its first rows are these states; the others are sets of several, which occur where one
+segment may either end or continue. It is not minimized, because equal states of two segments count
 for different limits. `gcd.tokens.unrolling` counts the tokens.
 
-Cost: the states of all segments, and the sets; where ends are unambiguous there are few.
+Cost: the states of all segments, and the sets; unambiguous ends produce few sets.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ from gcd.readable import readable_bytes
 from gcd.tokens.distances import check_whole
 from gcd.tokens.vocabulary import Ids, Vocabulary, as_ids
 
-_PER_COLUMN = 1000  # units of work for a byte class of a set of states, in an interpreted loop
+_PER_COLUMN = 1000  # units of work per byte class of a set of states, in an interpreted loop
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A segment is one part of an answer: its language, what ends it, and its limit of tokens.
+    """One part of an answer: its language, what ends it, and its limit of tokens.
 
     Attributes:
         language: the texts of the part, without what ends it.
         until: what ends the part. A text (`str` in UTF-8, or `bytes`), which does not occur before
-            the end; or the id of a special token, one without bytes. None: the part ends where its
+            the end; or the id of a special token without bytes. None: the part ends where its
             language and the rest of the answer allow.
-        tokens: most tokens that belong to the part, its `until` included, and EOS if it is the
-            last one; None for no limit of its own. A token belongs to the part in which its first
-            byte lies, whatever its last ones say; a special token to the part that it ends.
+        tokens: most tokens that belong to the part, including its `until`, and EOS if it is the
+            last part; None for no limit of its own. A token belongs to the part that contains its
+            first byte; a special token belongs to the part that it ends.
 
     Raises:
         ConstraintError: for an empty `until`, one that is neither text nor a token id, and a
-            number of tokens that is not whole or below one.
+            number of tokens that is not a whole number or is below one.
     """
 
     language: Automaton
@@ -65,42 +66,45 @@ class Segment:
     def __post_init__(self) -> None:
         if not isinstance(self.language, Automaton):
             raise ConstraintError(
-                f"a segment's language is a gcd.Automaton, got {self.language!r}; "
-                "gcd.anything() is free text"
+                f"expected a segment's language as a gcd.Automaton, got {self.language!r}; "
+                "use gcd.anything() for free text"
             )
         if isinstance(self.until, bool) or not isinstance(self.until, str | bytes | int | None):
-            raise ConstraintError(f"until is a text or the id of a token, got {self.until!r}")
+            raise ConstraintError(
+                f"expected until to be a text or the id of a token, got {self.until!r}"
+            )
         if isinstance(self.until, str) and any("\ud800" <= c <= "\udfff" for c in self.until):
             raise ConstraintError(
-                f"until={self.until!r} holds a lone surrogate, which is not Unicode text; remove it"
+                f"expected until as Unicode text, got {self.until!r} with a lone surrogate; "
+                "remove it"
             )
         if self.until in ("", b""):
             raise ConstraintError(
-                "until is empty, so it would end every segment at once; give the text that ends "
-                "the segment, or leave it out"
+                "expected until to be non-empty, got an empty text, which would end every segment "
+                "at once; pass the text that ends the segment, or omit it"
             )
         if self.tokens is not None:
             check_whole(self.tokens, "the tokens of a segment")
             if self.tokens < 1:
                 raise ConstraintError(
-                    f"a segment has at least one token, got tokens={self.tokens}; "
-                    "leave the segment out, or its limit"
+                    f"expected at least one token in a segment, got tokens={self.tokens}; "
+                    "remove the segment, or its limit"
                 )
 
     @property
     def special(self) -> int | None:
-        """The id of the special token that ends the segment; None if none does."""
+        """Id of the special token that ends the segment; None if there is none."""
         return self.until if isinstance(self.until, int) else None
 
     @property
     def ending(self) -> bytes:
-        """The bytes that end the segment; none if a special token does, or nothing."""
+        """Bytes that end the segment; empty if a special token ends it, or nothing does."""
         until = self.until.encode() if isinstance(self.until, str) else self.until
         return until if isinstance(until, bytes) else b""
 
     @cached_property
     def text(self) -> Automaton:
-        """The strings of the part: the language, and the text that ends it for the first time."""
+        """Strings of the part: the language, then the first occurrence of `until`."""
         if not isinstance(self.until, str | bytes):
             return self.language
         end, anything = Automaton.literal(self.until), Automaton.any_bytes()
@@ -110,7 +114,7 @@ class Segment:
         )
 
     def ends(self, symbols: Sequence[int], begin: int) -> Iterator[int]:
-        """Yield where the part may end that begins here; special tokens are -1 minus their id."""
+        """Yield possible ends of the part that starts at `begin`; special tokens are -1 - id."""
         text, state = self.text, 0
         for place, symbol in enumerate(symbols[begin:], begin):
             if self.special is None and text.accepting[state]:
@@ -127,7 +131,7 @@ class Segment:
 
 
 class SegmentStates(NamedTuple):
-    """This is what reads the bytes of all segments, one after the other; see the module.
+    """Automaton over the bytes of all segments; see the module docstring.
 
     Attributes:
         delta: row after (row, byte class), -1 for none. The first M rows are the M states of the
@@ -150,26 +154,26 @@ class SegmentStates(NamedTuple):
     start: int
 
     def members(self, row: int) -> tuple[int, ...]:
-        """Return the states that a row stands for."""
+        """Return the states that a row represents."""
         num_states = self.segment.size
         return (row,) if row < num_states else self.sets[row - num_states]
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Segments in the order in which an answer has them; made by `segments`, for `gcd.lift`."""
+    """Segments in the order of the answer; made by `segments`, for `gcd.lift`."""
 
     parts: tuple[Segment, ...]
 
     @property
     def max_bytes(self) -> int | None:
-        """The language is known for answers of at most so many bytes; None: for all."""
+        """Longest answer in bytes for which the language is exact; None: any answer."""
         known = [part.text.max_bytes for part in self.parts]
         return min((bound for bound in known if bound is not None), default=None)
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
-        """Parts of the constraints that are not held in every answer."""
+        """Parts of the constraints that are not enforced in every answer."""
         return tuple(dict.fromkeys(caveat for part in self.parts for caveat in part.text.caveats))
 
     def shortest(self) -> bytes:
@@ -177,27 +181,29 @@ class Segments:
         return b"".join(part.text.shortest() for part in self.parts)
 
     def name(self, index: int) -> str:
-        """Return how messages call a segment."""
+        """Return the label of a segment in messages."""
         until = self.parts[index].until
         return f"segment {index + 1} of {len(self.parts)}" + (
             "" if until is None else f" (until {until!r})"
         )
 
     def check(self, vocabulary: Vocabulary) -> None:
-        """Refuse token ids that end a segment and are no special tokens; `ConstraintError`."""
+        """Raise `ConstraintError` for token ids that end a segment and aren't special tokens."""
         for index, part in enumerate(self.parts):
             token, name = part.special, self.name(index)
             if token is None:
                 continue
             if not 0 <= token < vocabulary.size:
-                raise ConstraintError(f"{name}: its token is none of the {vocabulary.size} ids")
+                raise ConstraintError(
+                    f"{name}: expected a token id in 0..{vocabulary.size - 1}, got {token}"
+                )
             if token in vocabulary.eos_ids:
                 raise ConstraintError(
-                    f"{name}: token {token} ends the whole text; give another token, or a text"
+                    f"{name}: token {token} ends the whole text; use another token, or a text"
                 )
             if vocabulary.token_bytes[token]:
                 raise ConstraintError(
-                    f"{name}: token {token} has bytes, so other tokens may spell it too; give its "
+                    f"{name}: token {token} has bytes, so other tokens may spell it too; pass its "
                     f"text, until={vocabulary.token_bytes[token]!r}"
                 )
 
@@ -205,31 +211,34 @@ class Segments:
         """Return the text of each segment of an answer, without what ends the segment.
 
         Args:
-            tokens: the answer's ids, such as `Sample.ids`, and not its text, where special tokens
-                do not show; what comes after EOS, such as padding, is not read.
-            vocabulary: the tokens that it was written with.
+            tokens: the answer's token ids, such as `Sample.ids`, not its text, which omits special
+                tokens; ids after EOS, such as padding, are ignored.
+            vocabulary: the vocabulary of the token ids.
 
         Returns:
-            The texts; of several cuts that keep all limits, those of the one that ends its first
-            segment first, then its second one, and so on.
+            The texts. Among several splits that satisfy all limits, the one that ends its first
+            segment earliest is returned, then its second one, and so on.
 
         Raises:
-            ConstraintError: if no cut into segments keeps all limits, or a token is no id.
+            ConstraintError: if no split into segments satisfies all limits, or a token is out of
+                range.
         """
-        symbols: list[int] = []  # bytes, and special tokens as numbers below zero
-        begun = [0]  # how many tokens begin before each symbol
+        symbols: list[int] = []  # bytes, and special tokens as negative numbers
+        begun = [0]  # number of tokens that begin before each symbol
         for token in as_ids(tokens):
             if token in vocabulary.eos_ids:
                 break
             if not 0 <= token < vocabulary.size:
-                raise ConstraintError(f"token {token} is not one of the {vocabulary.size} ids")
+                raise ConstraintError(
+                    f"expected token ids in 0..{vocabulary.size - 1}, got {token}"
+                )
             symbols += vocabulary.token_bytes[token] or (-1 - token,)
             begun += [begun[-1] + 1] * (len(symbols) + 1 - len(begun))
         last = len(self.parts) - 1
 
         @cache
         def cut(index: int, begin: int) -> tuple[int, ...] | None:
-            """Return where the segments from one on end, the first of which begins here."""
+            """Return the ends of the segments from `index` on, the first starting at `begin`."""
             limit = self.parts[index].tokens
             for end in self.parts[index].ends(symbols, begin):
                 if limit is not None and begun[end] - begun[begin] + (index == last) > limit:
@@ -243,7 +252,8 @@ class Segments:
         if ends is None:
             text = readable_bytes(bytes(symbol for symbol in symbols if symbol >= 0))
             raise ConstraintError(
-                f"no cut of {text} into {len(self.parts)} segments keeps all of their limits"
+                f"expected an answer that splits into {len(self.parts)} segments within their "
+                f"limits, got {text}"
             )
         texts = zip(self.parts, (0, *ends), ends, strict=False)
         return tuple(
@@ -252,48 +262,48 @@ class Segments:
         )
 
     def states(self) -> SegmentStates:
-        """Return the automaton that reads the bytes of all segments.
+        """Return the automaton over the bytes of all segments.
 
         Raises:
-            StateLimitError, WorkLimitError: if ends are so ambiguous that it takes too many sets.
+            StateLimitError, WorkLimitError: if ambiguous ends produce too many sets of states.
         """
         with metered():
             return _Joining(self.parts).states()
 
 
 def segments(parts: Iterable[Segment]) -> Segments:
-    """Return an answer's segments, one after the other, for `gcd.lift` to make an automaton of.
+    """Return an answer's segments, one after the other, to be compiled by `gcd.lift`.
 
     Args:
         parts: the segments, such as
             `[gcd.Segment(gcd.anything(), until="</think>", tokens=200), gcd.Segment(schema)]`.
 
     Raises:
-        ConstraintError: if there are none, or one of them is no `Segment`.
-        EmptyLanguageError: if a segment has no text, for example because each one that it might
-            have holds its `until` before the end.
+        ConstraintError: if there are none, or one of them is not a `Segment`.
+        EmptyLanguageError: if a segment has no text, for example because each possible text
+            contains its `until` before the end.
     """
-    check_kind(
-        parts, Iterable, "segments() takes a list of segments", "give [gcd.Segment(...), ...]"
-    )
+    check_kind(parts, Iterable, "expected a list of segments", "pass [gcd.Segment(...), ...]")
     found = Segments(tuple(parts))
     if not found.parts:
-        raise ConstraintError("segments() needs at least one segment, got none")
+        raise ConstraintError("expected at least one segment for segments(), got none")
     for index, part in enumerate(found.parts):
         if not isinstance(part, Segment):
-            raise ConstraintError(f"segments() takes gcd.Segment(...), got {part!r}")
+            raise ConstraintError(f"expected gcd.Segment(...) for segments(), got {part!r}")
         if part.text.is_empty:
-            raise EmptyLanguageError(f"{found.name(index)} has no text: its language is empty")
+            raise EmptyLanguageError(
+                f"{found.name(index)} has no text, because its language is empty"
+            )
     return found
 
 
 class _Joining:
-    """This is the subset construction over the states of all segments."""
+    """Subset construction over the states of all segments."""
 
     def __init__(self, parts: Sequence[Segment]) -> None:
         texts = [part.text for part in parts]
         self.class_of_byte, columns = joint_classes([text.class_of_byte for text in texts])
-        # After the special token that ends a segment it has one more state, without bytes.
+        # A segment that ends with a special token has one more state after it, without bytes.
         sizes = [t.num_states + (p.special is not None) for t, p in zip(texts, parts, strict=True)]
         first = np.cumsum([0, *sizes])
         self.size = int(first[-1])
@@ -313,7 +323,7 @@ class _Joining:
 
         self.sets: list[tuple[int, ...]] = []
         self._number: dict[tuple[int, ...], int] = {}
-        # Where a segment may end, the next one may begin without a byte.
+        # Where a segment may end, the next one may begin without consuming a byte.
         reads = (own >= 0).any(axis=1) | (self.after_special >= 0)
         row_of = np.arange(self.size)
         begin: tuple[int, ...] = ()
@@ -335,7 +345,7 @@ class _Joining:
         return (row,) if row < self.size else self.sets[row - self.size]
 
     def _numbered(self, states: set[int]) -> int:
-        """Return the row of a set of states, a new one if need be."""
+        """Return the row of a set of states, creating it if needed."""
         members = tuple(sorted(states))
         if len(members) == 1:
             return members[0]
@@ -347,9 +357,9 @@ class _Joining:
         return self._number[members]
 
     def states(self) -> SegmentStates:
-        """Follow every set of states, and those that are found on the way."""
+        """Follow every set of states, including those found along the way."""
         rows = []
-        for members in self.sets:  # which grows
+        for members in self.sets:  # grows during the loop
             columns, inverse = np.unique(self.own[list(members)], axis=1, return_inverse=True)
             spend(_PER_COLUMN * columns.shape[1], "an answer whose segments end ambiguously")
             after = [

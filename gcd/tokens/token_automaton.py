@@ -1,13 +1,13 @@
-"""This module has automata over tokens, which byte automata become for one vocabulary.
+"""Automata over tokens, the result of lifting byte automata for one vocabulary.
 
 `delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that no state
-tells apart, so `class_of` (one entry per token) and a narrow table stand for a table that is
+distinguishes. So `class_of` (one entry per token) and a narrow table replace a table that is
 hundreds of times wider. The tokens that end a text form the class `eos_class`; it is allowed
 exactly in accepting states and leads to the state `final`, whose only edge is a loop under it.
 
 `steps_to_accept[s]` is the fewest tokens, EOS included, from s to `final`. Because `final` loops,
 "final can be reached in at most r tokens" is `steps_to_accept[s] <= r`: one integer per state
-answers for every budget.
+covers every budget.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from gcd.tokens.vocabulary import Ids, Vocabulary, whole_index
 
 @dataclass(frozen=True, eq=False)
 class TokenAutomaton:
-    """A deterministic automaton over the tokens of a vocabulary.
+    """Deterministic automaton over the tokens of a vocabulary.
 
     Attributes:
         vocabulary: the tokens.
         class_of: class of every token id. Ids that no state allows share one class.
         delta: state after (state, class), -1 if the class is not allowed there.
         accepting: whether the tokens so far spell a string of the language, that is
-            `delta[:, eos_class] == final`. True of `final` as well.
+            `delta[:, eos_class] == final`. Also true of `final`.
         steps_to_accept: fewest tokens, EOS included, to `final`; 0 for `final` itself.
-        initial: where a text starts.
-        eos_class: the class of the ids that end a text, the last one. It has no ids if the
-            vocabulary has none.
+        initial: state in which a text starts.
+        eos_class: the class of the ids that end a text, the last one. It is empty if the
+            vocabulary has no such ids.
 
-        max_bytes: the language is known for texts of at most so many bytes
-            (`gcd.automata.horizon`); None: for all texts.
-        caveats: parts of the constraint that it does not hold in every text.
+        max_bytes: longest text in bytes for which the language is exact
+            (`gcd.automata.horizon`); None: any text.
+        caveats: parts of the constraint that are not enforced in every text.
 
     States are kept only if whole tokens lead there from `initial` and from there to `final`,
     which is the last state. Arrays are read-only.
@@ -59,9 +59,9 @@ class TokenAutomaton:
     caveats: tuple[Caveat, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check what costs O(S + C + V); the whole table is for `check` and the tests.
+        """Check what costs O(S + C + V); `check` and the tests validate the whole table.
 
-        The table becomes C-contiguous: kernels are compiled for one layout.
+        The table becomes C-contiguous, because kernels are compiled for one layout.
         """
         object.__setattr__(self, "delta", np.ascontiguousarray(self.delta))
         num_states, num_classes = self.delta.shape
@@ -79,7 +79,7 @@ class TokenAutomaton:
             array.flags.writeable = False
 
     def check(self) -> None:
-        """Assert what only a look at every edge shows: targets exist, distances are right."""
+        """Assert properties of every edge: targets exist, distances are right."""
         assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
         assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
 
@@ -87,7 +87,7 @@ class TokenAutomaton:
     def from_position_sets(
         cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
     ) -> TokenAutomaton:
-        """Make the automaton of texts with one token of each set in turn: `gcd.tokens.wiring`."""
+        """Make the automaton of texts with one token from each set in turn: `gcd.tokens.wiring`."""
         return cls(vocabulary, *wiring.from_position_sets(vocabulary, sets, eos=eos))
 
     @classmethod
@@ -100,7 +100,7 @@ class TokenAutomaton:
         initial: Hashable,
         eos: str = "token",
     ) -> TokenAutomaton:
-        """Make one of states and edges (source, token ids, target): see `gcd.tokens.wiring`."""
+        """Make an automaton from edges (source, token ids, target): see `gcd.tokens.wiring`."""
         table = wiring.from_transitions(
             vocabulary, edges, accepting=accepting, initial=initial, eos=eos
         )
@@ -116,37 +116,37 @@ class TokenAutomaton:
 
     @property
     def final(self) -> int:
-        """The state after the end of a text: the last one."""
+        """State after the end of a text: the last one."""
         return self.delta.shape[0] - 1
 
     @cached_property
     def tokens_per_class(self) -> Int64[np.ndarray, "C"]:
-        """How many token ids each class has."""
+        """Number of token ids in each class."""
         return np.bincount(self.class_of, minlength=self.num_classes)
 
     @cached_property
     def tokens_by_class(self) -> Int32[np.ndarray, "V"]:
-        """All token ids, class after class."""
-        narrow = self.num_classes <= 1 << 16  # which numpy sorts in linear time
+        """All token ids, ordered by class."""
+        narrow = self.num_classes <= 1 << 16  # numpy sorts 16-bit integers in linear time
         classes = self.class_of.astype(np.uint16) if narrow else self.class_of
         return np.argsort(classes, kind="stable").astype(np.int32)
 
     @cached_property
     def reach(self) -> Int32[np.ndarray, "S"]:
-        """The most tokens that an answer needs after a next token, from each state.
+        """Most tokens that an answer may need after a next token, from each state.
 
-        A budget changes the mask of a state where no more tokens than that are left.
+        A budget restricts the mask of a state only while at most this many tokens are left.
         """
         return reach(self.delta, self.steps_to_accept)
 
     @property
     def fewest_tokens(self) -> int:
-        """Tokens of the shortest text, EOS included: no smaller budget can be kept."""
+        """Tokens of the shortest text, EOS included: the smallest feasible budget."""
         return int(self.steps_to_accept[self.initial])
 
     @cached_property
     def max_budget(self) -> int | None:
-        """Most tokens, EOS included, that never have more than `max_bytes`; None: any number."""
+        """Most tokens, EOS included, that never exceed `max_bytes`; None: any number."""
         if self.max_bytes is None:
             return None
         classes = np.flatnonzero((self.delta >= 0).any(axis=0))
@@ -158,7 +158,7 @@ class TokenAutomaton:
         """Return the state after a token, -1 if it is not allowed; from -1 it is always -1.
 
         Raises:
-            ValueError: if there is no such state or token id.
+            ValueError: if the state or the token id is out of range.
         """
         token = self.vocabulary.check_id(token)
         state = self._state(state)
@@ -182,11 +182,11 @@ class TokenAutomaton:
         """Return the token ids after which the text can still be completed.
 
         Args:
-            state: the present state.
-            remaining: tokens left, the next one and EOS included; None for no budget.
+            state: the current state; -1 allows no token ids.
+            remaining: tokens left, including the next token and EOS; None for no budget.
 
         Raises:
-            ValueError: if there is no such state; from -1 none is allowed.
+            ValueError: if the state is out of range.
         """
         state = self._state(state)
         after = self.delta[state] if state >= 0 else np.full(self.num_classes, -1, np.int32)
@@ -196,10 +196,10 @@ class TokenAutomaton:
         return np.flatnonzero(good[self.class_of])
 
     def _state(self, state: int) -> int:
-        """Return a state as an int; raise ValueError if it is none, nor -1."""
+        """Return a state as an int; raise `ValueError` if it is neither a state nor -1."""
         state = whole_index(state, "state")
         if not -1 <= state < self.num_states:
-            raise ValueError(f"state {state} is not one of the {self.num_states} states, nor -1")
+            raise ValueError(f"expected a state in -1..{self.num_states - 1}, got {state}")
         return state
 
     def __repr__(self) -> str:

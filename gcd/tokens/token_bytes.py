@@ -1,4 +1,4 @@
-"""This module finds the exact bytes of every token in a Hugging Face tokenizer's own description.
+"""Bytes of every token, from a Hugging Face tokenizer's own description.
 
 A tokenizer stores its tokens as text, in which bytes are encoded in one of two ways:
 
@@ -7,10 +7,10 @@ A tokenizer stores its tokens as text, in which bytes are encoded in one of two 
 * **SentencePiece-style** (Llama 2, Mistral, Gemma, T5): text in UTF-8, a space written `▁`, and
   where the tokenizer falls back to bytes, tokens named `<0xAB>`.
 
-Which one it is can be read off the tokenizer's `decoder`, which undoes the encoding. Nothing is
-guessed: a tokenizer with another decoder (WordPiece, say, which loses spaces) is refused by name.
-Some decoders also strip a leading space from the text. A constraint must not, so that step is left
-out.
+The tokenizer's `decoder`, which reverses the encoding, determines which one it is. Nothing is
+guessed: a tokenizer with another decoder (such as WordPiece, which loses spaces) is refused by
+name. Some decoders also strip a leading space from the text. That step is skipped, because a
+constraint has to include the space.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def bytes_of_tokenizer(tokenizer: Any) -> list[bytes]:
         if token["special"]:
             tokens[token["id"]] = b""
         elif own.get(token["content"]) != token["id"]:
-            # Matched as plain text before any code applies. (One that is in the model's own
-            # vocabulary too is a usual token that is merely never split.)
+            # Added tokens are matched as plain text before any encoding applies. (An added token
+            # that is also
+            # in the model's own vocabulary is an ordinary token that is never split.)
             tokens[token["id"]] = token["content"].encode()
     return tokens
 
@@ -62,7 +63,7 @@ def _description(tokenizer: Any) -> dict[str, Any]:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(backend, "to_str"):
         raise ConstraintError(
-            f"{type(tokenizer).__name__} is not a fast tokenizer; load it with "
+            f"expected a fast tokenizer, got {type(tokenizer).__name__}; load it with "
             "AutoTokenizer.from_pretrained(..., use_fast=True), or use Vocabulary.from_bytes"
         )
     description: dict[str, Any] = json.loads(backend.to_str())
@@ -77,7 +78,7 @@ def _model_vocabulary(model: dict[str, Any]) -> dict[str, int]:
 
 
 def _unknown_id(model: dict[str, Any], own: dict[str, int]) -> int | None:
-    """The id that stands for text the tokenizer cannot write; it has no bytes of its own."""
+    """Return the id of text that the tokenizer cannot encode; it has no bytes."""
     if model.get("unk_id") is not None:
         return int(model["unk_id"])
     return own.get(model.get("unk_token") or "")
@@ -96,13 +97,14 @@ def elementary_steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _decoder(description: dict[str, Any]) -> Any:
-    """The function from a token's text to its bytes."""
+    """Return the function from a token's text to its bytes."""
     model = description["model"]
     for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(affix):
             raise ConstraintError(
-                f"the tokenizer marks word boundaries by {affix}={model[affix]!r}, so its tokens "
-                "have no bytes of their own; use a byte-level or SentencePiece-style tokenizer"
+                "expected tokens with bytes of their own, got a tokenizer that marks word "
+                f"boundaries by {affix}={model[affix]!r}; use a byte-level or SentencePiece-style "
+                "tokenizer"
             )
     decoders = list(elementary_steps(description.get("decoder")))
     kinds = [step["type"] for step in decoders]
@@ -121,9 +123,8 @@ def _decoder(description: dict[str, Any]) -> Any:
     if marks_spaces:
         return _sentence_piece_bytes if "ByteFallback" in kinds else _sentence_piece_text
     raise ConstraintError(
-        f"cannot tell the bytes of tokens from the tokenizer's decoder ({', '.join(kinds) or None}"
-        "): neither ByteLevel nor SentencePiece-style (Replace or Metaspace of '▁'); "
-        "build the vocabulary with Vocabulary.from_bytes"
+        "expected a decoder that is ByteLevel or SentencePiece-style (Replace or Metaspace of "
+        f"'▁'), got {', '.join(kinds) or None}; build the vocabulary with Vocabulary.from_bytes"
     )
 
 
@@ -140,11 +141,11 @@ def _byte_level(text: str) -> bytes:
     try:
         return bytes(_BYTE_OF_CHARACTER[character] for character in text)
     except KeyError:
-        return text.encode()  # a token added as plain text, outside the code
+        return text.encode()  # a token added as plain text, without encoding
 
 
 def _byte_level_table() -> dict[str, int]:
-    """Printable Latin-1 characters stand for their own code; the other 68 bytes for U+0100 on."""
+    """Return the byte-level table: printable Latin-1 for itself, the other 68 bytes from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
     table = {chr(byte): byte for byte in printable}

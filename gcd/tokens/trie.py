@@ -1,11 +1,11 @@
-"""A trie is the prefix tree of a vocabulary, stored so that a walk is one pass over arrays.
+"""Prefix tree (trie) of a vocabulary, stored so that a walk is one pass over arrays.
 
 Lifting an automaton needs, from every state, the state after every token. Many tokens begin with
-the same bytes, so their bytes are stored as a prefix tree, and the tree as arrays in **preorder**:
-a node comes first, then all nodes below it, then the first node after its subtree. A walk keeps the
-automaton's state at each depth. After a byte that the automaton can read it goes on to the next
-node; after one that it cannot, it leaves out the whole subtree and goes on at `skip[node]`. There
-are no pointers and no recursion, and memory is read front to back.
+the same bytes. So their bytes are stored as a prefix tree, and the tree as arrays in **preorder**:
+a node comes first, then all nodes below it, then the first node after its subtree. A walk stores
+the automaton's state at each depth. After an allowed byte it continues with the next node; after a
+byte without a transition it skips the whole subtree and continues at `skip[node]`. There are no
+pointers and no recursion, and memory is accessed sequentially.
 
 Tokens with the same bytes share one *entry*, a distinct byte string. Entries are numbered in the
 order of their bytes, which is preorder, so the entries of a subtree are a contiguous range.
@@ -42,7 +42,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """This is the prefix tree of the distinct non-empty byte strings of a vocabulary, in preorder.
+    """Prefix tree of the distinct non-empty byte strings of a vocabulary, in preorder.
 
     Attributes:
         byte: the byte on the edge into each node.
@@ -50,7 +50,7 @@ class Trie:
         skip: the first node after this node's subtree.
         entry: the entry that ends at each node, -1 for none.
         entry_of_token: the entry of every token id, -1 for tokens without bytes.
-        num_entries: how many distinct non-empty byte strings there are.
+        num_entries: number of distinct non-empty byte strings.
         max_depth: length of the longest one in bytes, 0 if there are none.
     """
 
@@ -68,7 +68,7 @@ class Trie:
 
     @classmethod
     def build(cls, token_bytes: Sequence[bytes]) -> Trie:
-        """Build the prefix tree of a vocabulary; `b""` stands for a token that has no bytes."""
+        """Build the prefix tree of a vocabulary; `b""` marks a token without bytes."""
         strings = sorted(set(token_bytes) - {b""})
         number = {string: index for index, string in enumerate(strings)}
         number[b""] = -1
@@ -84,17 +84,18 @@ class Trie:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays that `from_arrays` makes a tree of, by name."""
+        """Return the arrays that `from_arrays` accepts, by name."""
         return {name: getattr(self, name) for name in _ARRAYS}
 
     @classmethod
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], token_bytes: Sequence[bytes]
     ) -> Trie | None:
-        """Make the tree of these tokens from its arrays, or return None if they are not its arrays.
+        """Make the tree of these tokens from its arrays, or return None if the arrays don't match.
 
-        The check is complete, and costs O(total bytes): every node lies where preorder puts it,
-        every token spells its entry, and every entry is spelled by a token.
+        The check is complete, and costs O(total bytes): nodes are in preorder, every token spells
+        its
+        entry, and every entry is spelled by a token.
         """
         types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
         if types != {name: (np.dtype(kind), 1) for name, kind in _ARRAYS.items()}:
@@ -116,19 +117,19 @@ class Trie:
 
     @cached_property
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
-        """The parent of every node (-1 for the root), and the node at which every entry ends."""
+        """Parent of every node (-1 for the root), and the node at which every entry ends."""
         return kernels.ancestry(self.depth, self.entry, self.num_entries, self.max_depth)
 
     @cached_property
     def children(self) -> tuple[Int64[np.ndarray, "nodes2"], Int32[np.ndarray, "nodes"]]:
-        """Where the children of each node begin (those of the root first), and the children."""
+        """Index of each node's first child (those of the root first), and the children."""
         nodes = np.arange(self.num_nodes, dtype=np.int32)
         start, child = by_key(self.ancestry[0] + 1, self.num_nodes + 1, nodes)
         return read_only(start), read_only(child)
 
     @cached_property
     def tokens(self) -> tuple[Int64[np.ndarray, "entries1"], Int32[np.ndarray, "tokens"]]:
-        """Where the token ids of each entry begin, and the ids."""
+        """Index of each entry's first token id, and the token ids."""
         ids = np.flatnonzero(self.entry_of_token >= 0).astype(np.int32)
         start, ordered = by_key(self.entry_of_token[ids], self.num_entries, ids)
         return read_only(start), read_only(ordered)
@@ -136,7 +137,7 @@ class Trie:
     def part(
         self, chosen: Int32[np.ndarray, "chosen"]
     ) -> tuple[Int32[np.ndarray, "part"], tuple[Int32[np.ndarray, "part"], ...]]:
-        """Cut the tree down to some of its entries: `chosen[i]` is entry i of the new tree.
+        """Reduce the tree to some of its entries: `chosen[i]` is entry i of the new tree.
 
         Args:
             chosen: the entries to keep, none of them twice, in any order; -1 keeps none.

@@ -1,7 +1,7 @@
-"""This module normalises token automata: one final state, no dead ends, few classes.
+"""Normalization of token automata: one final state, no dead ends, few classes.
 
-Lifting and hand-made wiring end here. What leads nowhere is dropped, tokens that no remaining state
-tells apart share a class, and the state after EOS is the last one.
+It is the last step of lifting and of hand-made wiring. Dead ends are removed, tokens that no
+remaining state distinguishes share a class, and the state after EOS is the last one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDINGS = ("token", "accept")
 
 
 class TokenTable(NamedTuple):
-    """What a `TokenAutomaton` is made of, beside its vocabulary; its attributes, in their order."""
+    """Constructor arguments of a `TokenAutomaton` after its vocabulary, in order."""
 
     class_of: Int32[np.ndarray, "V"]
     delta: Int32[np.ndarray, "S C"]
@@ -37,9 +37,9 @@ def with_final(
     class_of: Int32[np.ndarray, "V"],
     eos: str,
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"]]:
-    """Add a final state and an EOS class, both the last, to a table; EOS ids have class -1 before.
+    """Add a final state and an EOS class, both last, to a table; EOS ids have class -1 before.
 
-    With `eos="accept"` accepting states have no way on, and what leads to them leads to the end.
+    With `eos="accept"` accepting states have no outgoing edges, and edges to them lead to the end.
     """
     final = accepting.size
     if eos == "accept":
@@ -51,7 +51,7 @@ def with_final(
 
 
 def add_end(delta: Int32[np.ndarray, "S1 C1"], accepting: Bool[np.ndarray, "S"]) -> None:
-    """Write the final state and the EOS class into the last row and the last column, all -1."""
+    """Write the final state and the EOS class to the last row and column, all -1 before."""
     final = accepting.size
     delta[:-1, -1] = np.where(accepting, final, -1)
     delta[-1, -1] = final
@@ -65,11 +65,11 @@ def trim(
     *,
     merge: bool = False,
 ) -> TokenTable | None:
-    """Keep what lies between `initial` and the final state (the last), and classes it tells apart.
+    """Keep the states between `initial` and the final state (the last), and their classes.
 
-    `edges` are the pairs (state, next state) of the table, if they are known. Classes are known to
-    be told apart by the whole table, unless `merge` says that they may not be. None if no tokens
-    lead from one to the other.
+    `edges` are the pairs (state, next state) of the table, if known. The whole table is assumed to
+    distinguish all classes, unless `merge` is set. Return None if no tokens lead from `initial` to
+    the final state.
     """
     found = trim_numbered(delta, class_of, initial, edges, merge=merge)
     return None if found is None else found[0]
@@ -83,7 +83,7 @@ def trim_numbered(
     *,
     merge: bool = False,
 ) -> tuple[TokenTable, Int32[np.ndarray, "S"]] | None:
-    """Do as `trim`, and return the number of each state in the new table, -1 for those dropped."""
+    """Trim as `trim` does, and return the new number of each state, -1 for dropped ones."""
     edges = edges_of(delta) if edges is None else edges
     num_states = delta.shape[0]
     final, eos_class = num_states - 1, delta.shape[1] - 1
@@ -121,12 +121,12 @@ def merge_classes(
     class_of: Integer[np.ndarray, "V"],
     apart: Bool[np.ndarray, "V"],
 ) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
-    """Make classes of equal columns one, and number classes by their first token.
+    """Merge classes of equal columns, and number classes by their first token.
 
-    Tokens marked `apart` leave the classes (number -1); classes without tokens are dropped.
+    Tokens marked `apart` get no class (number -1); classes without tokens are dropped.
     """
     same = first_equal(table, *table.shape)
-    # Number 0 stands for the tokens apart while the others are numbered by their first token.
+    # Number 0 is for the tokens apart, while the others are numbered by their first token.
     merged = np.where(apart, 0, same[class_of] + 1)
     merged, first = number_by_first(np.append(0, merged), same.size + 1)
     kept = class_of[first[1:] - 1]

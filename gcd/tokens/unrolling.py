@@ -1,17 +1,18 @@
-"""Unrolling counts the tokens of each segment, so that a token automaton keeps all their limits.
+"""Unrolling: counting the tokens of each segment, so that a token automaton enforces their limits.
 
-Where segments have limits of tokens (`gcd.tokens.segments`), a state of the token automaton is a
-set of pairs (state of a segment, tokens that belong to that segment so far), one pair for each way
-to cut the text so far. Of two pairs with one state the one of fewer tokens can do whatever the
-other can, so it alone is kept, and the set is a map from states to the fewest tokens. With ends
-that are unambiguous it has one pair.
+If segments have limits of tokens (`gcd.tokens.segments`), a state of the token automaton is a set
+of pairs (state of a segment, tokens that belong to that segment so far), one pair for each way to
+split the text so far. Of two pairs with one state, the one with fewer tokens allows everything that
+the other does, so only it is kept, and the set is a map from states to the fewest tokens. With
+unambiguous ends it has one pair.
 
 A token belongs to the segment in which it begins. So from the pair (state of segment i, n) it leads
 to states of segment i with n + 1 tokens, if that is within the limit, and to states of later
-segments with none. Segments without a limit are not counted.
+segments with 0 tokens. Segments without a limit are not counted.
 
-Cost: a segment of S states with a limit of n tokens becomes n S states, with a row over classes of
-tokens each, and is refused where the table would pass `gcd.state_limit` or the bound on entries.
+Cost: a segment of S states with a limit of n tokens becomes n S states, each with a row over
+classes of tokens. It is refused if the table would exceed `gcd.state_limit` or the bound on
+entries.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from gcd.tokens.segments import Segments, SegmentStates
 from gcd.tokens.trimming import TokenTable, trim, with_final
 
 _COUNTING = (
-    "counting the tokens of segments (lower `tokens`, leave it out where a segment is large, or "
+    "counting the tokens of segments (lower `tokens`, omit it where a segment is large, or "
     "give free text an `until`)"
 )
-_PER_COLUMN = 1000  # units of work for a class of tokens that is like no other, in a loop over them
+_PER_COLUMN = 1000  # units of work per distinct token class, in an interpreted loop
 
 Ways = tuple[tuple[int, int], ...]
 """States of segments and the fewest tokens of each so far, by state."""
@@ -43,19 +44,20 @@ def count_tokens(
     table: Int32[np.ndarray, "F C"],
     class_of: Int32[np.ndarray, "V"],
 ) -> TokenTable | None:
-    """Return the token automaton's table of the answers that keep all limits.
+    """Return the token automaton's table of the answers that satisfy all limits.
 
     Args:
-        states: what reads their bytes.
+        segments: the segments.
+        states: the automaton over their bytes.
         table: the row after a token of each class, for the rows of `states`; -1 for none.
         class_of: class of every token id, -1 for EOS; those of special tokens are replaced.
 
     Returns:
-        The table; None if no answer can be written with the tokens, limits or not.
+        The table; None if the tokens can spell no answer, with or without limits.
 
     Raises:
         InfeasibleBudgetError: if a segment's limit is too low, with the fewest tokens that it
-            needs when the segments before it keep their limits.
+            needs when the segments before it satisfy their limits.
         StateLimitError, WorkLimitError: if counting takes too many states, or too large a table.
     """
     table, class_of = _with_specials(segments, states, table, class_of)
@@ -112,12 +114,12 @@ def _with_specials(
 def _unrolled(
     states: SegmentStates, table: Int32[np.ndarray, "M C"], limits: Sequence[int | None]
 ) -> tuple[Int32[np.ndarray, "N C"], Bool[np.ndarray, "N"]]:
-    """Return the states after a token of each class, the first one initial, and where to end."""
+    """Return the states after a token of each class, the first one initial, and which may end."""
     segment = states.segment.tolist()
 
     @lru_cache(1 << 16)
     def after(row: int, source: int, used: int) -> Ways:
-        """Return where a token leads that begins in segment `source`, its `used`-th one."""
+        """Return the targets of a token that begins in segment `source`, its `used`-th one."""
         ways = ((state, used if segment[state] == source else 0) for state in states.members(row))
         return tuple(
             (state, 0 if limit is None else count)
@@ -127,7 +129,7 @@ def _unrolled(
 
     @lru_cache(1 << 10)
     def columns(members: tuple[int, ...]) -> tuple[list[list[int]], np.ndarray]:
-        """Return the distinct columns of these states' rows, and which one each class has."""
+        """Return the distinct columns of these states' rows, and the column of each class."""
         if len(members) == 1:
             distinct, inverse = np.unique(table[members[0]], return_inverse=True)
             return [[row] for row in distinct.tolist()], inverse
@@ -138,7 +140,7 @@ def _unrolled(
     number: dict[Ways, int] = {start: 0}
     every = [start]
     rows = []
-    for ways in every:  # which grows
+    for ways in every:  # grows during the loop
         if len(every) > max_states():
             raise StateLimitError(max_states(), _COUNTING)
         if len(every) * table.shape[1] > max_cells():

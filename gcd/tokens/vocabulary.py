@@ -1,10 +1,10 @@
-"""A vocabulary says which bytes each token id stands for, which is all that constraints need.
+"""Vocabularies: the bytes of each token id, the only data that constraints need.
 
-Its size is the width of the model's logits, which often exceeds the number of tokens that the
-tokenizer has (models are padded for the hardware). Ids without bytes are never allowed, but for
-special tokens that end a segment (`gcd.tokens.segments`). The ids that end a text are listed
-separately, and have no bytes either, whatever their name looks like. The text of a sequence of
-tokens is the concatenation of their bytes; nothing is stripped from it.
+The size of a vocabulary is the width of the model's logits, which often exceeds the tokenizer's
+number of tokens (models are padded for the hardware). Ids without bytes are never allowed, except
+for special tokens that end a segment (`gcd.tokens.segments`). The ids that end a text are listed
+separately, and have no bytes either, whatever their names are. The text of a sequence of tokens is
+the concatenation of their bytes; nothing is stripped from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gcd.tokens.token_bytes import bytes_of_tokenizer
 from gcd.tokens.trie import Trie
 
 _PROFILES_LOCK = Lock()  # constraints are lifted in several threads
-_PROFILES = 16  # kept for one vocabulary; each takes some 10 bytes a token
+_PROFILES = 16  # cached for one vocabulary; each takes some 10 bytes per token
 
 Ids = int | np.integer | Iterable[int]
 """One token id, or several."""
@@ -50,17 +50,17 @@ def num_words(num_tokens: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """A vocabulary maps every token id to its bytes.
+    """Mapping from every token id to its bytes.
 
     Attributes:
         size: number of ids V, the width of the model's logits.
         token_bytes: the bytes of each id, `b""` for ids that are never part of an answer.
         eos_ids: the ids that end a text, ascending; may be empty (see `gcd.lift`).
-        segmentation: how the tokenizer itself spells a text, if it is known. It is no part of the
+        segmentation: the tokenizer's own spelling of texts, if known. It isn't part of the
             vocabulary's identity: the same ids with the same bytes are the same vocabulary.
 
     Raises:
-        ConstraintError: if an EOS id lies outside the vocabulary or there are no ids at all.
+        ConstraintError: if an EOS id is outside the vocabulary or there are no ids at all.
     """
 
     size: int
@@ -70,17 +70,16 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ConstraintError("a vocabulary needs at least one token, got none")
+            raise ConstraintError("expected at least one token in a vocabulary, got none")
         if len(self.token_bytes) != self.size:
             raise ConstraintError(
-                f"a vocabulary of size {self.size} needs as many byte strings, "
-                f"got {len(self.token_bytes)}"
+                f"expected {self.size} byte strings, one for each id, got {len(self.token_bytes)}"
             )
         outside = [i for i in self.eos_ids if not 0 <= i < self.size]
         if outside:
             raise ConstraintError(
-                f"EOS ids {outside} lie outside the vocabulary, whose ids are 0..{self.size - 1}; "
-                "pass a larger size or other eos_ids"
+                f"expected EOS ids in 0..{self.size - 1}, got {outside}; pass a larger size or "
+                "other eos_ids"
             )
         assert list(self.eos_ids) == sorted(set(self.eos_ids)), "EOS ids ascend without repetition"
         assert not any(self.token_bytes[i] for i in self.eos_ids), "EOS ids have no bytes"
@@ -93,24 +92,25 @@ class Vocabulary:
 
         Args:
             tokens: the bytes of each id, `b""` for an id that is never part of a text.
-            eos_ids: the id or ids that end a text; whatever bytes they are given are dropped.
-            size: the width of the model's logits; ids from `len(tokens)` on get no bytes. By
-                default there are none.
+            eos_ids: the id or ids that end a text; their bytes are dropped.
+            size: the width of the model's logits; ids from `len(tokens)` on get no bytes. Defaults
+                to
+                `len(tokens)`.
 
         Raises:
             ConstraintError: if there are more tokens than `size`, or an EOS id is outside.
         """
-        check_kind(tokens, (list, tuple), "tokens are a list of bytes", "give the bytes of each id")
+        check_kind(tokens, (list, tuple), "expected tokens as a list", "pass the bytes of each id")
         wrong = next((token for token in tokens if not isinstance(token, bytes)), b"")
-        check_kind(wrong, bytes, "tokens are bytes", "encode text in UTF-8")
+        check_kind(wrong, bytes, "expected tokens as bytes", "encode text in UTF-8")
         size = len(tokens) if size is None else size
         check_kind(
-            size, int, "a vocabulary's size is a whole number", "give the width of the logits"
+            size, int, "expected a vocabulary's size as an int", "pass the width of the logits"
         )
         if size < len(tokens):
             raise ConstraintError(
-                f"size {size} is less than the {len(tokens)} ids in use; "
-                "the size is the width of the model's logits"
+                f"expected a size of at least {len(tokens)}, the number of ids in use, got {size}; "
+                "pass the width of the model's logits"
             )
         ends = tuple(sorted(set(as_ids(eos_ids))))
         padded = list(tokens) + [b""] * (size - len(tokens))
@@ -123,16 +123,22 @@ class Vocabulary:
     def from_ranks(cls, path: str | Path, eos_ids: Ids, size: int | None = None) -> Vocabulary:
         """Read a rank file in tiktoken's format: a line for each token, `base64(bytes) id`.
 
-        Ids that the file leaves out, special tokens among them, have no bytes.
+        Ids missing in the file, including special tokens, have no bytes.
 
         Args:
+            path: the file.
             eos_ids: the id or ids that end a text.
             size: the width of the model's logits; by default one more than the largest id.
 
         Raises:
             ConstraintError: on a line that is not of this form, or an id that occurs twice.
         """
-        check_kind(path, (str, os.PathLike), "ranks are read from a file", "give its path")
+        check_kind(
+            path,
+            (str, os.PathLike),
+            "expected the path of a rank file",
+            "pass a str or a Path",
+        )
         bytes_of: dict[int, bytes] = {}
         decode = binascii.a2b_base64
         content = Path(path).read_bytes().removeprefix(BOM_UTF8)
@@ -168,9 +174,10 @@ class Vocabulary:
         """Read the bytes of all tokens from a Hugging Face tokenizer.
 
         Byte-level BPE and SentencePiece-style tokenizers (`▁` for a space, `<0xAB>` for a byte)
-        are read exactly; which of the two a tokenizer is, its own decoder says. Special tokens
-        have no bytes; added tokens that are not special have the bytes of their text. How the
-        tokenizer cuts text is kept as it is now (`segmentation`).
+        are supported exactly; the tokenizer's own decoder determines which of the two it is.
+        Special
+        tokens have no bytes; added tokens that are not special have the bytes of their text. The
+        tokenizer's current splitting rules are stored as `segmentation`.
 
         Args:
             tokenizer: a fast tokenizer of `transformers`, or a `tokenizers.Tokenizer`.
@@ -193,20 +200,20 @@ class Vocabulary:
         """Concatenate the bytes of these ids; nothing is stripped, and EOS adds no bytes.
 
         Raises:
-            ValueError: if one is not an id of the vocabulary.
+            ValueError: if an id is outside the vocabulary.
         """
         return b"".join(self.token_bytes[self.check_id(token)] for token in ids)
 
     def check_id(self, token: int) -> int:
-        """Return a token id as an int; raise ValueError if it is none of this vocabulary."""
+        """Return a token id as an int; raise `ValueError` if it is outside the vocabulary."""
         index = whole_index(token, "token")
         if not 0 <= index < self.size:
-            raise ValueError(f"token {index} is not one of the {self.size} ids")
+            raise ValueError(f"expected a token id in 0..{self.size - 1}, got {index}")
         return index
 
     @cached_property
     def trie(self) -> Trie:
-        """The prefix tree of the tokens: made once, or read from disk (`gcd.tokens.disk_cache`)."""
+        """Prefix tree of the tokens: built once, or loaded from disk (`gcd.tokens.disk_cache`)."""
         worth = self.size >= vocabulary_cache.FEWEST_IDS
         name = f"{self.fingerprint.hex()}-trie"
         arrays = vocabulary_cache.load(name) if worth else None
@@ -218,9 +225,9 @@ class Vocabulary:
         return trie
 
     def profile(self, unit: Int16[np.ndarray, "places 256"]) -> UnitProfile:
-        """Return how every token reads inside a counted run of this unit.
+        """Return the profile of every token inside a counted run of this unit.
 
-        A profile is made once; the latest ones are kept in memory.
+        A profile is computed once; the latest ones are cached in memory.
 
         Args:
             unit: the unit's transitions, as `gcd.tokens.profiles` describes them.
@@ -242,7 +249,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """A digest of the ids, their bytes and the EOS ids: equal for equal vocabularies."""
+        """Digest of the ids, their bytes and the EOS ids: equal for equal vocabularies."""
         digest = blake2b(digest_size=16)
         digest.update(np.array([self.size, *self.eos_ids], np.int64).tobytes())
         digest.update(np.fromiter(map(len, self.token_bytes), np.int64, self.size).tobytes())
@@ -265,12 +272,12 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
     """Collect all ids that end a text, from a model's configs and from its tokenizer.
 
     Args:
-        model_or_config: a `transformers` model, of which the generation config and the model
-            config are read; or one of these configs; or None.
+        model_or_config: a `transformers` model, whose generation config and model config are
+            used; or one of these configs; or None.
         tokenizer: a tokenizer with `eos_token_id`, or None.
 
     Returns:
-        The ids of all of them together, ascending; none if nobody names one.
+        The ids from all of these sources, ascending; empty if there are none.
     """
     config = getattr(model_or_config, "config", None)
     sources = [
@@ -289,7 +296,7 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
 
 
 def whole_index(value: Any, what: str) -> int:
-    """Return a whole number as an int; raise ValueError for 1.0, True and other kinds."""
+    """Return a whole number as an int; raise `ValueError` for 1.0, True and other kinds."""
     if type(value) is int:
         return value
     try:
@@ -301,9 +308,9 @@ def whole_index(value: Any, what: str) -> int:
 
 
 def as_ids(ids: Ids) -> tuple[int, ...]:
-    """Return one id or several as a tuple; `ConstraintError` for what is no whole number.
+    """Return one id or several as a tuple; raise `ConstraintError` for other types.
 
-    Bytes are refused, too: they are a text, whose bytes would pass for ids.
+    Bytes are refused, too, because the bytes of a text would be taken for ids.
     """
     try:
         if isinstance(ids, bytes | bytearray):
@@ -312,6 +319,7 @@ def as_ids(ids: Ids) -> tuple[int, ...]:
         return (whole(ids),) if one else tuple(map(whole, ids))  # type: ignore[arg-type]
     except TypeError as error:
         raise ConstraintError(
-            f"token ids are whole numbers, got {ids!r}; tokenizer.convert_tokens_to_ids gives "
-            "those of tokens by name, tokenizer(text, add_special_tokens=False) those of a text"
+            f"expected token ids as whole numbers, got {ids!r}; get those of tokens by name from "
+            "tokenizer.convert_tokens_to_ids, those of a text from tokenizer(text, "
+            "add_special_tokens=False)"
         ) from error

@@ -1,7 +1,7 @@
-"""This module builds token automata from what users write down by hand, without any text.
+"""Token automata from hand-written tables, without any text.
 
-Two forms are understood: a set of allowed tokens for each position, and states with edges between
-them. They are for constraints that are about tokens and not about text.
+There are two forms: a set of allowed tokens for each position, and states with edges between them.
+They are for constraints on tokens rather than on text.
 `TokenAutomaton.from_position_sets` and `.from_transitions` make ordinary automata of the tables
 built here, so budgets, masks and sampling work as with any other constraint.
 """
@@ -19,10 +19,10 @@ from gcd.tokens.trimming import ENDINGS, TokenTable, trim, with_final
 from gcd.tokens.vocabulary import Ids, Vocabulary
 
 Edge = tuple[Hashable, Ids, Hashable]
-"""An edge is (source state, the token id or ids that are read, target state)."""
+"""Edge: source state, the consumed token id or ids, target state."""
 
 Wire = tuple[Int64[np.ndarray, "_"], int]
-"""An edge of a known source state: (token ids, ascending; number of the target state)."""
+"""Edge of a known source state: (token ids, ascending; number of the target state)."""
 
 
 def from_position_sets(
@@ -32,7 +32,7 @@ def from_position_sets(
 
     Args:
         vocabulary: the tokens.
-        sets: for each position, the token id or ids that are allowed there.
+        sets: for each position, the allowed token id or ids.
         eos: how a text ends, as in `from_transitions`.
 
     Raises:
@@ -43,7 +43,9 @@ def from_position_sets(
     for position, ids in enumerate(sets):
         allowed = _ids(vocabulary, ids, f"position {position}")
         if not allowed.size:
-            raise EmptyLanguageError(f"position {position} allows no token; give it at least one")
+            raise EmptyLanguageError(
+                f"expected at least one token at position {position}, got none"
+            )
         edges.append((position, allowed.tolist(), position + 1))
     return from_transitions(vocabulary, edges, accepting=[len(edges)], initial=0, eos=eos)
 
@@ -56,16 +58,16 @@ def from_transitions(
     initial: Hashable,
     eos: str = "token",
 ) -> TokenTable:
-    """Build the table of an automaton that is given by its edges; any hashable names a state.
+    """Build the table of an automaton from its edges; any hashable value names a state.
 
     Args:
         vocabulary: the tokens.
-        edges: (source, token id or ids, target). There are as many states as `edges`, `accepting`
+        edges: (source, token id or ids, target). The states are those that `edges`, `accepting`
             and `initial` name.
         accepting: states in which the text may end.
         initial: the state in which it begins.
         eos: `"token"`: accepting states allow the vocabulary's EOS ids, which edges do not name.
-            `"accept"`: a text ends by itself in an accepting state, which has no edges.
+            `"accept"`: a text ends automatically in an accepting state, which has no edges.
 
     Raises:
         ConstraintError: for an id outside the vocabulary, an EOS id or an id without bytes; a
@@ -74,7 +76,7 @@ def from_transitions(
         EmptyLanguageError: if no tokens lead from `initial` to an accepting state.
     """
     if eos not in ENDINGS:
-        raise ConstraintError(f"eos must be one of {ENDINGS}, got {eos!r}")
+        raise ConstraintError(f"expected eos to be one of {ENDINGS}, got {eos!r}")
     if eos == "token" and not vocabulary.eos_ids:
         raise ConstraintError(
             'the vocabulary has no EOS id; pass eos_ids when building it, or use eos="accept"'
@@ -93,8 +95,9 @@ def from_transitions(
         for end in ends:
             if wired.get(end):
                 raise ConstraintError(
-                    f'with eos="accept" a text ends in accepting states, but {named[end]!r} has '
-                    "edges; remove them, or use a vocabulary with an EOS id"
+                    'with eos="accept", expected no edges from the accepting state '
+                    f"{named[end]!r}, got some; "
+                    "remove them, or use a vocabulary with an EOS id"
                 )
 
     leaving = [wired.get(state, []) for state in range(len(names))]
@@ -104,8 +107,8 @@ def from_transitions(
     table = trim(delta, class_of, start)
     if table is None:
         raise EmptyLanguageError(
-            f"no tokens lead from {initial!r} to an accepting state ({len(ends)} given); "
-            "check the edges"
+            f"expected tokens that lead from {initial!r} to one of {len(ends)} accepting states, "
+            "got none; check the edges"
         )
     return table
 
@@ -113,7 +116,7 @@ def from_transitions(
 def _classed(
     leaving: Sequence[Sequence[Wire]], names: Sequence[Hashable], vocabulary: Vocabulary
 ) -> tuple[Int32[np.ndarray, "S C"], Int32[np.ndarray, "V"]]:
-    """Put tokens that lead to the same state from every state into one class.
+    """Group tokens that lead to the same state from every state into one class.
 
     The partition into classes is refined state by state.
     """
@@ -125,7 +128,7 @@ def _classed(
             class_of * ways.size + np.searchsorted(ways, row), count * ways.size
         )
         count = first.size
-    # EOS ids are in no edge: they leave the classes (number -1).
+    # EOS ids are in no edge, and get no class (number -1).
     usual = np.ones(vocabulary.size, np.bool_)
     usual[list(vocabulary.eos_ids)] = False
     kept, first = number_by_first(class_of[usual].astype(np.int64), count)
@@ -145,31 +148,31 @@ def _row(
         taken = tokens[(row[tokens] >= 0) & (row[tokens] != target)]
         if taken.size:
             raise ConstraintError(
-                f"token {taken[0]} leads from state {names[state]!r} to "
-                f"{names[row[taken[0]]]!r} and to {names[target]!r}; a token leads to one state"
+                f"expected one target for token {taken[0]} from state {names[state]!r}, got "
+                f"{names[row[taken[0]]]!r} and {names[target]!r}; remove one of the edges"
             )
         row[tokens] = target
     return row
 
 
 def _ids(vocabulary: Vocabulary, ids: Ids, where: str) -> Int64[np.ndarray, "ids"]:
-    """Return these ids in ascending order, or raise if one of them is never part of a text."""
+    """Return these ids in ascending order; raise if one of them is never part of a text."""
     listed = [ids] if isinstance(ids, (int, np.integer)) else list(ids)
     tokens = np.unique(np.array(listed, np.int64))
     outside = tokens[(tokens < 0) | (tokens >= vocabulary.size)]
     if outside.size:
         raise ConstraintError(
-            f"{where}: token {outside[0]} is not one of the vocabulary's {vocabulary.size} ids"
+            f"{where}: expected token ids in 0..{vocabulary.size - 1}, got {outside[0]}"
         )
     for token in tokens.tolist():
         if token in vocabulary.eos_ids:
             raise ConstraintError(
-                f"{where}: token {token} ends a text and is allowed in accepting states by "
-                "itself; leave it out"
+                f"{where}: token {token} ends a text, which accepting states allow "
+                "automatically; remove it"
             )
         if not vocabulary.token_bytes[token]:
             raise ConstraintError(
                 f"{where}: token {token} has no bytes (special, padding or empty) and is never "
-                "part of a text; leave it out"
+                "part of a text; remove it"
             )
     return tokens

@@ -1,10 +1,10 @@
 # distutils: extra_compile_args = -funroll-loops
 # Loops over classes here have few instructions, half of which unrolling saves.
-"""The edges of a token automaton, found in its table of next states.
+"""Edges of a token automaton, found in its table of next states.
 
-Classes that lead from one state to one other are an edge. Which classes they are is summed up in a
-signature: the sum, modulo 2^64, of a random number for each class. Equal sets have equal
-signatures; that unequal ones have unequal ones is checked, not believed.
+The classes that lead from one state to the same next state form an edge. The set of these classes
+is hashed to a signature: the sum, modulo 2^64, of a random number for each class. Equal sets have
+equal signatures. Whether different sets have different signatures is verified.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 if cython.compiled:
     from cython.cimports.gcd.support.kernels.wide import wide
 
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 
 
 def count_edges(delta: np.ndarray, final: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Count pairs of a state before `final` and a state that it leads to."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
-    seen: cython.int[::1] = np.empty(step.shape[0] + 1, np.int32)  # the first one: nowhere
+    seen: cython.int[::1] = np.empty(step.shape[0] + 1, np.int32)  # index 0 is for -1
     count: cython.Py_ssize_t = 0
     state: cython.int
     after: cython.int
@@ -67,7 +67,7 @@ def list_edges(
                 if after < 0:
                     continue
                 edge = edge_of[after]
-                if edge < first:  # an earlier state's
+                if edge < first:  # belongs to an earlier state
                     edge = count
                     edge_of[after] = edge
                     source[edge] = state
@@ -90,7 +90,7 @@ def _find_difference(
     members: cython.const[cython.uchar][:, ::1],
     found: cython.longlong[::1],
 ) -> wide:
-    """Count how many classes of an edge differ from its set, up to the first edge that has any."""
+    """Count the classes in which an edge differs from its set, for the first edge that does."""
     edge: cython.Py_ssize_t
     symbol: cython.Py_ssize_t
     state: cython.Py_ssize_t
@@ -116,7 +116,7 @@ def labels_match(
     set_of: cython.const[cython.longlong][::1],
     members: cython.const[cython.uchar][:, ::1],
 ) -> bool:
-    """Check that every edge has just the classes that its set names."""
+    """Return whether every edge has exactly the classes of its set."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     found: cython.longlong[::1] = np.zeros(1, np.int64)
     with cython.nogil:

@@ -13,7 +13,7 @@ def depths(
     source: cython.const[cython.longlong][::1],
     target: cython.const[cython.longlong][::1],
 ) -> np.ndarray:
-    """Find the longest path from each node of an acyclic graph (settled from the sinks)."""
+    """Find the longest path from each node of an acyclic graph, starting from the sinks."""
     open_edges: cython.longlong[::1] = np.zeros(count, np.int64)
     into_array, sources_array = by_key(
         np.asarray(target).astype(np.int32), count, np.asarray(source).astype(np.int32)
@@ -55,9 +55,9 @@ def cuts(
     target: cython.const[cython.longlong][::1],
     component: cython.const[cython.longlong][::1],
 ) -> np.ndarray:
-    """Mark states without which no cycle is left: those that a path of a depth-first search comes
-    back to. The search begins at each of the roots that it has not seen, and stays in its
-    component.
+    """Mark states whose removal leaves no cycles: those that a depth-first search returns to.
+
+    The search begins at each of the roots that it has not visited, and stays in its component.
     """
     size: cython.Py_ssize_t = component.shape[0]
     found_array = np.zeros(size, np.bool_)

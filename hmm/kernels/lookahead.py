@@ -17,20 +17,20 @@ _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 @cython.cclass
 class Tables:
-    """The tables of automata and of beta, as the loop reads them.
+    """Tables of automata and of beta, in the form that the loop reads.
 
-    A type of its own, as a call would be dearer by a tenth of a microsecond for each array.
+    It is a separate type, because passing each array costs a tenth of a microsecond per call.
 
     Args:
-        automaton_of, first_state, row_start: of each state its automaton, that one's first state,
-            and where its row of `delta` begins.
+        automaton_of, first_state, row_start: for each state its automaton, that automaton's first
+            state, and the start of its row in `delta`.
         num_classes: of each automaton.
         delta, steps_after: next states, counted from the first one of their automaton, -1 for none;
             the fewest tokens from them to the end; int32.
         number: number in the table of each state.
         entry: row of `b` of each remaining budget and state of the table; int32.
         b, log_scale: beta, in float32 or float64, and logs of scales.
-        settled: whether the last level stands for those after it.
+        settled: whether the last level represents those after it.
     """
 
     automaton_of: cython.const[cython.longlong][::1]
@@ -147,7 +147,7 @@ def _expect(
     log_mass: cython.double[:, ::1],
     missing: cython.uchar[::1],
 ) -> wide:
-    """Do the work of `expect` for numbers of one type."""
+    """Compute `expect` for numbers of one type."""
     levels: cython.longlong = entry.shape[0]
     num_classes: cython.longlong
     first_state: cython.longlong
@@ -176,7 +176,7 @@ def _expect(
                 continue
             at = row_start[s] + symbol[row, k]
             target = delta[at]
-            if target < 0 or steps_after[at] >= r:  # not `gcd.tokens.distances.fits`
+            if target < 0 or steps_after[at] >= r:  # the negation of `gcd.tokens.distances.fits`
                 continue
             e = entry[level, table.number[first_state + target]]
             if e < 0 or not known:
@@ -206,7 +206,7 @@ def _expect_of_type(
     log_mass: cython.double[:, ::1],
     missing: cython.uchar[::1],
 ) -> None:
-    """Do the work of `expect` for numbers of one type."""
+    """Compute `expect` for numbers of one type."""
     predicted: cython.const[Real][:, ::1] = predicted_array
     emission: cython.const[Real][:, ::1] = emission_array
     with cython.nogil:
@@ -231,11 +231,13 @@ def expect(
     log_mass: cython.double[:, ::1],
     missing: cython.uchar[::1],
 ) -> None:
-    """Compute what is expected of some items of each row: its classes, or some of its tokens.
+    """Compute the expectations of some items of each row: its classes, or some of its tokens.
 
-    An item is a class of tokens, which says where it leads to (`symbol`), and a row of `emission`,
-    which says how probable it is (`item`). `missing` tells rows with an item alive of which the
-    table knows nothing. Probabilities have the type of the table's `b`.
+    An item has a class of tokens (`symbol`), which determines where it leads, and a row of
+    `emission`
+    (`item`), which determines its probability. `missing` marks rows with an alive item that the
+    table
+    doesn't contain. Probabilities have the type of the table's `b`.
     """
     if table.is_single:
         _expect_of_type(

@@ -1,9 +1,9 @@
 """Compiled loops of the recursion for beta; the equations are in `hmm.product`.
 
-`b` holds rows over the hidden states, `log_scale` the log of what each is short of, and `before`
-says which row a state has at the level before. Row `NOTHING` is zero, row `CERTAIN` one; from
-`COMPUTED` on rows are computed. Rows over the hidden states are float32 or float64, all of one
-type; logarithms are float64, numbers of states, edges and rows int64.
+`b` contains rows over the hidden states, `log_scale` the logs of their scales, and `before` the row
+of each state at the previous level. Row `NOTHING` is zero, row `CERTAIN` one; rows from `COMPUTED`
+on are computed. Rows over the hidden states are float32 or float64, all of one type; logarithms are
+float64, numbers of states, edges and rows int64.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Real = cython.fused_type(cython.float, cython.double)
 
 @cython.cclass
 class Arrays:
-    """The arrays that many calls of the loops below have in common.
+    """Arrays that many calls of the loops below have in common.
 
-    A type of its own, as a call would be dearer by a tenth of a microsecond for each of them.
+    It is a separate type, because passing each array costs a tenth of a microsecond per call.
 
     Args:
         start, target, set_of: the edges.
@@ -94,8 +94,9 @@ def needed_states(
     begin_state: cython.const[cython.longlong][::1],
     needed: cython.uchar[:, ::1],
 ) -> None:
-    """Mark needed[r, s]: a text that begins in `begin_state` with `begin_left` tokens left may
-    come to state s with r tokens left, and be completed. `begin_left` falls.
+    """Mark needed[r, s]: state s with r tokens left is on a path of a text that can be completed.
+
+    Texts begin in `begin_state` with `begin_left` tokens left; `begin_left` falls.
     """
     here: cython.uchar[::1] = np.zeros(steps.shape[0], np.uint8)
     next_start: cython.Py_ssize_t = 0
@@ -125,10 +126,11 @@ def pending(
     entry: cython.longlong[::1],
     out: cython.longlong[::1],
 ) -> cython.Py_ssize_t:
-    """List in `out` the states whose row must be computed; the others keep the one they have.
+    """List in `out` the states whose row must be computed; the others keep their current one.
 
-    A state keeps its row if all that it leads to has kept its own from the level before last to
-    the last one: the sum would be the same number by number.
+    A state keeps its row if all of its successors kept theirs from the level before last to the
+    last
+    one, because the sum would then be bitwise the same.
     """
     count: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
@@ -170,7 +172,7 @@ def _sum_edges(
     u: Real[:, ::1],
     log_u: cython.double[::1],
 ) -> wide:
-    """Do the work of `sum_edges` for rows of one type."""
+    """Compute `sum_edges` for rows of one type."""
     share: Real[4]
     row_of: cython.longlong[4]
     mass_of: cython.longlong[4]
@@ -241,8 +243,9 @@ def sum_edges(
 ) -> None:
     """Compute u of each state up to scale, a sum over edges of mass · beta, and log of the scale.
 
-    The sums are written to the first rows of `u`, the scales where the states are, from `first` on.
-    Four edges at a time, so that a sum is read and written a quarter as often.
+    The sums are written to the first rows of `u`, and the scales at the positions of the states,
+    from
+    `first` on. Four edges are processed at a time, so that a sum is accessed a quarter as often.
     """
     if level.is_single:
         u_single: cython.float[:, ::1] = u
@@ -273,7 +276,7 @@ def _store(
     b: Real[:, ::1],
     log_scale: cython.double[::1],
 ) -> cython.void:
-    """Do the work of `store` for rows of one type."""
+    """Run `store` for rows of one type."""
     k: cython.Py_ssize_t
     h: cython.Py_ssize_t
     for k in range(first, last):
@@ -289,7 +292,7 @@ def store(
     kept: cython.const[cython.longlong][::1],
     used: cython.Py_ssize_t,
 ) -> None:
-    """Copy the rows that are kept, one behind the other, behind the rows in use."""
+    """Copy the rows that are kept, consecutively, after the rows in use."""
     with cython.nogil:
         if level.is_single:
             _store(
@@ -344,7 +347,7 @@ def _rescale(
     log_rows: cython.double[::1],
     moved: cython.uchar[::1],
 ) -> wide:
-    """Do the work of `rescale` for rows of one type."""
+    """Run `rescale` for rows of one type."""
     size: cython.Py_ssize_t = rows.shape[1]
     i: cython.Py_ssize_t
     h: cython.Py_ssize_t
@@ -392,9 +395,9 @@ def rescale(
     tolerance: cython.double,
     moved: cython.uchar[::1],
 ) -> None:
-    """Scale rows to a maximum of one, and say which differ from what the state had before.
+    """Scale rows to a maximum of one, and mark those that differ from the state's previous row.
 
-    A row has moved if some entry differs by more than a share `tolerance` of itself.
+    A row has moved if some entry differs by more than a fraction `tolerance` of itself.
     """
     with cython.nogil:
         if level.is_single:

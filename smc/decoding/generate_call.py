@@ -52,10 +52,10 @@ def generate_call(processor: object) -> GenerateCall | None:
     for names in generate_calls():
         given = any(each is processor for each in names.get("logits_processor") or ())
         found = names if given and names.keys() >= _NEEDED else found
-    return None if found is None else _read(found)
+    return None if found is None else _parse(found)
 
 
-def not_handed_on() -> dict[str, Any]:
+def extra_arguments() -> dict[str, Any]:
     """Return the streamer and the assistant model of the running call, if given."""
     names = next(generate_calls(), {})
     given = {name: names.get(name) for name in ("streamer", "assistant_model")}
@@ -67,7 +67,7 @@ def passed_by_name() -> set[str]:
     return set(next(generate_calls(), {}).get("kwargs") or ())
 
 
-def _read(names: dict[str, Any]) -> GenerateCall:
+def _parse(names: dict[str, Any]) -> GenerateCall:
     config = names["generation_config"]
     warps = config.do_sample and config.temperature is not None
     own_loop = names.get("custom_generate") is not None

@@ -29,8 +29,8 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.algorithms import Options
 from smc.deadlines import CancelToken, time_limit
-from smc.decoding.generate_call import not_handed_on
-from smc.decoding.logits_processor import one_or_more
+from smc.decoding.generate_call import extra_arguments
+from smc.decoding.logits_processor import check_constraints
 from smc.decoding.refusals import refuse_settings, set_by_model
 from smc.drafters import Drafter
 from smc.draw import Keys, Purpose, categorical, uniform
@@ -87,10 +87,10 @@ def generate(
     only; this doesn't happen with GCD and P-GCD.
 
     Args:
-        constraint: the constraint C for all prompts, or one per prompt, lifted to the model's
-            vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
+        constraint: the constraint C for all prompts, or one per prompt. Lift it to the model's
+            vocabulary, `smc.TransformersLM(model, tokenizer).vocabulary`.
         particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
-            `smc.sample`; the default proposal is `smc.GCD()`.
+            `smc.sample`. The default proposal is `smc.GCD()`.
         target_error, max_particles, certify, max_tokens_read: as for `smc.sample`.
         deadline, cancel: as for `smc.sample`; the deadline in seconds restarts with each call of
             `generate`. A function with `cancel` can't be pickled.
@@ -106,7 +106,7 @@ def generate(
         ConstraintError: a constraint is not lifted to tokens.
         ValueError: another argument is invalid, or the algorithm doesn't have an option.
     """
-    one_or_more(constraint)
+    check_constraints(constraint)
     chosen = GCD() if proposal is None else proposal
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
@@ -156,7 +156,7 @@ class _Decoding:
         **model_kwargs: Any,
     ) -> Tensor | GenerateSMCOutput:
         config = generation_config
-        others = not_handed_on()
+        others = extra_arguments()
         streamer = others.pop("streamer", None)
         try:
             refuse_settings(
@@ -184,7 +184,7 @@ class _Decoding:
     def _draws(
         self, model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, list[Posterior]]:
-        constraint = one_or_more(self._constraint)[0]
+        constraint = check_constraints(self._constraint)[0]
         _check_model(model, constraint, eos_ids_of(config))
         mask = _prompt_mask(input_ids, model_kwargs)
         pad = _padding(config)

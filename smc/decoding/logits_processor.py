@@ -11,8 +11,8 @@ lookahead, the scores are those of its proposal,
 
 as in the sampler: q(v) is proportional to p_lm(v) g(v). The last term is the same for all v and
 matters for beams only. Summed along an answer, the potentials cancel. A beam is therefore ranked by
-p_lm of its tokens times the probability that it will be completed, and a complete answer by p_lm
-alone (up to the defensive mixture and tying, see `smc.proposals.twisted`).
+p_lm of its tokens times the probability that it will be completed. A complete answer is ranked by
+p_lm alone (up to the defensive mixture and tying, see `smc.proposals.twisted`).
 
 Unlike `smc.generate`, the processor doesn't correct the bias of renormalizing at each step.
 
@@ -40,7 +40,7 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.decoding.generate_call import GenerateCall, generate_call
-from smc.prefixes import no_numbers, refuse_nan
+from smc.prefixes import has_nan, refuse_nan
 from smc.proposals import GCD, AutomatonPosition, Batch
 from smc.proposals.lookahead import Lookahead
 from smc.proposals.twisted import Twisted, looking_ahead
@@ -98,7 +98,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         *,
         prompt_length: int | None = None,
     ) -> None:
-        self.constraints = one_or_more(constraint)
+        self.constraints = check_constraints(constraint)
         self._one_each = isinstance(constraint, Sequence)
         count = len(self.constraints)
         budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
@@ -223,7 +223,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
             raise ValueError(f"expected token ids as integers, got {input_ids.dtype}")
         if not scores.is_floating_point():
             raise ValueError(f"expected scores as floats, got {scores.dtype}")
-        refuse_nan(no_numbers(scores).any())
+        refuse_nan(has_nan(scores).any())
 
     def _check(
         self, input_ids: Int64[Tensor, "R L"], call: GenerateCall | None, start: int
@@ -270,13 +270,13 @@ class BudgetLogitsProcessor(LogitsProcessor):
         parents = [(owner, line[:-1].tobytes()) for owner, line in zip(owners, lines, strict=True)]
         known = self._look_up(device, length - 1, parents)
         if known is None:
-            state = self.proposal.take(self._started(device), which)
+            state = self.proposal.take(self._start_state(device), which)
             none = torch.zeros(len(which), dtype=torch.float64, device=device)
             known = _Known({}, state, none)
             for token in generated[:, :-1].unbind(dim=1):
-                known = self._extended(known, token)
+                known = self._extend(known, token)
         if length:
-            known = self._extended(known, generated[:, -1])
+            known = self._extend(known, generated[:, -1])
         known = known._replace(row_of={name: row for row, name in enumerate(names)})
         self._known[device, length] = known
         while len(self._known) > MOST_KNOWN:
@@ -293,7 +293,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         rows = torch.tensor([known.row_of[name] for name in names], device=device)
         return _Known({}, self.proposal.take(known.state, rows), known.log_potential[rows])
 
-    def _extended(self, known: _Known, token: Int64[Tensor, "R"]) -> _Known:
+    def _extend(self, known: _Known, token: Int64[Tensor, "R"]) -> _Known:
         """Return the states one token later; ended rows stay unchanged and ignore padding."""
         running = known.state.walk.running
         some = running.nonzero().squeeze(1)
@@ -304,7 +304,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         run = token.masked_fill(~running, -1).unsqueeze(1)
         return _Known({}, self.proposal.advance(known.state, run), log_potential)
 
-    def _started(self, device: torch.device) -> Any:
+    def _start_state(self, device: torch.device) -> Any:
         """Return the state before the first token, one row per constraint."""
         if device not in self._start:
             batch = AutomatonBatch(self.constraints, device=device)
@@ -319,9 +319,8 @@ class BudgetLogitsProcessor(LogitsProcessor):
         taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
         raise ValueError(
             f"after {taken} tokens, constraint and budget allow only {self._shown(tokens[0])}"
-            f"{others}, but all of these have the score -inf: the model or another logits "
-            "processor (suppress_tokens, bad_words_ids, min_new_tokens, …) forbids them; remove "
-            "that processor or relax the constraint"
+            f"{others}, but the score of each is -inf; remove the logits processor that forbids "
+            "them (suppress_tokens, bad_words_ids, min_new_tokens, …) or relax the constraint"
         )
 
     def _refuse_strays(self, generated: Int64[Tensor, "R T"], good: Tensor) -> None:
@@ -341,7 +340,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return f"BudgetLogitsProcessor({self.constraints}, {self.budgets}, {self.proposal!r})"
 
 
-def one_or_more(constraint: object) -> list[TokenAutomaton]:
+def check_constraints(constraint: object) -> list[TokenAutomaton]:
     """Return one constraint or a sequence of constraints as a list.
 
     Raises:

@@ -50,7 +50,7 @@ def together(memories: Sequence[PromptMemory]) -> SharedPrompts:
     """Batch the caches of prompts, padded on the left; a single prompt is not copied."""
     lengths = torch.tensor([memory.length for memory in memories], device=memories[0].log_p.device)
     layers = [
-        (_padded([keys for keys, _ in same]), _padded([values for _, values in same]))
+        (_pad([keys for keys, _ in same]), _pad([values for _, values in same]))
         for same in zip(*(memory.layers for memory in memories), strict=True)
     ]
     return SharedPrompts(lengths, layers)
@@ -152,7 +152,7 @@ class TransformersRows:
             **options,
         )
         self._check_memory(width)
-        return normalised(output.logits)
+        return normalize(output.logits)
 
     def _align(self, valid: Int64[Tensor, "R"], kept: Int64[Tensor, "R"]) -> None:
         """Keep the first `kept` of each row's last `valid` columns, and move them to the end."""
@@ -176,7 +176,7 @@ class TransformersRows:
     def _check_memory(self, width: int) -> None:
         """Raise an error unless every layer has `width` columns of keys and values.
 
-        Models with another kind of memory (recurrent states, or a cache of their own) leave the
+        Models with another kind of memory (recurrent states, or their own cache) leave the
         given cache empty, and would silently ignore all but the last tokens.
         """
         for layer in self._cache.layers or [None]:
@@ -186,7 +186,7 @@ class TransformersRows:
                     raise ValueError(_no_kv_cache(self._model))
 
 
-def normalised(logits: Float[Tensor, "*M V"]) -> Float[Tensor, "*M V"]:
+def normalize(logits: Float[Tensor, "*M V"]) -> Float[Tensor, "*M V"]:
     """Return log-probabilities in at least float32."""
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
@@ -197,7 +197,7 @@ def _check_plain(model: Any) -> None:
         raise ValueError(_no_kv_cache(model))
 
 
-def _padded(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B heads L d"]:
+def _pad(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B heads L d"]:
     """Stack keys or values of different lengths, padded with zeros on the left."""
     if len(parts) == 1:
         return parts[0].unsqueeze(0)

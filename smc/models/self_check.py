@@ -6,9 +6,9 @@ prompts that rows share. A model may silently ignore one of these: decoders of B
 later tokens unless its configuration sets `is_decoder`. The weights would then be wrong without any
 visible error.
 
-So the first use of a model computes a few tokens in every way that the sampler does, and compares
-the log-probabilities with the *truth*: one forward pass over each sequence alone, without cache,
-padding, or positions. Cost: about ten forward passes over two to eight tokens, once for each
+So the first use of a model computes a few tokens in every way that the sampler does. The
+log-probabilities are compared with the *truth*: one forward pass over each sequence alone, without
+cache, padding, or positions. Cost: about ten forward passes over two to eight tokens, once for each
 `TransformersLM` and each mode of its model.
 
 Rounding also causes differences. It is distinguished from a fault by the *spread*, the mean change
@@ -27,7 +27,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from smc.models.protocol import Rows
-from smc.models.rows import TransformersRows, normalised
+from smc.models.rows import TransformersRows, normalize
 from smc.models.shared_prompts import SharedPrompts
 from smc.models.sharing_rows import SharingRows
 from smc.models.static_cache import NotStaticError, StaticTransformer
@@ -110,9 +110,9 @@ class Truth(NamedTuple):
         noise = truth.distance(part, all_of_it[:first])
         if noise > FAULT * spread:
             raise ValueError(
-                f"{type(model).__name__} attends to later tokens: expected a causal decoder, got "
-                f"log p after a prefix that changes by {noise:.2g} nats on average when text "
-                "follows; load it with is_decoder=True in its configuration, or use another model"
+                f"{type(model).__name__} attends to later tokens: expected a causal decoder, but "
+                f"following text changes log p by {noise:.2g} nats on average; set is_decoder=True "
+                "in its configuration, or use another model"
             )
         return truth._replace(size=float(-possible.nanmean()), spread=spread, noise=noise)
 
@@ -131,7 +131,7 @@ class Truth(NamedTuple):
         tokens = torch.tensor([list(ids)], device=self.model.device)
         with torch.inference_mode():
             logits = self.model(input_ids=tokens, use_cache=False).logits
-        return normalised(logits)[0, -count:].double()
+        return normalize(logits)[0, -count:].double()
 
     def distance(self, found: Tensor, expected: Tensor) -> float:
         """Return the mean difference of log p in nats; infinite if -inf is at different entries.
@@ -167,7 +167,7 @@ def shares_prompts(model: Any) -> bool:
     truth = Truth.of(model)
     expected = _expected(truth)
     try:
-        full, short, cached, prompts = _padded(truth, expected)
+        full, short, cached, prompts = _check_padded(truth, expected)
     except (RuntimeError, TypeError, AttributeError, IndexError, KeyError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
@@ -185,7 +185,7 @@ def shares_prompts(model: Any) -> bool:
         return False
 
 
-def _padded(
+def _check_padded(
     truth: Truth, expected: tuple[list[Tensor], list[Tensor]]
 ) -> tuple[float, float, float, SharedPrompts]:
     """Compute both prompts in a padded batch, then reorder, extend and truncate rows.

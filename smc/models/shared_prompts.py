@@ -6,17 +6,17 @@ grow, and reads it once per particle in every step. Here each layer stores a pro
 [heads, L, d], and the queries of all its rows are multiplied with its keys in one matrix product
 (Juravsky et al., "Hydragen", arXiv 2402.05099).
 
-The tokens of all rows in a forward pass are concatenated (`Packed`). The attention separates them:
-it writes the keys and values of each token to the token's position in its row, and attends to the
-prompt (`Groups` by prompt) and to the row up to that position (`Groups` by row). With s the log of
-the sum of the weights of a part, and m the mean of its values, both parts are combined exactly:
+The tokens of all rows in a forward pass are concatenated (`Packed`). The attention separates them.
+It writes the keys and values of each token to the token's position in its row. The token attends to
+the prompt (`Groups` by prompt) and to the row up to that position (`Groups` by row). With s the log
+of the sum of the weights of a part, and m the mean of its values, both parts are combined exactly:
 
     share of the prompt = sigmoid(s_prompt - s_row),    out = share m_prompt + (1 - share) m_row
 
 All layers of a `transformers` model look up the name of the attention function in a configuration,
 in every pass and thread, so changing it would affect other passes. Rows therefore use a copy of the
-model with the same weights and another configuration (`sharing`). Meanwhile the user's model may
-generate text or be sampled from.
+model with the same weights and another configuration (`with_shared_prompts`). Meanwhile the user's
+model may generate text or be sampled from.
 
 This is correct for plain causal attention with rotary or embedded positions. Models with windows,
 softcaps or biases, and models that don't call an attention function, are detected beforehand by
@@ -70,12 +70,12 @@ class Groups(NamedTuple):
 
     Attributes:
         member: the items of each group, side by side, padded with item 0.
-        seat: position of each item, as an index into the flattened table.
+        slot: position of each item, as an index into the flattened table.
         in_order: whether the table is full and positions are 0, 1, ..., so that nothing moves.
     """
 
     member: Int64[Tensor, "G most"]
-    seat: Int64[Tensor, "M"]
+    slot: Int64[Tensor, "M"]
     in_order: bool
 
     @classmethod
@@ -86,27 +86,27 @@ class Groups(NamedTuple):
         order = torch.argsort(group, stable=True)
         first = counts.cumsum(dim=0) - counts
         things = torch.arange(len(group), device=group.device)
-        seat = torch.empty_like(group)
-        seat[order] = group[order] * most + things - first[group[order]]
+        slot = torch.empty_like(group)
+        slot[order] = group[order] * most + things - first[group[order]]
         member = torch.zeros(num_groups * most, dtype=torch.int64, device=group.device)
-        member[seat] = things
-        in_order = len(member) == len(seat) and torch.equal(seat, things)
-        return cls(member.view(num_groups, most), seat, in_order)
+        member[slot] = things
+        in_order = len(member) == len(slot) and torch.equal(slot, things)
+        return cls(member.view(num_groups, most), slot, in_order)
 
-    def together(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
+    def group(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
         """Arrange the items of each group side by side; m is most times n."""
         _, heads, n, d = x.shape
         G, most = self.member.shape
         members = x.reshape(G, most, heads, n, d) if self.in_order else x[self.member]
         return members.transpose(1, 2).reshape(G, heads, most * n, d)
 
-    def apart(self, x: Float[Tensor, "G heads m d"]) -> Float[Tensor, "M heads n d"]:
-        """Undo `together`."""
+    def ungroup(self, x: Float[Tensor, "G heads m d"]) -> Float[Tensor, "M heads n d"]:
+        """Undo `group`."""
         G, heads, m, d = x.shape
         most = self.member.shape[1]
         things = x.view(G, heads, most, m // most, d).transpose(1, 2)
         things = things.reshape(G * most, heads, m // most, d)
-        return things if self.in_order else things[self.seat]
+        return things if self.in_order else things[self.slot]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ class Packed:
         by_prompt: tokens grouped by prompt.
         by_row: tokens grouped by row.
         row: the row of each token.
-        place: the token's column among the generated tokens of its row.
+        position: the token's column among the generated tokens of its row.
         layers: keys and values of the generated tokens in each layer; a pass writes into them.
         seen: layers that have attended in this pass.
     """
@@ -127,7 +127,7 @@ class Packed:
     by_prompt: Groups
     by_row: Groups
     row: Int64[Tensor, "M"]
-    place: Int64[Tensor, "M"]
+    position: Int64[Tensor, "M"]
     layers: Sequence[tuple[Float[Tensor, "R heads W d"], Float[Tensor, "R heads W d2"]]]
     seen: set[int] = field(default_factory=set)
 
@@ -135,20 +135,20 @@ class Packed:
     def of_prompt(self) -> Bool[Tensor, "B 1 1 1 L"]:
         """Mask of prompt columns that are not padding."""
         width = self.prompts.layers[0][0].shape[2]
-        columns = torch.arange(width, device=self.place.device)
+        columns = torch.arange(width, device=self.position.device)
         return (columns >= width - self.prompts.lengths.unsqueeze(1))[:, None, None, None]
 
     @cached_property
     def of_row(self) -> Bool[Tensor, "R 1 most 1 W"]:
         """Mask of row columns that each token attends to."""
-        columns = torch.arange(self.layers[0][0].shape[2], device=self.place.device)
-        return (columns <= self.place[self.by_row.member].unsqueeze(2))[:, None, :, None]
+        columns = torch.arange(self.layers[0][0].shape[2], device=self.position.device)
+        return (columns <= self.position[self.by_row.member].unsqueeze(2))[:, None, :, None]
 
 
 _PACKED: ContextVar[Packed] = ContextVar("packed")
 
 
-def sharing(model: Any) -> Any:
+def with_shared_prompts(model: Any) -> Any:
     """Return a model with the weights of `model` that takes `Packed` forward passes.
 
     It attends with `_attend`. Only the attention modules, the modules that contain them, and their
@@ -184,8 +184,8 @@ def _with_config(module: Any, config: Any, own_config: Any) -> Any:
 
 
 @contextmanager
-def attending(packed: Packed) -> Iterator[None]:
-    """Make the tokens of a `sharing` model's pass attend to their prompts and rows.
+def attend_to(packed: Packed) -> Iterator[None]:
+    """Make the tokens of a `with_shared_prompts` model's pass attend to their prompts and rows.
 
     Raises:
         NotImplementedError: the model's attention has an unsupported feature.
@@ -228,8 +228,8 @@ def _attend(
     by_prompt, by_row = packed.by_prompt, packed.by_row
     prompt_keys, prompt_values = packed.prompts.layers[module.layer_idx]
     keys, values = packed.layers[module.layer_idx]
-    keys[packed.row, :, packed.place] = key[0].transpose(0, 1).to(keys.dtype)  # for autocast
-    values[packed.row, :, packed.place] = value[0].transpose(0, 1).to(values.dtype)
+    keys[packed.row, :, packed.position] = key[0].transpose(0, 1).to(keys.dtype)  # for autocast
+    values[packed.row, :, packed.position] = value[0].transpose(0, 1).to(values.dtype)
     _, H, M, d = query.shape
     heads = key.shape[1]
     scaled = query[0] * (d**-0.5 if scaling is None else scaling)
@@ -250,7 +250,7 @@ def _part(
     visible: Bool[Tensor, "G 1 m 1 W"],
 ) -> tuple[Float[Tensor, "M heads n 1"], Float[Tensor, "M heads n d2"]]:
     """Attend to the keys of the groups; return the log-sum of weights and the mean of values."""
-    scores = groups.together(queries) @ keys.mT
+    scores = groups.group(queries) @ keys.mT
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     by_member = scores.view(*scores.shape[:2], groups.member.shape[1], -1, scores.shape[3])
     by_member.masked_fill_(~visible, -torch.inf)
@@ -258,4 +258,4 @@ def _part(
     weights = scores.sub_(top).exp_()
     total = weights.sum(dim=-1, keepdim=True)
     mean = (weights.to(values.dtype) @ values) / total
-    return groups.apart(top + total.log()), groups.apart(mean)
+    return groups.ungroup(top + total.log()), groups.ungroup(mean)

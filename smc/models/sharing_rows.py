@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from smc.models.rows import normalised
-from smc.models.shared_prompts import Groups, Packed, SharedPrompts, attending, sharing
+from smc.models.rows import normalize
+from smc.models.shared_prompts import Groups, Packed, SharedPrompts, attend_to, with_shared_prompts
 from smc.models.suitability import num_logits
 from smc.transformers_internals import cache_argument, pass_through_cache
 
@@ -38,7 +38,7 @@ class SharingRows:
     """
 
     def __init__(self, model: Any, prompts: SharedPrompts) -> None:
-        self._whole, self._model = model, sharing(model)
+        self._whole, self._model = model, with_shared_prompts(model)
         self._prompts = prompts
         self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
         self._layers = [(keys[:, :, :0], values[:, :, :0]) for keys, values in prompts.layers]
@@ -52,7 +52,7 @@ class SharingRows:
         row, column = inside.nonzero(as_tuple=True)
         if not len(row):  # models fail on an empty sequence
             shape = R, T, num_logits(self._whole)
-            return normalised(torch.empty(shape, dtype=self._model.dtype, device=runs.device))
+            return normalize(torch.empty(shape, dtype=self._model.dtype, device=runs.device))
         position = self.lengths[row] + column
         grown = self.lengths + lengths
         self._widen(int(grown.max()))
@@ -94,10 +94,10 @@ class SharingRows:
             by_prompt=Groups.of(owner, len(self._prompts.lengths)),
             by_row=Groups.of(row, len(self.lengths)),
             row=row,
-            place=position,
+            position=position,
             layers=self._layers,
         )
-        with attending(packed):
+        with attend_to(packed):
             output = self._model(
                 input_ids=tokens.unsqueeze(0),
                 # Ignored by `_attend`; an attention function that uses it fails the self-check.
@@ -106,7 +106,7 @@ class SharingRows:
                 use_cache=True,
                 **cache_argument(self._model, pass_through_cache()()),
             )
-        return normalised(output.logits[0])
+        return normalize(output.logits[0])
 
     def _widen(self, width: int) -> None:
         """Pad the cache to at least this number of columns."""

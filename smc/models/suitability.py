@@ -2,10 +2,11 @@
 
 `check_suitable` rejects unsupported kinds of models (encoder-decoders, classifiers, models without
 a language-modeling head, dynamically quantized or offloaded models). `check_state` rejects states
-that can change at any time, so it runs before every batch of prompts: modules in training mode,
-whose dropout makes log-probabilities random, and peft adapters that depend on more than the tokens
-of a row. `num_logits` counts the columns that the forward pass returns. The shape of the head's
-weight can't be used instead, because quantized heads are packed and some heads pad their output.
+that can change at any time, so it runs before every batch of prompts. These are modules in training
+mode, whose dropout makes log-probabilities random, and peft adapters that depend on more than the
+tokens of a row. `num_logits` counts the columns that the forward pass returns. The shape of the
+head's weight can't be used instead, because quantized heads are packed and some heads pad their
+output.
 
 Cost: `check_state` visits every module. `num_logits` runs the model on one token, and again only
 after its head has changed.
@@ -72,9 +73,9 @@ def check_suitable(model: Any) -> None:
         if type(module).__module__.startswith(_QUANTIZED):
             path = next(path for path, each in model.named_modules() if each is module)
             raise ValueError(
-                f"module {path!r} of {name} is dynamically quantized: it scales the activations of "
-                "a batch together, so log-probabilities depend on the other rows; quantize only "
-                "the weights (bitsandbytes, GPTQ, AWQ) or load the model in full precision"
+                f"module {path!r} of {name} is dynamically quantized, so log-probabilities of a "
+                "row depend on the other rows; quantize only the weights (bitsandbytes, GPTQ, AWQ) "
+                "or load the model in full precision"
             )
     if model.device.type == "meta":
         where = "offloaded by accelerate" if hasattr(model, "_hf_hook") else "not in memory"

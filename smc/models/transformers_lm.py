@@ -130,7 +130,7 @@ class TransformersLM:
 
     @cached_property
     def reads_ahead(self) -> bool:
-        """Whether `read_ahead="auto"` reads ahead: on a CPU, with a model that is not small."""
+        """True if `read_ahead="auto"` reads ahead: on a CPU, with a model that is not small."""
         return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:

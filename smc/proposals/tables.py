@@ -8,7 +8,7 @@ automaton is freed, its table is dropped. Threads may share a cache: one thread 
 while the others wait for it.
 
 (`cachetools.LRUCache` would count the bytes, which takes four lines here, but doesn't support the
-search: a table is found by the batches that it serves, not by a key, and each lookup in an
+search. A table is found by the batches that it serves, not by a key, and each lookup in an
 `LRUCache` marks the entry as recently used.)
 """
 

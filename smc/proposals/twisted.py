@@ -85,7 +85,7 @@ class TwistedState(Generic[ModelState]):
 
 
 class Counts(NamedTuple):
-    """How often g was zero, over all calls of `guide` and `score`.
+    """Counts of prefixes where g was zero, over all calls of `guide` and `score`.
 
     Attributes:
         rows: number of prefixes guided.
@@ -268,7 +268,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     @property
     def counts(self) -> Counts:
-        """How often g was zero since this object was created.
+        """Counts of prefixes where g was zero, since this object was created.
 
         Warm-up calls (`smc.proposals.waits`, `smc.loop`) and repeated steps are included.
         """

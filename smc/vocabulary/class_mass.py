@@ -1,9 +1,9 @@
 """Sums of a language model's probabilities over the token classes of an automaton.
 
 All tokens of a class lead to the same state, so a proposal needs to compute g for hundreds of
-classes instead of a hundred thousand tokens. Over the whole vocabulary there remain one pass that
-finds the K most probable allowed tokens and the probability of each class without them
-(`top_k_and_class_mass`), and, where a token is drawn, one pass that adds log g to log p
+classes instead of a hundred thousand tokens. Two passes over the whole vocabulary remain. One finds
+the K most probable allowed tokens and the probability of each class without them
+(`top_k_and_class_mass`). The other adds log g to log p, where a token is drawn
 (`Factors.applied`). Both are O(R V) and memory-bound. On the CPU they are compiled and read their
 inputs once; on other devices they are a few tensor operations without host synchronization.
 """

@@ -180,10 +180,10 @@ def locate(
     last = torch.where(pi > 0, index, -1).amax(dim=1)
     # The first candidate whose interval ends beyond the target, skipping candidates with pi = 0.
     found = torch.minimum(bisect(pi.cumsum(dim=1), rows, targets), last[rows])
-    return torch.where(repeated(rows, found), -1, found)
+    return torch.where(is_repeated(rows, found), -1, found)
 
 
-def repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
+def is_repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
     """Return True for a token that equals the previous one of its row, caused by rounding."""
     same = torch.zeros_like(tokens, dtype=torch.bool)
     same[1:] = (tokens[1:] == tokens[:-1]) & (rows[1:] == rows[:-1])

@@ -1,8 +1,8 @@
 """Passes over the vocabulary as Triton kernels on CUDA devices, which read every row once.
 
 `smc.vocabulary.tensors` defines the passes, and is their oracle. One kernel sums the weights
-exp(log p + log g) of each block of tokens, with a scale per block; another finds a block among
-these sums, and the token in it. g is stored by token class, so a kernel reads 4 bytes of class
+exp(log p + log g) of each block of tokens, with a scale per block. Another finds a block among
+these sums, and the token in it. Because g is stored by token class, a kernel reads 4 bytes of class
 beside each log p, and a small table. If tokens have their own g, a map of two bytes per token
 locates it. Exponentials are in the precision of log p, sums in float64.
 
@@ -29,7 +29,7 @@ from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import MaskGuide
 from smc.vocabulary.factors import Factors, Guide
 from smc.vocabulary.kernels import triton_blocks as kernels
-from smc.vocabulary.tensors import FactorSampler, Known, TokenSampler, repeated
+from smc.vocabulary.tensors import FactorSampler, Known, TokenSampler, is_repeated
 
 BLOCK = 1024
 """Tokens per block."""
@@ -40,7 +40,8 @@ class TritonSampler(FactorSampler):
     """The distributions q of R prefixes as sums over blocks; see `TokenSampler`.
 
     Attributes:
-        own: for each token the 1-based index of its own g; 0 for none. None if no token has one.
+        own: 1-based index into the token-specific g for each token; 0 for none. None if no token
+            has its own g.
         top: maximum of log p + log g in each block.
         total: sum of exp(log p + log g - top) over each block.
     """
@@ -66,7 +67,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TokenSampler:
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         return tensors.draws(guide, log_p)
-    found = _summed(log_p, factors)
+    found = _sum_blocks(log_p, factors)
     return found if isinstance(guide, MaskGuide) else replace(found, log_z=guide.log_z.double())
 
 
@@ -79,13 +80,13 @@ def locate(
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
     """Invert the cumulative inclusion probabilities at each target."""
-    others = _summed(log_p, without(factors, known))
+    others = _sum_blocks(log_p, without(factors, known))
     possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
     # A target that rounding moves beyond the last candidate gives the last candidate.
     share = (targets.log() + (log_c - others.log_z)[rows]).exp()
     u = torch.where(possible, share, 0.5).clamp(min=0, max=1)
     found = others.draw(rows, u)
-    return torch.where(possible & ~repeated(rows, found), found, -1)
+    return torch.where(possible & ~is_repeated(rows, found), found, -1)
 
 
 def without(factors: Factors, known: Known) -> Factors:
@@ -103,7 +104,7 @@ def without(factors: Factors, known: Known) -> Factors:
     return factors._replace(tokens=tokens, by_token=log_g.masked_fill(hidden, -torch.inf))
 
 
-def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
+def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
     """Sum all rows by blocks."""
     factors.check(log_p)
     own = _own_tokens(factors, log_p)
@@ -118,7 +119,7 @@ def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
 
 
 def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:
-    """Map each token to the 1-based index of its own g; 0 for none."""
+    """Map each token to the 1-based index into the token-specific g; 0 for none."""
     K = factors.tokens.shape[1]
     if not K:
         return None

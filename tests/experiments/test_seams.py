@@ -134,7 +134,7 @@ def test_a_directory_that_cannot_be_written_to_is_refused_before_the_work(tmp_pa
     monkeypatch.setitem(TASKS, "toy", replace(toy.TASK, run=works))
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     for run_dir in (tmp_path, tmp_path / "run"):
-        with pytest.raises(ValueError, match=f"{tmp_path} is no directory that can be written to"):
+        with pytest.raises(ValueError, match=f"{tmp_path} isn't a writable directory"):
             experiment.run(composed("+task=toy", f"run_dir={run_dir}"))
     assert not (tmp_path / "run").exists()
 
@@ -354,7 +354,7 @@ def test_different_answers_of_one_model_are_refused(monkeypatch):
     monkeypatch.setattr(dist, "all_gather_object", gather)
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     refuse_different_answers("y", 2)
-    with pytest.raises(ValueError, match="have drawn different answers, so none counts"):
+    with pytest.raises(ValueError, match="have drawn different answers, so the rows are invalid"):
         refuse_different_answers("x", 2)
 
 

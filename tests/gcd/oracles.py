@@ -1,6 +1,6 @@
-"""Truth by enumeration: every string of tokens, checked against the definition.
+"""Oracles by enumeration: every string of tokens, checked against the definition.
 
-Also the random automata, vocabularies and edge lists that the tests draw, small enough for that.
+Also strategies for random automata, vocabularies and edge lists that are small enough for them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 ALPHABET = b"abc"
 
-# Beartype looks at a random item of each sequence it checks, which hypothesis notices and minds.
+# Beartype checks a random item of each sequence, which triggers a warning of hypothesis.
 checked_inside_strategies = pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 
 
 def shared(path: str) -> Path:
-    """A file of the shared data, or skip the test where there is none."""
+    """Return a file of the shared data, or skip the test if it is missing."""
     full = SHARED / path
     if not full.exists():
         pytest.skip(f"needs {path}")
@@ -39,9 +39,9 @@ def shared(path: str) -> Path:
 
 @st.composite
 def byte_automata(draw: st.DrawFn, max_states: int = 5) -> Automaton:
-    """Automata that are told apart by the bytes of ALPHABET, empty languages among them.
+    """Automata over the bytes of ALPHABET, including empty languages.
 
-    In some of them many other bytes act as the first one does, as inside a string literal.
+    In some of them, many other bytes behave like the first one, as inside a string literal.
     """
     num_states = draw(st.integers(1, max_states))
     targets = st.integers(-1, num_states - 1)
@@ -92,20 +92,20 @@ def edge_lists(draw: st.DrawFn, *, looping: bool = False) -> EdgeList:
 
 
 def strings(symbols: Iterable[int], max_length: int) -> Iterator[tuple[int, ...]]:
-    """All strings over the symbols, shorter ones first."""
+    """Yield all strings over the symbols, shorter ones first."""
     symbols = tuple(symbols)
     for length in range(max_length + 1):
         yield from itertools.product(symbols, repeat=length)
 
 
 def texts(automaton: Automaton, vocabulary: Vocabulary, max_tokens: int) -> set[tuple[int, ...]]:
-    """All sequences of at most `max_tokens` tokens, EOS aside, that spell a string."""
+    """Return all sequences of at most `max_tokens` tokens, without EOS, that spell a string."""
     usable = [i for i, token in enumerate(vocabulary.token_bytes) if token]
     return {ids for ids in strings(usable, max_tokens) if automaton.accepts(vocabulary.decode(ids))}
 
 
 def nfa_states(nfa: EdgeList, start: Iterable[int], string: Sequence[int]) -> set[int]:
-    """The states that a string of classes leads to."""
+    """Return the states that a string of classes leads to."""
     states = set(start)
     for symbol in string:
         states = {t for s, c, t in nfa.edges if s in states and c == symbol}
@@ -118,7 +118,7 @@ def determinised(
     start: int,
     end: int,
 ) -> Automaton:
-    """The subset construction as it is written down, from edges (source, bytes, target)."""
+    """Run the textbook subset construction on edges (source, bytes, target)."""
 
     def close(states: set[int]) -> frozenset[int]:
         while more := {t for s, t in epsilon if s in states} - states:
@@ -127,7 +127,7 @@ def determinised(
 
     subsets = [close({start})]
     rows: list[list[int]] = []
-    for subset in subsets:  # which grows
+    for subset in subsets:  # grows during the loop
         row = [-1] * 256
         for byte in {byte for s, labels, _ in edges if s in subset for byte in labels}:
             after = close({t for s, labels, t in edges if s in subset and byte in labels})
@@ -141,7 +141,7 @@ def determinised(
 def naive_lift(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> tuple[list[int], dict[tuple[int, int], int]]:
-    """The kept byte states, and (state, id) -> state among them, EOS aside; by definition."""
+    """Return the kept byte states, and (state, id) -> state among them, without EOS."""
     reached, frontier = {0}, [0]
     step: dict[tuple[int, int], int] = {}
     while frontier:
@@ -164,7 +164,7 @@ def naive_lift(
 
 
 def walk(automaton: TokenAutomaton) -> Iterator[tuple[int, int, int]]:
-    """All (state, token id, next state) of a token automaton, -1 where a token is refused."""
+    """Yield all (state, token id, next state) of a token automaton, -1 if a token is refused."""
     for state in range(automaton.num_states):
         for token in range(automaton.vocabulary.size):
             yield state, token, automaton.step(state, token)

@@ -1,7 +1,7 @@
-"""The paper's automata and passes as it prints them: Definition 3.2 of arXiv 2606.01926.
+"""The paper's automata and passes, implemented literally: Definition 3.2 of arXiv 2606.01926.
 
 This is an oracle. Samplers, matchers and the HMM's product use one integer per state and tables
-over classes (`gcd.tokens`); tests hold those against what stands here, on random automata.
+over classes (`gcd.tokens`); tests compare those with this module on random automata.
 
 Edges are numbered; an edge has a source, a target and a set of token classes. Then
 
@@ -15,18 +15,18 @@ classes as a boolean row vector y, is
     forward:   1{ ((x T_out) o (B_f y)) T_in }          states that are reached from x under y
     backward:  1{ T_out ((T_in x) o (B_f y)) }          states from which x is reached under y
 
-with o the entrywise product. Nothing asks for determinism: state sets are vectors. The matrices
-are held as their index arrays, since a product with T_out or T_in is a gather or a scatter over
-edges, O(E) on any device, and one with B_f is O(nonzeros).
+with o the entrywise product. Determinism isn't needed, because state sets are vectors. The matrices
+are stored as index arrays: a product with T_out or T_in is a gather or a scatter over edges, O(E)
+on any device, and one with B_f is O(nonzeros).
 
 `accepting` are the states in which a token sequence may end. For an automaton lifted from a
 language that is the state `final` alone, entered by EOS. The backward pass over n steps,
 
     alive_0 = accepting;    alive_r = 1{ T_out ( (T_in alive_{r-1}) o (B_f 1) ) }
 
-says in entry s of alive_r that *exactly* r tokens lead from s to an accepting state, in O(n E).
-That serves exact-length languages, and non-deterministic automata; where every accepting state has
-a loop, as `final` has under EOS, exactly and at most are the same, and alive_r is
+sets entry s of alive_r if *exactly* r tokens lead from s to an accepting state, in O(n E). It also
+covers exact-length languages and non-deterministic automata. If every accepting state has a loop,
+as `final` has under EOS, "exactly" and "at most" are equivalent, and alive_r is
 1{steps_to_accept <= r}.
 """
 
@@ -75,7 +75,7 @@ class TensorAutomaton:
         accepting: Iterable[int],
         device: torch.device | str | None = None,
     ) -> TensorAutomaton:
-        """Make one from triples (source, class, target), any number of them for a source and class.
+        """Build from triples (source, class, target), any number of them per source and class.
 
         Raises:
             ValueError: if a state or a class is out of range.
@@ -101,7 +101,7 @@ class TensorAutomaton:
     def of(
         cls, automaton: TokenAutomaton, device: torch.device | str | None = None
     ) -> TensorAutomaton:
-        """Make one of a token automaton; sequences end in its state `final`, which loops."""
+        """Build from a token automaton; sequences end in its state `final`, which loops."""
         delta = automaton.delta
         source, symbol = np.nonzero(delta >= 0)
         triples = np.stack([source, symbol, delta[source, symbol]], axis=1)
@@ -222,7 +222,7 @@ def state_sets(states: Integer[Tensor, "*N"], num_states: int) -> Bool[Tensor, "
 def forward_pass(
     automaton: TensorAutomaton, length: int, classes: Bool[Tensor, "length C"] | None = None
 ) -> Bool[Tensor, "steps S"]:
-    """Return in row t the states that t tokens lead to from the initial ones; length + 1 rows.
+    """Return, in row t, the states that t tokens lead to from the initial ones; length + 1 rows.
 
     Args:
         automaton: any automaton.
@@ -236,8 +236,9 @@ def forward_pass(
 
 
 def backward_pass(automaton: TensorAutomaton, length: int) -> Bool[Tensor, "steps S"]:
-    """Return in row r the states from which exactly r tokens lead to an accepting one; length + 1
-    rows.
+    """Return, in row r, the states from which exactly r tokens lead to an accepting state.
+
+    There are length + 1 rows.
     """
     alive = [automaton.accepting]
     for _ in range(length):

@@ -1,4 +1,4 @@
-"""Random strings of a language: a walk over its automaton that turns home after a while."""
+"""Random strings of a language, from walks that take the shortest path after some steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcd.automata.kernels import graph
 
 
 def random_string(automaton: Automaton, rng: random.Random, patience: int = 60) -> bytes:
-    """One string: `patience` random steps at most, then the shortest way to acceptance."""
+    """Return a string: at most `patience` random steps, then the shortest path to acceptance."""
     distance = graph.distances_to_accept(automaton.delta, automaton.accepting)
     table = automaton.transitions
     string = bytearray()
@@ -24,7 +24,7 @@ def random_string(automaton: Automaton, rng: random.Random, patience: int = 60) 
             if automaton.accepting[state]:
                 return bytes(string)
             alive = alive[distance[table[state][alive]] == distance[state] - 1]
-        else:  # by successor first, so that the few bytes that end something are drawn too
+        else:  # successor first, so that rare bytes are drawn too
             successors = sorted(set(table[state][alive].tolist()))
             target = rng.choice(successors)
             alive = alive[table[state][alive] == target]

@@ -1,12 +1,12 @@
-"""This module draws random strings of a language, to try on whatever else claims to know it.
+"""Random strings of a language, for comparing other implementations of it.
 
 A string is the labels of a walk from the initial state to an accepting one. At each state the next
-state is drawn first, evenly, and then a byte that leads there: so the one byte that closes a string
-literal is as likely as the two hundred that go on with it, and rare constructions are met early.
-After a number of steps the walk takes the shortest way to acceptance. This is no even distribution
-over any set of strings.
+state is drawn first, uniformly, and then a byte that leads there. So the one byte that closes a
+string literal is as likely as the two hundred that continue it, and rare constructions occur early.
+After a number of steps the walk takes the shortest path to acceptance. The distribution over
+strings is not uniform.
 
-Cost: O(states x byte classes) once, and a look at one row of the table for each byte.
+Cost: O(states x byte classes) once, and one row of the table for each byte.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class RandomWalks:
 
     def __init__(self, automaton: Automaton) -> None:
         if automaton.is_empty:
-            raise EmptyLanguageError("the language has no string, hence no random one")
+            raise EmptyLanguageError(
+                "expected a language with at least one string, got an empty one"
+            )
         self._automaton = automaton
         self._distance = graph.distances_to_accept(automaton.delta, automaton.accepting)
         classes = range(automaton.delta.shape[1])
@@ -40,8 +42,8 @@ class RandomWalks:
         """Return one string.
 
         Args:
-            rng: where randomness comes from.
-            patience: bytes after which the shortest way to the end is taken.
+            rng: source of randomness.
+            patience: bytes after which the shortest path to the end is taken.
             stop: probability of ending wherever a string may end.
         """
         accepting = self._automaton.accepting
@@ -56,7 +58,7 @@ class RandomWalks:
             string.append(rng.choice(labels))
 
     def _ways_from(self, state: int, is_late: bool) -> list[tuple[int, list[int]]]:
-        """Next states, in the end only those that are nearer to acceptance, and bytes to them."""
+        """Return next states and their bytes; if late, only states closer to acceptance."""
         ways = self._ways.get((state, is_late))
         if ways is None:
             found: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Drawings: an arrow for every pair of states, labels that read back to the edges' bytes."""
+"""Drawings: an arrow for every pair of states, and labels that parse to the edges' bytes."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_a_token_automaton_shows_tokens_and_steps() -> None:
 
 
 def test_large_automata_are_refused() -> None:
-    with pytest.raises(ConstraintError, match="301 states, more than the 300"):
+    with pytest.raises(ConstraintError, match="at most 300 states to draw, got 301"):
         gcd.to_dot(gcd.literal("x" * 300))
     assert gcd.to_dot(gcd.literal("x" * 300), max_states=301)
 
 
 def test_svg_needs_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing.shutil, "which", lambda _: None)
-    with pytest.raises(ConstraintError, match="`dot` is not installed"):
+    with pytest.raises(ConstraintError, match="`dot` on the PATH, got none"):
         gcd.to_svg(gcd.literal("a"))
 
 

@@ -1,4 +1,4 @@
-"""Text between a given beginning and end: which texts, and where a prompt may be cut."""
+"""Infilling: the language of texts, and the positions where a prompt may be cut."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 import gcd
 
-# Tokens that lie across each other, an id without bytes that begins prompts, and EOS.
+# Overlapping tokens, an id without bytes that begins prompts, and EOS.
 EXTRA = ["ab", "ba", "abb", "bab", "bbb", "aba"]
 
 
 def vocabulary_of(extra: Sequence[str]) -> gcd.Vocabulary:
-    """The letters a and b, so that every text can be spelled; more tokens; two special ids."""
+    """Make a vocabulary of the letters a and b, more tokens, and two special ids."""
     tokens = [b"a", b"b", *(each.encode() for each in extra), b"", b""]
     return gcd.Vocabulary.from_bytes(tokens, len(tokens) - 1)
 
 
 def spellings(text: bytes, vocabulary: gcd.Vocabulary) -> Iterator[tuple[int, ...]]:
-    """All token sequences with these bytes, by plain enumeration."""
+    """Yield all token sequences with these bytes, by plain enumeration."""
     if not text:
         yield ()
     for token, spelled in enumerate(vocabulary.token_bytes):
@@ -31,7 +31,7 @@ def spellings(text: bytes, vocabulary: gcd.Vocabulary) -> Iterator[tuple[int, ..
 
 
 def ends(ids: Sequence[int], vocabulary: gcd.Vocabulary) -> list[int]:
-    """Where the tokens end, in bytes, the beginning included."""
+    """Return the ends of the tokens in bytes, with 0 first."""
     return [len(vocabulary.decode(ids[:count])) for count in range(len(ids) + 1)]
 
 
@@ -81,9 +81,9 @@ def test_where_text_and_special_tokens_meet():
     hole = gcd.infill("http:", "", gcd.regex(r"//s*"))
     assert hole.heal([7, 0, 1], vocabulary)[0] == (7, 0)
     assert hole.heal([7, 0, 1], vocabulary)[1].before == b":"
-    # Nothing straddles where the middle cannot begin so.
+    # No token straddles the end if the middle cannot continue it.
     assert gcd.infill("http:", "", gcd.regex("s+")).heal([7, 0, 1], vocabulary)[0] == (7, 0, 1)
-    # Nor where a special token stands; the whole prompt is given back where all of it may change.
+    # Nor at a special token; the whole prompt is returned if all of it may change.
     assert gcd.infill("", "", gcd.regex("//s")).heal([0, 1, 7], vocabulary)[0] == (0, 1, 7)
     assert gcd.infill(":", "", gcd.regex("//s")).heal([1], vocabulary)[0] == ()
 
@@ -105,31 +105,31 @@ def test_a_middle_that_is_known_up_to_a_length():
 
 @pytest.mark.parametrize("text", ["", "x", "xx", "xax", "axxx", "xxa", b"xx\xff"])
 def test_what_is_no_answer_is_refused(text):
-    with pytest.raises(gcd.ConstraintError, match="does not begin with"):
+    with pytest.raises(gcd.ConstraintError, match="expected a text that begins with"):
         gcd.infill("xx", "x").middle_of(text)
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_what_is_refused_by_name():
     vocabulary = vocabulary_of(EXTRA)
-    with pytest.raises(gcd.ConstraintError, match="before is a text, got 3"):
+    with pytest.raises(gcd.ConstraintError, match="expected before to be a text, got 3"):
         gcd.infill(3, "")
-    with pytest.raises(gcd.ConstraintError, match="after is a text, got None"):
+    with pytest.raises(gcd.ConstraintError, match="expected after to be a text, got None"):
         gcd.infill("", None)
     with pytest.raises(gcd.ConstraintError, match="lone surrogate"):
         gcd.infill("\ud800", "")
-    with pytest.raises(gcd.ConstraintError, match=r"the middle is a gcd\.Automaton, got 'a'"):
+    with pytest.raises(gcd.ConstraintError, match=r"the middle as a gcd\.Automaton, got 'a'"):
         gcd.infill("", "", "a")
-    with pytest.raises(gcd.ConstraintError, match=r"the middle is a gcd\.Automaton, got Segments"):
+    with pytest.raises(gcd.ConstraintError, match=r"the middle as a gcd\.Automaton, got Segments"):
         gcd.infill("", "", gcd.segments([gcd.Segment(gcd.anything())]))
     with pytest.raises(gcd.EmptyLanguageError, match="in the middle"):
         gcd.infill("", "", gcd.regex("a") & gcd.regex("b"))
     hole = gcd.infill("ab", "")
-    with pytest.raises(gcd.ConstraintError, match="ends with 'ba', not with 'ab'"):
+    with pytest.raises(gcd.ConstraintError, match="ends with 'ab', got 'ba' at its end"):
         hole.heal([0, 1, 0], vocabulary)
-    with pytest.raises(gcd.ConstraintError, match="without special tokens behind it"):
+    with pytest.raises(gcd.ConstraintError, match="without special tokens after it"):
         hole.heal([0, 1, vocabulary.size - 2], vocabulary)
     with pytest.raises(gcd.ConstraintError, match="has token 77"):
         hole.heal([0, 77], vocabulary)
-    with pytest.raises(gcd.ConstraintError, match=r"takes a gcd\.Vocabulary"):
+    with pytest.raises(gcd.ConstraintError, match=r"expected a gcd\.Vocabulary"):
         hole.heal([0, 1], None)

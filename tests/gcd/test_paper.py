@@ -1,4 +1,4 @@
-"""T_out, T_in and B_f: one step of state sets, against the edges themselves."""
+"""T_out, T_in and B_f: one step of state sets, compared with the edges themselves."""
 
 from __future__ import annotations
 

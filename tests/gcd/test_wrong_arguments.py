@@ -1,4 +1,4 @@
-"""What is no language, text, number or file is refused with what was given and what to give."""
+"""Arguments of wrong types are refused, with the value and the expected type."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from_bytes = gcd.Vocabulary.from_bytes
 
 
 class Model:
-    """What an object of a pydantic model shows of itself."""
+    """Stand-in for an instance of a pydantic model."""
 
     def model_json_schema(self) -> dict[str, Any]:
-        raise AssertionError("a schema is that of a class")
+        raise AssertionError("expected only classes as schemas")
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "number as pattern": (lambda: gcd.regex(3), "a pattern is a str, got 3"),  # type: ignore[arg-type]
+    "number as pattern": (lambda: gcd.regex(3), "expected a pattern as str, got 3"),  # type: ignore[arg-type]
     "bytes as pattern": (lambda: gcd.regex(b"ab"), "got b'ab'; decode"),  # type: ignore[arg-type]
     "compiled pattern": (lambda: gcd.regex(re.compile("a")), ".pattern"),  # type: ignore[arg-type]
     "number as text": (lambda: gcd.literal(3), "got 3"),  # type: ignore[arg-type]
-    "a text as texts": (lambda: gcd.choice("a"), "give a list"),
+    "a text as texts": (lambda: gcd.choice("a"), "expected a list"),
     "words as number": (lambda: gcd.keywords([["a"]], max_words="3"), "got '3'"),  # type: ignore[arg-type]
     "broken words": (lambda: gcd.keywords([["a"]], max_words=2.5), "got 2.5"),  # type: ignore[arg-type]
     "letters": (lambda: gcd.keywords([["a"]], letters=["a"]), "got ['a']"),  # type: ignore[arg-type]
     "punctuation": (lambda: gcd.keywords([["a"]], punctuation=3), "got 3"),  # type: ignore[arg-type]
     "number as tools": (lambda: gcd.tool_calls(3), "list under 'tools'; got 3"),  # type: ignore[arg-type]
-    "number as database": (lambda: gcd.sql(3), "by its path, got 3"),  # type: ignore[arg-type]
+    "number as database": (lambda: gcd.sql(3), "the path of a database, got 3"),  # type: ignore[arg-type]
     "number as dialect": (lambda: gcd.sql(TABLES, 0), "got 0"),  # type: ignore[arg-type]
-    "number as values": (lambda: gcd.sql_values(3), "by its path, got 3"),  # type: ignore[arg-type]
+    "number as values": (lambda: gcd.sql_values(3), "the path of a database, got 3"),  # type: ignore[arg-type]
     "text as states": (lambda: gcd.widest_dialect(TABLES, "5"), "got '5'"),  # type: ignore[arg-type]
-    "number as segments": (lambda: gcd.segments(3), "got 3; give [gcd.Seg"),  # type: ignore[arg-type]
+    "number as segments": (lambda: gcd.segments(3), "got 3; pass [gcd.Seg"),  # type: ignore[arg-type]
     "text lifted": (lambda: gcd.lift("a", VOCABULARY), "got 'a'; compile"),  # type: ignore[arg-type]
     "schema lifted": (lambda: gcd.lift({}, VOCABULARY), "got {}; compile"),  # type: ignore[arg-type]
     "no vocabulary": (lambda: gcd.lift(LANGUAGE, None), "from_tokenizer"),  # type: ignore[arg-type]
-    "text joined": (lambda: LANGUAGE + "b", "got 'b'; gcd.literal"),  # type: ignore[operator]
-    "text united": (lambda: LANGUAGE | "b", "got 'b'; gcd.literal"),  # type: ignore[operator]
+    "text joined": (lambda: LANGUAGE + "b", "got 'b'; make one with gcd.literal"),  # type: ignore[operator]
+    "text united": (lambda: LANGUAGE | "b", "got 'b'; make one with gcd.literal"),  # type: ignore[operator]
     "number accepted": (lambda: LANGUAGE.accepts(3), "got 3"),  # type: ignore[arg-type]
     "texts as tokens": (lambda: from_bytes(["a", "b"], 1), "got 'a'; encode"),  # type: ignore[list-item]
     "a text as tokens": (lambda: from_bytes(b"ab", 1), "got b'ab'"),  # type: ignore[arg-type]
@@ -68,10 +68,16 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "text as limit": (lambda: gcd.state_limit("9").__enter__(), "got '9'"),  # type: ignore[arg-type]
     "no limit": (lambda: gcd.work_limit(None).__enter__(), "got None"),  # type: ignore[arg-type]
     "number as schema": (lambda: gcd.json_schema(3), "an object or a boolean, got 3"),
-    "a type as schema": (lambda: gcd.json_schema(Exception), "cannot read the type Exception"),
-    "an object as schema": (lambda: gcd.json_schema(Model()), "a pydantic model; give the class"),
-    "a path as schema": (lambda: gcd.json_schema("a.json"), "no JSON (Expecting value"),
-    "half a schema": (lambda: gcd.ignored_keywords('{"type":'), "class that pydantic reads"),
+    "a type as schema": (lambda: gcd.json_schema(Exception), "cannot parse the type Exception"),
+    "an object as schema": (
+        lambda: gcd.json_schema(Model()),
+        "pydantic model class, got its instance",
+    ),
+    "a path as schema": (
+        lambda: gcd.json_schema("a.json"),
+        "expected a JSON schema (Expecting value",
+    ),
+    "half a schema": (lambda: gcd.ignored_keywords('{"type":'), "class that pydantic validates"),
 }
 
 

@@ -85,7 +85,7 @@ def test_what_does_no_harm_is_let_in(tokens):
         (WORDS | {"budget": 2.5}, {}, 1, "whole number"),
         (WORDS | {"regex": "a"}, {}, 1, "exactly one of"),
         ({"choice": "one"}, {}, 1, "list of texts"),
-        ({"sql": "/etc/passwd"}, {}, 1, "an object, a database"),
+        ({"sql": "/etc/passwd"}, {}, 1, "an object that describes a database"),
         ({"regex": "("}, {}, 1, "without"),
         ({"json_schema": {"$ref": "http://example.org/x"}}, {}, 1, "ref"),
         ({"regex": "(a|b)*a(a|b){30}"}, {}, 1, "work|states"),
@@ -273,3 +273,31 @@ def test_a_text_is_spelled_with_what_tokens_there_are(tokens):
     assert tokens.decode(spelled(tokens, b'{"name":"a"}')) == b'{"name":"a"}'
     few = gcd.Vocabulary.from_bytes([b"ab", b"a", b""], eos_ids=2)
     assert spelled(few, b"xabax") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "constraint"),
+    [
+        ({"json": {"type": "integer"}}, {"json_schema": {"type": "integer"}}),
+        ({"json": '{"type": "integer"}'}, {"json_schema": {"type": "integer"}}),
+        ({"regex": "a+"}, {"regex": "a+"}),
+        ({"choice": ["a", "b"]}, {"choice": ["a", "b"]}),
+        ({"json": "{"}, None),
+        ({"json_object": True}, None),
+        ({"grammar": "start: 1"}, None),
+    ],
+)
+def test_structured_outputs_of_unchanged_clients(monkeypatch, wanted, constraint):
+    """Taken over with one variable; otherwise left to vLLM."""
+    params = SamplingParams(structured_outputs=SimpleNamespace(**wanted))
+    Processor.validate_params(params)
+    assert params.extra_args is None
+    monkeypatch.setenv("GCD_VLLM_RESPONSE_FORMAT", "1")
+    Processor.validate_params(params)
+    if constraint is None:
+        assert params.structured_outputs is not None
+        assert params.extra_args is None
+    else:
+        assert params.structured_outputs is None
+        assert json.loads(params.extra_args["gcd"]) == constraint
+        Processor.validate_params(params)  # once more, as it is

@@ -131,7 +131,7 @@ def test_a_request_that_comes_back_has_what_is_left_of_its_time(tokens, clock):
 @pytest.mark.parametrize("value", [-1, 1.5, "soon", True])
 def test_a_deadline_is_a_number_of_milliseconds(value):
     text = json.dumps({"regex": "a", "deadline_ms": value})
-    with pytest.raises(gcd.ConstraintError, match="deadline_ms: expected a whole number"):
+    with pytest.raises(gcd.ConstraintError, match="expected deadline_ms to be a whole number"):
         ConstraintRequest.parse(text)
 
 

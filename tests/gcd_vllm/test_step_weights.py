@@ -175,6 +175,8 @@ def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
         assert message in engine.take(params, text, len(wrong), prompt=wrong).reason
     without = json.dumps(REGEX)
     assert "expected a budget" in engine.take(params, without, len(prompt), prompt=prompt).reason
+    hurried = json.dumps(REGEX | {"budget": 6, "deadline_ms": 5})
+    assert "without deadline_ms" in engine.take(params, hurried, 5, prompt=prompt).reason
     params = parameters(budget=4, prefix_tokens=4)
     params.max_tokens = 6
     reason = engine.take(params, json.dumps(REGEX | {"budget": 4}), 5, prompt=prompt).reason

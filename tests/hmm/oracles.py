@@ -1,7 +1,7 @@
 """Hidden Markov models by brute force: tables over every path of hidden states.
 
-Nothing here shares code with `hmm`: the transition matrix is multiplied out from block-diagonal
-matrices and a permutation, probabilities are sums over a table with one axis for each time.
+These oracles share no code with `hmm`: the transition matrix is the product of block-diagonal
+matrices and a permutation, and probabilities are sums over a table with one axis per time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hmm.transition import Dense, Monarch
 
 
 def transition_matrix(transition: Dense | Monarch) -> np.ndarray:
-    """A, from the definition: L P R P⁻¹ for Monarch factors."""
+    """Return A by definition: L P R P⁻¹ for Monarch factors."""
     if isinstance(transition, Dense):
         return transition.matrix.double().numpy()
     first, second = transition.first.double().numpy(), transition.second.double().numpy()
@@ -34,7 +34,7 @@ def transition_matrix(transition: Dense | Monarch) -> np.ndarray:
 
 
 def beta_of(table: LookaheadTable, remaining: int) -> torch.Tensor:
-    """beta_r(h, s) of a table, unscaled, so that it may underflow; for every state of the batch."""
+    """Return unscaled beta_r(h, s) of a table (it may underflow), for every state of the batch."""
     level = min(max(remaining, 0), table.max_remaining)
     entry = table.completion.entry[level][table.number].long()
     assert bool((entry >= 0).all()), "some of it was left out"
@@ -44,9 +44,9 @@ def beta_of(table: LookaheadTable, remaining: int) -> torch.Tensor:
 def log_completed(
     table: LookaheadTable, predicted: torch.Tensor, states: torch.Tensor, remaining: torch.Tensor
 ) -> torch.Tensor:
-    """log P(completed within the remaining budget | prefix): 0 where the text is complete.
+    """Return log P(completed within the remaining budget | prefix), 0 for complete texts.
 
-    Not an oracle itself: the library's sums over the next token, brought to one number.
+    This isn't an oracle: it adds up the library's sums over the next token.
     """
     total = expect_classes(table, predicted, states, remaining).log_joint.logsumexp(dim=1)
     complete = (states >= 0) & table.batch.is_final[states.clamp(min=0)]
@@ -54,7 +54,7 @@ def log_completed(
 
 
 def joint(hmm: HMM, tokens: list[int | None]) -> np.ndarray:
-    """P(h_1 .. h_T, x), one axis for each time; nothing is known of a token that is None."""
+    """Return P(h_1 .. h_T, x) with one axis per time; a token that is None is unobserved."""
     A = transition_matrix(hmm.transition)
     emission = hmm.emission.double().numpy()
     table = hmm.initial.double().numpy()
@@ -67,17 +67,17 @@ def joint(hmm: HMM, tokens: list[int | None]) -> np.ndarray:
 
 
 def over(table: np.ndarray, *times: int) -> np.ndarray:
-    """The table summed over every time but these."""
+    """Sum the table over all times except these."""
     return table.sum(axis=tuple(t for t in range(table.ndim) if t not in times))
 
 
 def all_strings(num_tokens: int, length: int) -> torch.Tensor:
-    """Every sequence of that many tokens, one a row."""
+    """Return every sequence of `length` tokens, one per row."""
     return torch.tensor(list(itertools.product(range(num_tokens), repeat=length)))
 
 
 def tiny(seed: int = 0, monarch: bool | int = False, num_tokens: int = 3, **options) -> HMM:
-    """Three states, or 2 x 2 in a Monarch grid, in float64."""
+    """Make an HMM with three states, or 2 x 2 in a Monarch grid, in float64."""
     generator = torch.Generator().manual_seed(seed)
     options = {"dtype": torch.float64, "concentration": 0.7, **options}
     states = 3 if monarch is False else 4
@@ -85,7 +85,7 @@ def tiny(seed: int = 0, monarch: bool | int = False, num_tokens: int = 3, **opti
 
 
 def sparse(seed: int, num_states: int = 4, num_tokens: int = 3) -> HMM:
-    """With zeros everywhere, so that some sequences and transitions are impossible."""
+    """Make an HMM with many zeros, so that some sequences and transitions are impossible."""
     random = np.random.default_rng(seed)
 
     def distributions(*shape: int) -> torch.Tensor:
@@ -101,7 +101,7 @@ def sparse(seed: int, num_states: int = 4, num_tokens: int = 3) -> HMM:
 
 
 class Recipe(NamedTuple):
-    """A random model, told by what it is made from: short to print when an example fails."""
+    """Parameters of a random model, which are short to print when an example fails."""
 
     seed: int
     states: tuple[int, int]
@@ -135,7 +135,7 @@ def recipes(max_tokens: int = 4) -> st.SearchStrategy[Recipe]:
 def batch(
     seed: int, lengths: list[int], num_tokens: int, rubbish: int = -1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random tokens with rubbish behind each sequence's end, and the lengths."""
+    """Return random tokens with garbage after each sequence's end, and the lengths."""
     random = np.random.default_rng(seed)
     width = max(lengths, default=0)
     tokens = random.integers(num_tokens, size=(len(lengths), width))

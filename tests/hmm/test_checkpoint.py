@@ -1,4 +1,4 @@
-"""What is written is read again; what is not a model, or not for this vocabulary, is refused."""
+"""Checkpoints: models round-trip; invalid models and other vocabularies are refused."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_model_comes_back_as_it_was(tmp_path, monarch, dtype):
     assert_equal(again, hmm)
     assert config["eos_token_id"] == 2
     assert config["vocab_size"] == 3
-    # Another one in its place: nothing of the old is left.
+    # Saving another model leaves nothing of the old one.
     checkpoint.save(tiny(seed=1), tmp_path / "new" / "place")
     again, config = checkpoint.load(tmp_path / "new" / "place")
     assert_equal(again, tiny(seed=1))
@@ -75,7 +75,7 @@ def test_half_precision_is_normalised_when_it_is_read(tmp_path, monarch, dtype, 
     again = checkpoint.load(tmp_path).hmm
     for part, expected in zip(parameters(again), parameters(hmm), strict=True):
         assert part.dtype == torch.float32
-        # The entry's own rounding, and that of the sum it was divided by.
+        # Rounding of the entry itself, and of the sum it was divided by.
         torch.testing.assert_close(part, expected, rtol=2 * error, atol=1e-7)
     assert float((again.emission.sum(dim=0) - 1).abs().max()) < 1e-6
 
@@ -110,7 +110,7 @@ def test_ctrlg_round_trip(tmp_path, monarch):
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_ctrlg_files_as_others_write_them(tmp_path, file):
-    """A pickle of tensors; gamma of two dimensions, and known only up to a constant."""
+    """A pickle of tensors, with a two-dimensional gamma that is known only up to a constant."""
     hmm = tiny(dtype=torch.float32)
     state = {
         "alpha_exp": hmm.transition.dense().clone(),
@@ -137,14 +137,14 @@ def test_ctrlg_in_half_precision_is_normalised_when_it_is_read(tmp_path, dtype, 
     again = checkpoint.load(tmp_path).hmm
     for part, expected in zip(parameters(again), parameters(hmm), strict=True):
         assert part.dtype == torch.float32
-        # Logarithms as large as 8 err by half a unit of their own last place, and the sum errs too.
+        # Logarithms up to 8 have an error of half a unit in the last place, and so does the sum.
         torch.testing.assert_close(part, expected, rtol=2 * error, atol=1e-3 * error)
     assert float((again.emission.sum(dim=0) - 1).abs().max()) < 1e-6
     assert float((again.transition.dense().sum(dim=1) - 1).abs().max()) < 1e-6
     inference.log_likelihood(again, *batch(0, [3, 5], 50))
-    # What is no model in any type is still refused.
+    # A model that is invalid in every type is still refused.
     save_file({**state, "beta": state["beta"] + 0.1}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"emission.*does not hold distributions"):
+    with pytest.raises(ValueError, match=r"emission.*got one that sums to"):
         checkpoint.load(tmp_path)
 
 
@@ -182,9 +182,9 @@ def test_training_goes_on_to_the_same_result(tmp_path, monarch, emission_dtype):
 def test_bad_checkpoints_are_refused(tmp_path):
     hmm = tiny()
     checkpoint.save(hmm, tmp_path)
-    with pytest.raises(ValueError, match="vocabulary of 3 tokens, the language model's has 2048"):
+    with pytest.raises(ValueError, match=r"an HMM over 2048 tokens, .* got 3"):
         checkpoint.load(tmp_path, num_tokens=2048)
-    with pytest.raises(ValueError, match="is this the directory of a model"):
+    with pytest.raises(ValueError, match="pass the directory of a model"):
         checkpoint.load(tmp_path / "missing")
     with pytest.raises(ValueError, match=r"\['vocab_size'\]"):
         checkpoint.save(hmm, tmp_path, config={"vocab_size": 3})
@@ -192,14 +192,14 @@ def test_bad_checkpoints_are_refused(tmp_path):
     for change, message in (
         ({"initial": weights["initial"] * float("nan")}, "initial.*sums to nan"),
         ({"emission": weights["emission"] * 0.5}, "emission.*sums to 0.5"),
-        ({"extra": torch.ones(1)}, r"holds \['emission', 'extra'"),
-        ({"emission": weights["emission"][:2].contiguous()}, "vocab_size is 3, the arrays say 2"),
+        ({"extra": torch.ones(1)}, r"got \['emission', 'extra'"),
+        ({"emission": weights["emission"][:2].contiguous()}, "vocab_size=3, but the arrays have 2"),
     ):
         save_file({**weights, **change}, tmp_path / checkpoint.WEIGHTS)
         with pytest.raises(ValueError, match=message):
             checkpoint.load(tmp_path)
     save_ctrlg(hmm, tmp_path, eos_token_id=0)
-    with pytest.raises(ValueError, match="vocabulary of 3 tokens, the language model's has 7"):
+    with pytest.raises(ValueError, match=r"an HMM over 7 tokens, .* got 3"):
         checkpoint.load(tmp_path, num_tokens=7)
 
 
@@ -234,7 +234,7 @@ def test_files_are_checked_without_reading_them(tmp_path, layout):
         ):
             checkpoint.check_files(tmp_path)
     weights.unlink()
-    with pytest.raises(ValueError, match=r"does not exist|neither model\.safetensors nor"):
+    with pytest.raises(ValueError, match=r"does not exist|expected model\.safetensors or"):
         checkpoint.check_files(tmp_path)
     cut(tmp_path / checkpoint.CONFIG)
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
@@ -244,7 +244,7 @@ def test_files_are_checked_without_reading_them(tmp_path, layout):
 def test_a_list_is_no_configuration(tmp_path):
     checkpoint.save(tiny(), tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"config\.json holds a list, where a dict belongs"):
+    with pytest.raises(ValueError, match=r"config\.json contains a list, expected a dict"):
         checkpoint.load(tmp_path)
 
 
@@ -252,13 +252,13 @@ def test_a_later_format_is_refused(tmp_path):
     checkpoint.save(tiny(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"format": "hmm-2"}))
-    with pytest.raises(ValueError, match="has format 'hmm-2', not 'hmm-1'"):
+    with pytest.raises(ValueError, match=r"expected format 'hmm-1' .* got 'hmm-2'"):
         checkpoint.load(tmp_path)
 
 
 def test_another_file_is_no_state_of_training(tmp_path):
     save_file({"model.initial": torch.ones(1)}, tmp_path / checkpoint.STEP)
-    with pytest.raises(ValueError, match=r"lacks \['log_likelihood', 'step'\]"):
+    with pytest.raises(ValueError, match=r"\['log_likelihood', 'step'\] are missing"):
         checkpoint.load_step(tmp_path)
 
 
@@ -269,7 +269,7 @@ def test_the_configuration_tells_the_layout(tmp_path):
     assert_equal(checkpoint.load(tmp_path / "ours", num_tokens=3).hmm, hmm)
     theirs = checkpoint.load(tmp_path / "theirs", num_tokens=3).hmm
     torch.testing.assert_close(theirs.emission, hmm.emission)
-    # Our own without its weights is ours without its weights, not another's.
+    # Our layout without its weights is not mistaken for the other layout.
     (tmp_path / "ours" / checkpoint.WEIGHTS).unlink()
     with pytest.raises(ValueError, match=r"hmm\.safetensors does not exist"):
         checkpoint.load(tmp_path / "ours")
@@ -295,12 +295,12 @@ def test_another_tokenizer_is_refused(tmp_path):
     for vocabulary, message in (
         (END_A_B, r"with token \[2\] .*the language model with \[0\]"),
         (TWO_ENDS, r"with token \[2\] .*language model with \[1, 2\]"),
-        (B_A_END, "3 tokens too, but their bytes differ"),
-        (LONGER, "vocabulary of 3 tokens, the language model's has 4"),
+        (B_A_END, "same number of tokens, 3: the bytes differ"),
+        (LONGER, "an HMM over 4 tokens, .* got 3"),
     ):
         with pytest.raises(ValueError, match=message):
             checkpoint.load(tmp_path, vocabulary=vocabulary)
-    with pytest.raises(ValueError, match="for 3 tokens, the vocabulary has 4"):
+    with pytest.raises(ValueError, match=r"a vocabulary of 3 tokens, .* got 4"):
         checkpoint.save(tiny(), tmp_path, vocabulary=LONGER)
     with pytest.raises(ValueError, match=r"\['eos_token_id'\] are written"):
         checkpoint.save(tiny(), tmp_path, vocabulary=A_B_END, config={"eos_token_id": 2})
@@ -308,7 +308,7 @@ def test_another_tokenizer_is_refused(tmp_path):
 
 def test_ctrlgs_one_end_is_among_those_of_the_language_model(tmp_path):
     save_ctrlg(tiny(dtype=torch.float32), tmp_path, eos_token_id=2)
-    for vocabulary in (A_B_END, B_A_END, TWO_ENDS):  # its files say nothing of the bytes
+    for vocabulary in (A_B_END, B_A_END, TWO_ENDS):  # its files don't identify the bytes
         checkpoint.load(tmp_path, vocabulary=vocabulary)
     with pytest.raises(ValueError, match=r"with token 2 .*the language model with \[0\]"):
         checkpoint.load(tmp_path, vocabulary=END_A_B)

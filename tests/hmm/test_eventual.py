@@ -1,4 +1,4 @@
-"""Completion without a budget: the limit of the recursion, however the automaton loops."""
+"""Completion without a budget: the limit of the recursion, for all kinds of loops."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_finite_language_takes_one_round_a_state(monkeypatch):
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_table_without_budgets_is_read_like_any_other(pattern):
-    """log_joint of each class is that of a table whose budget is as good as endless."""
+    """log_joint of each class equals that of a table with a practically unlimited budget."""
     hmm = random_hmm(3, seed=7)
     automaton = gcd.lift(gcd.regex(pattern), VOCABULARY)
     short = lookahead_table(hmm, automaton, 4, eventual=True, tolerance=1e-13)
@@ -82,8 +82,8 @@ def test_a_table_without_budgets_is_read_like_any_other(pattern):
     found = expect_classes(unbounded, predicted, states, left)
     torch.testing.assert_close(found.log_joint, wanted.log_joint, rtol=1e-9, atol=1e-9)
 
-    # With a budget the same tokens are alive as there, and what is completed in time is at most
-    # what is completed ever.
+    # With a budget, the same tokens are alive as in the table with budgets, and the probability of
+    # completion in time is at most that of completion at any length.
     left = torch.full_like(states, 3)
     timely, found = (expect_classes(t, predicted, states, left) for t in (short, unbounded))
     assert torch.equal(found.log_joint.isneginf(), timely.log_joint.isneginf())
@@ -91,7 +91,7 @@ def test_a_table_without_budgets_is_read_like_any_other(pattern):
 
 
 def test_a_cycle_that_is_hardly_ever_left_is_solved(monkeypatch):
-    """`a` all but always: plain rounds would gain a share of 5e-7 each."""
+    """`a` almost always: each plain round would only gain a fraction of 5e-7."""
     emission = torch.full((6, 1), 1e-7, dtype=torch.float64)
     emission[0] = 1 - emission[1:].sum()
     plain = random_hmm(1, 0)
@@ -105,7 +105,7 @@ def test_a_cycle_that_is_hardly_ever_left_is_solved(monkeypatch):
 
 
 def solved(hmm: HMM, edges: Edges) -> torch.Tensor:
-    """beta_unbounded by one linear system over all pairs of a state and a hidden state."""
+    """Compute beta_unbounded by one linear system over all pairs of a state and a hidden state."""
     S, H = edges.num_states, hmm.num_states
     matrix, constant = torch.eye(S * H).double().view(S, H, S, H), torch.zeros(S, H).double()
     mass = edges.mass * edges.log_mass.exp().unsqueeze(1)
@@ -120,7 +120,7 @@ def solved(hmm: HMM, edges: Edges) -> torch.Tensor:
 
 
 def emitting(weights: list[float], hmm: HMM) -> HMM:
-    """The same with these tokens, in shares that differ a little between hidden states."""
+    """Return the same model with these emissions, slightly different between hidden states."""
     generator = torch.Generator().manual_seed(5)
     noise = 0.5 + torch.rand(6, hmm.num_states, generator=generator).double()
     emission = torch.tensor(weights).double().unsqueeze(1) * noise
@@ -149,10 +149,10 @@ def test_cycles_are_solved_in_a_dozen_sweeps(pattern, weights, monarch, monkeypa
 
 
 def test_hidden_states_that_go_round_in_a_ring_are_no_worse_than_plain_sweeps(monkeypatch):
-    """Mixtures of few sweeps hardly help there, and may not harm.
+    """Mixtures of few sweeps hardly help in a ring, and must not do harm.
 
-    A ring is left with probability 1/2: 33 times around for 1e-10, or 660 steps, and a sweep takes
-    `REPEATS` + 1 of them. Half as many again are allowed.
+    A ring is left with probability 1/2: 1e-10 takes 33 rounds, or 660 steps, and a sweep takes
+    `REPEATS` + 1 steps. The test allows 50% more.
     """
     H = 20
     monkeypatch.setattr(eventual, "MAX_ROUNDS", 3 * 33 * H // (2 * (eventual.REPEATS + 1)))
@@ -169,7 +169,7 @@ def test_hidden_states_that_go_round_in_a_ring_are_no_worse_than_plain_sweeps(mo
 
 
 def test_scales_far_apart_within_a_cycle():
-    """From the one state to the other with probability 1e-30 a token, in float32 too."""
+    """One state leads to the other with probability 1e-30 per token, also in float32."""
     hmm = emitting([1, 1e-30, 1e-30, 0, 0, 1e-3], random_hmm(4, seed=2))
     _, edges = parts("(a*ba*c)*", hmm)
     inner = np.isin(np.arange(edges.num_states), edges.final, invert=True)

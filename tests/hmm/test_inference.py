@@ -43,7 +43,7 @@ def test_every_recursion_against_every_path(monarch, length):
         table = joint(hmm, string)
         close(filtered.log_likelihood[n], np.log(table.sum()))
         for t in range(length):
-            # P(h_t | x_<=t): of the sequence cut there; predicted: with token t unseen.
+            # P(h_t | x_<=t) from the truncated sequence; predicted with token t unobserved.
             cut = joint(hmm, string[: t + 1])
             close(filtered.filtered[n, t], over(cut, t) / cut.sum())
             cut = joint(hmm, [*string[:t], None])
@@ -72,7 +72,7 @@ def test_probabilities_of_all_strings_sum_to_one(monarch, length):
     strings = all_strings(3, length)
     likelihood = inference.log_likelihood(hmm, strings, torch.full((len(strings),), length)).exp()
     close(likelihood.sum(), 1.0)
-    # And each prefix is as probable as all that begins with it.
+    # The probability of each prefix is the sum over its continuations.
     shorter = all_strings(3, length - 1) if length > 1 else torch.zeros(1, 0, dtype=torch.int64)
     prefix = inference.log_likelihood(hmm, shorter, torch.full((len(shorter),), length - 1)).exp()
     close(likelihood.reshape(-1, 3).sum(dim=1), prefix.numpy())
@@ -93,7 +93,7 @@ def test_impossible_sequences_have_no_posterior_and_no_nan(seed):
     assert (np.isneginf(filtered.log_likelihood.numpy()) == (truth == 0)).all()
     for array in (*filtered[:2], posterior.states, *posterior.transition_counts):
         assert not array.isnan().any()
-    # Each possible sequence has one state at a time and its transitions; the others none at all.
+    # Each possible sequence has one state per time and its transitions; the others have none.
     mass = posterior.states.sum(dim=-1)
     close(mass, np.broadcast_to((truth > 0)[:, None], mass.shape))
     close(posterior.transition_counts[0].sum(), (truth > 0).sum() * (length - 1))
@@ -108,7 +108,7 @@ def test_an_impossible_token_in_a_single_step():
     filtered, log_likelihood = inference.filter_step(hmm, predicted, torch.tensor([0, 1]))
     assert log_likelihood.tolist() == [0.0, float("-inf")]
     assert filtered.tolist() == [[1.0, 0.0], [0.0, 0.0]]
-    # What follows an impossible prefix is impossible, and still no NaN.
+    # A continuation of an impossible prefix is impossible, without NaN.
     again = inference.filter_step(hmm, hmm.transition.forward(filtered), torch.tensor([0, 0]))
     assert again.log_likelihood.tolist() == [0.0, float("-inf")]
     assert not again.filtered.isnan().any()
@@ -162,7 +162,7 @@ def test_a_batch_is_its_sequences(recipe, seed, lengths, rubbish):
 @pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
 @pytest.mark.parametrize("lengths", [[3], [0, 3, 0], [3, 2], [0], []])
 def test_nothing_writes_to_the_parameters(monarch, lengths):
-    """A batch in which one sequence has a token is one row, and might be the model's own."""
+    """A batch in which one sequence has a token is one row, which must not alias the model."""
     hmm = tiny(seed=3, monarch=monarch)
     parts = (hmm.initial, *hmm.transition.factors, hmm.emission)
     before = [part.clone() for part in parts]
@@ -194,7 +194,7 @@ def test_counts_do_not_depend_on_the_block_of_rows(monkeypatch):
 
 @KINDS
 def test_long_sequences_in_single_precision(monarch):
-    """A probability far below the smallest float32, by steps that each are ordinary."""
+    """The total probability is far below the smallest float32, but each step is ordinary."""
     generator = torch.Generator().manual_seed(0)
     wide = HMM.random(
         16, 5, generator=generator, dtype=torch.float64, monarch=4 if monarch else False
@@ -211,7 +211,7 @@ def test_long_sequences_in_single_precision(monarch):
 
 
 def test_posterior_where_the_filter_was_all_but_certain_of_the_contrary():
-    """Only the improbable state can go on: its weight comes back from 1e-20, without overflow."""
+    """Only the improbable state can continue: its weight recovers from 1e-20."""
     rare = 1e-20
     hmm = HMM(
         torch.tensor([1 - rare, rare], dtype=torch.float32),
@@ -227,8 +227,9 @@ def test_posterior_where_the_filter_was_all_but_certain_of_the_contrary():
 
 @pytest.mark.parametrize("rare", [1e-40, 2e-38])
 def test_what_single_precision_cannot_divide_by_is_taken_for_less_likely(rare):
-    """1 / 1e-40 is no float32, nor is the sum of sixteen 1 / 2e-38: the one state that can go on
-    counts for less, and nothing is NaN.
+    """Neither 1 / 1e-40 nor the sum of sixteen 1 / 2e-38 is a float32.
+
+    The one state that can continue gets a lower weight, and nothing is NaN.
     """
     hmm = HMM(
         torch.tensor([1.0, 0.0]),
@@ -264,7 +265,7 @@ def test_emissions_in_bfloat16_are_widened():
 
 @KINDS
 def test_frequencies_of_samples_are_their_probabilities(monarch):
-    """All strings of three tokens, or fewer where token 2 ends one: chi-square on 40 000 draws."""
+    """Chi-square test of 40 000 draws over all strings of up to three tokens; token 2 ends."""
     hmm = tiny(seed=5, monarch=monarch)
     drawn = inference.sample(hmm, 40_000, 3, torch.Generator().manual_seed(1), eos_id=2)
     last = drawn.states.gather(1, drawn.lengths.unsqueeze(1) - 1).expand(-1, 3)
@@ -297,17 +298,17 @@ def test_states_of_samples_go_with_their_tokens(recipe, seed):
 
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_one_length_for_each_row():
-    with pytest.raises(ValueError, match=r"2 rows of tokens but \(1,\) lengths"):
+    with pytest.raises(ValueError, match=r"2 lengths, one per sequence, got shape \(1,\)"):
         inference.log_likelihood(tiny(), torch.zeros(2, 3, dtype=torch.int64), torch.tensor([3]))
 
 
 def test_tokens_and_lengths_out_of_range_are_refused():
     hmm = tiny()
-    with pytest.raises(ValueError, match=r"tokens are 0 to 3, the HMM knows 3"):
+    with pytest.raises(ValueError, match=r"expected tokens in 0\.\.2, .* got 0 to 3"):
         inference.filter_all(hmm, torch.tensor([[0, 3]]), torch.tensor([2]))
-    with pytest.raises(ValueError, match=r"tokens are -1 to 0"):
+    with pytest.raises(ValueError, match=r"expected tokens in 0\.\.2, .* got -1 to 0"):
         inference.marginals(hmm, torch.tensor([[0, -1]]), torch.tensor([2]))
-    with pytest.raises(ValueError, match=r"lengths are 3 to 3, tokens have 2 columns"):
+    with pytest.raises(ValueError, match=r"expected lengths in 0\.\.2, got 3 to 3"):
         inference.log_likelihood(hmm, torch.tensor([[0, 1]]), torch.tensor([3]))
-    with pytest.raises(ValueError, match=r"0 tokens"):
+    with pytest.raises(ValueError, match=r"got 1 of 0"):
         inference.sample(hmm, 1, 0)

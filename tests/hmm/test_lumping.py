@@ -1,4 +1,4 @@
-"""EM over the tokens that occur, and one for all others, is EM over all tokens."""
+"""EM over the tokens that occur, with one class for all others, equals EM over all tokens."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_em_over_classes_is_em_over_tokens(monarch):
         log_likelihood(small.hmm, classes.class_of[tokens], lengths),
         log_likelihood(whole.hmm, tokens, lengths),
     )
-    # Tokens that never occur have the same row, in every type: one is stored for all.
+    # Tokens that never occur have the same row in every type, which is stored once.
     for model in (whole.hmm, again):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             assert len(share_rows(model.emission.to(dtype)).rows) == 5

@@ -1,4 +1,4 @@
-"""Parameters: how many, what shapes, what values are refused."""
+"""Parameters: their number, shapes, and refused values."""
 
 import pytest
 import torch
@@ -53,15 +53,15 @@ def test_parts_that_disagree_are_refused():
 def test_wrong_shapes_are_refused_by_name():
     ones, square = torch.ones, Dense(torch.ones(3, 3))
     for make, message in [
-        (lambda: Dense(ones(2, 3)), r"square, not \(2, 3\)"),
-        (lambda: Monarch(ones(2, 3, 3), ones(2, 3, 3)), r"not \(2, 3, 3\) and \(2, 3, 3\)"),
-        (lambda: Monarch(ones(2, 3, 4), ones(3, 2, 2)), r"not \(2, 3, 4\) and \(3, 2, 2\)"),
-        (lambda: Monarch(ones(3, 3), ones(3, 3)), r"not \(3, 3\) and \(3, 3\)"),
+        (lambda: Dense(ones(2, 3)), r"square transition matrix, got shape \(2, 3\)"),
+        (lambda: Monarch(ones(2, 3, 3), ones(2, 3, 3)), r"got \(2, 3, 3\) and \(2, 3, 3\)"),
+        (lambda: Monarch(ones(2, 3, 4), ones(3, 2, 2)), r"got \(2, 3, 4\) and \(3, 2, 2\)"),
+        (lambda: Monarch(ones(3, 3), ones(3, 3)), r"got \(3, 3\) and \(3, 3\)"),
         (lambda: HMM(ones(3), square, ones(3, 5)), "token-major"),
-        (lambda: HMM(ones(1, 3), square, ones(5, 3)), r"`initial` \(H\)"),
+        (lambda: HMM(ones(1, 3), square, ones(5, 3)), r"`initial` of shape \(H,\)"),
         (
             lambda: HMM(torch.tensor([1, 0, 0]), square, ones(5, 3)).check(),
-            "one floating-point type, not float32, int64",
+            "one floating-point type .* got float32, int64",
         ),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -72,11 +72,11 @@ def test_wrong_shapes_are_refused_by_name():
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        ("emission", float("nan"), r"emission.*numbered \[1\] sums to nan"),
+        ("emission", float("nan"), r"emission.*sums to nan at index \[1\]"),
         ("emission", float("inf"), r"emission.*sums to inf"),
         ("emission", 0.9, r"emission"),
         ("initial", float("nan"), r"`initial`.*sums to nan"),
-        ("transition", float("nan"), r"transition.*numbered \[2\] sums to nan"),
+        ("transition", float("nan"), r"transition.*sums to nan at index \[2\]"),
     ],
 )
 def test_values_that_are_no_probabilities_are_refused(part, value, message):
@@ -97,7 +97,7 @@ def test_logarithms_and_negative_probabilities_are_refused():
 
 
 def test_emissions_alone_in_bfloat16():
-    """A vocabulary's worth of rounded entries still counts as a distribution; far off does not."""
+    """Rounded entries of a whole vocabulary still count as a distribution; larger errors don't."""
     hmm = HMM.random(8, 30000, monarch=2, generator=torch.Generator().manual_seed(0))
     small = hmm.to(emission_dtype=torch.bfloat16)
     assert small.emission.dtype == torch.bfloat16

@@ -35,7 +35,7 @@ KINDS: dict[str, bool | int] = {"dense": False, "monarch": True}
 def random_hmm(
     num_tokens: int, *, seed: int = 0, num_states: int = 6, monarch: bool | int = False
 ) -> HMM:
-    """All parameters positive, float64."""
+    """Make an HMM with positive parameters in float64."""
     generator = torch.Generator().manual_seed(seed)
     return HMM.random(
         num_states, num_tokens, generator=generator, dtype=torch.float64, monarch=monarch
@@ -45,7 +45,7 @@ def random_hmm(
 def completions(
     hmm: HMM, automaton: TokenAutomaton, state: int, remaining: int, predicted: np.ndarray
 ) -> float:
-    """P(the next tokens lead to the end, in at most `remaining`): one string after the other."""
+    """Return P(the next tokens lead to the end, in at most `remaining`), string by string."""
     if state == automaton.final:
         return 1.0
     total, A, B = 0.0, hmm.transition.dense().numpy(), hmm.emission.numpy()
@@ -68,7 +68,7 @@ def completions(
 
 
 def after_prefix(hmm: HMM, prefix: tuple[int, ...]) -> torch.Tensor:
-    """The distribution of the next hidden state."""
+    """Return the distribution of the next hidden state."""
     predicted = hmm.initial.unsqueeze(0)
     for token in prefix:
         predicted = predicted * hmm.emission[token]
@@ -94,7 +94,7 @@ def random_predicted(rows: int, hidden: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.fixture(params=["compiled", "in layers"])
 def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loops for the CPU, and those for any device."""
+    """Run with the loops for the CPU, and with those for any device."""
     if request.param == "in layers":
         monkeypatch.setattr(recursion, "_COMPILED", ())
         monkeypatch.setattr(lookahead, "_COMPILED", ())
@@ -113,7 +113,7 @@ def test_beta_is_the_sum_over_all_strings(name: str, kind: str) -> None:
 
 
 def test_completion_by_all_strings_of_ids() -> None:
-    """Nothing of the lifted automaton is used: texts are spelled out and given to the language."""
+    """The lifted automaton isn't used: the language checks spelled-out texts."""
     language = choice("a", "ab", "ba", "bbb", "abab", "bababa")
     automaton, hmm = lift(language, VOCABULARY), random_hmm(VOCABULARY.size, seed=3)
     usable = [0, 1, 2]
@@ -174,7 +174,7 @@ def test_one_table_serves_every_budget(kind: str) -> None:
 
 
 def long_automaton() -> TokenAutomaton:
-    """Loops, words of several lengths, a bounded string, two ways to write a token."""
+    """Return an automaton with loops, words of several lengths, and a bounded string."""
     words = choice("ab", "ba", "bbb", "abab") + Automaton.literal("b").star()
     counted = choice("a", "b").repeat(0, 6) + Automaton.literal("b")
     return lift(words + counted + choice("a", "aab"), VOCABULARY)
@@ -182,7 +182,7 @@ def long_automaton() -> TokenAutomaton:
 
 @pytest.fixture
 def _threads() -> Iterator[None]:
-    """A test may change how many threads torch uses."""
+    """Restore torch's number of threads after a test."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -194,7 +194,7 @@ def _threads() -> Iterator[None]:
 def test_both_forms_give_the_same(
     at_once: int, together: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiled for the CPU or in layers for any device, in blocks of any size, by any threads."""
+    """Both forms agree, in blocks of any size and with any number of threads."""
     monkeypatch.setitem(recursion._AT_ONCE, "cpu", at_once)
     monkeypatch.setattr(recursion, "_TOGETHER", together)
     hmm, automaton = random_hmm(VOCABULARY.size, monarch=KINDS[kind]), long_automaton()
@@ -231,7 +231,7 @@ def test_rows_are_kept_within_the_bound_that_is_stated(name: str, tolerance: flo
 
 
 def test_for_given_budgets_what_they_lead_to_is_there_and_the_same() -> None:
-    """Every prefix that can be finished, by every budget; what is left out is refused."""
+    """Check every prefix that can be completed, with every budget; excluded pairs are refused."""
     hmm, automata = random_hmm(VOCABULARY.size, seed=6), [long_automaton(), a_star_b()]
     batch, budgets = AutomatonBatch([*automata, automata[0]]), [[9, 12], [4], [15]]
     whole = lookahead_table(hmm, batch, 20, tolerance=0)
@@ -256,7 +256,7 @@ def test_for_given_budgets_what_they_lead_to_is_there_and_the_same() -> None:
         after = batch.next(here[1].expand_as(tokens), tokens)[~mine.log_joint.isneginf()]
         reached |= {(s, left - 1) for s in after.tolist()} - asked
     assert len(asked) > 30
-    with pytest.raises(ValueError, match="no text of the budgets that the table was made for"):
+    with pytest.raises(ValueError, match="a text within the table's budgets"):
         log_completed(table, predicted, batch.initial[:1], torch.tensor([11]))
 
 
@@ -326,7 +326,7 @@ def test_emissions_of_another_type(
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_tower_property(name: str) -> None:
-    """What is expected now is the mean of what will be expected after the next token."""
+    """The expectation now is the mean of the expectations after the next token."""
     automaton, hmm = CONSTRAINTS[name](), random_hmm(VOCABULARY.size, seed=8)
     table = lookahead_table(hmm, automaton, 6)
     for state in range(automaton.num_states - 1):
@@ -362,7 +362,7 @@ def test_positive_exactly_on_the_mask() -> None:
 
 
 def test_a_literal_of_200_tokens_in_float32() -> None:
-    """Its probability, around 1e-700, has no float32 and no float64; its logarithm is exact."""
+    """Its probability, around 1e-700, underflows; its logarithm is exact."""
     vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 250)] + [b"$"], [249])
     text = bytes(np.random.default_rng(0).integers(1, 250, size=200).tolist())
     automaton = lift(Automaton.literal(text), vocabulary)
@@ -398,7 +398,7 @@ def test_early_stop_of_finite_and_of_infinite_languages() -> None:
     assert loop.settled
     assert loop.max_remaining < whole.max_remaining
     assert beta_of(loop, 1000).numpy() == pytest.approx(beta_of(whole, 1000).numpy(), rel=1e-4)
-    # Served beyond the last row as at it.
+    # Budgets beyond the last row give the result of the last row.
     place = (hmm.initial.unsqueeze(0), torch.tensor([0]))
     assert torch.equal(
         log_completed(loop, *place, torch.tensor([10**6])),
@@ -415,7 +415,7 @@ def test_a_table_that_is_too_short_says_so(
     table = lookahead_table(hmm, a_star_b(), 4)
     place = (hmm.initial.unsqueeze(0), torch.tensor([0]))
     log_completed(table, *place, torch.tensor([5]))
-    with pytest.raises(ValueError, match="6 tokens are left"):
+    with pytest.raises(ValueError, match=r"at most 4 tokens left after the next one, .* got 5"):
         log_completed(table, *place, torch.tensor([6]))
 
 
@@ -441,7 +441,7 @@ def test_class_emission(
 
 
 def test_the_sum_of_a_large_class_in_single_precision() -> None:
-    """Added up one by one, 60 000 emissions are off by 2e-6."""
+    """A sequential sum of 60 000 emissions has an error of 2e-6."""
     tokens = [number.to_bytes(3, "big") for number in range(60_000)]
     vocabulary = Vocabulary.from_bytes([*tokens, b""], [len(tokens)])
     automaton = TokenAutomaton.from_position_sets(vocabulary, [range(len(tokens))])
@@ -476,7 +476,7 @@ def test_texts_may_begin_in_a_state_of_any_number() -> None:
 
 
 def test_where_the_hmm_gives_no_probability() -> None:
-    """Zero where it is impossible, without NaN."""
+    """The result is zero where completion is impossible, without NaN."""
     emission = torch.zeros(VOCABULARY.size, 2, dtype=torch.float64)
     emission[0] = torch.tensor([1.0, 0.0])
     emission[3] = torch.tensor([0.0, 1.0])
@@ -499,7 +499,7 @@ def test_where_the_hmm_gives_no_probability() -> None:
 
 @pytest.mark.parametrize("compiled", ["cpu", "nowhere"])
 def test_a_batch_is_each_automaton_alone(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever way the sums are computed, and with automata that occur twice."""
+    """However the sums are computed, and with automata that occur twice."""
     monkeypatch.setattr(lookahead, "_COMPILED", (compiled,))
     monkeypatch.setattr(lookahead, "_AT_ONCE", 30)
     words, star = few_words(), a_star_b()
@@ -542,7 +542,7 @@ def test_a_batch_is_each_automaton_alone(compiled: str, monkeypatch: pytest.Monk
 def test_tensor_operations_give_what_compiled_loops_give(
     wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked with a look at what is missing, and without."""
+    """With and without the check for missing rows."""
     hmm = random_hmm(VOCABULARY.size, seed=4)
     batch = AutomatonBatch([few_words(), a_star_b(), lift(choice("bb", "aab"), VOCABULARY)])
     table = lookahead_table(hmm, batch, 7)
@@ -623,17 +623,17 @@ def test_what_is_not_a_token_automaton_is_refused() -> None:
 
 
 def test_other_refusals() -> None:
-    with pytest.raises(ConstraintError, match=r"over 7 tokens.*of 6"):
+    with pytest.raises(ConstraintError, match=r"over 6 tokens.*got 7"):
         lookahead_table(random_hmm(7), few_words(), 4)
     hmm = random_hmm(VOCABULARY.size)
     with pytest.raises(ConstraintError, match="at least one token"):
         lookahead_table(hmm, few_words(), 0)
     with pytest.raises(ConstraintError, match="tolerance"):
         lookahead_table(hmm, few_words(), 4, tolerance=1.0)
-    with pytest.raises(ConstraintError, match=r"is in bfloat16.*emission_dtype"):
+    with pytest.raises(ConstraintError, match=r"got bfloat16.*emission_dtype"):
         lookahead_table(hmm.to(dtype=torch.bfloat16), few_words(), 4)
     batch = AutomatonBatch([few_words()], "meta")
-    with pytest.raises(ConstraintError, match="HMM is on cpu, the automata on meta"):
+    with pytest.raises(ConstraintError, match="an HMM on meta, as the automata, got cpu"):
         lookahead_table(hmm, batch, 4)
 
 
@@ -645,6 +645,6 @@ def test_memory_is_stated_and_limited() -> None:
     table = lookahead_table(hmm, automaton, 3, max_bytes=needed)
     assert table.num_rows == alive - 2, "behind the b there is nothing to gain by more tokens"
     assert table.num_bytes == needed - 2 * (row + 8)
-    with pytest.raises(ConstraintError, match=r"states of the constraint x budgets.*Lower the"):
+    with pytest.raises(ConstraintError, match=r"states of the constraint and budgets.*lower the"):
         lookahead_table(hmm, automaton, 3, max_bytes=needed - 1)
     assert lookahead_table(hmm, automaton, 3, budgets=[[2]], max_bytes=needed - 1).num_rows < alive

@@ -1,4 +1,4 @@
-"""Rows with the same bytes are stored once; what is read again is the same, bit for bit."""
+"""Rows with the same bytes are stored once, and the loaded matrix is bitwise the same."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_a_matrix_comes_back_bit_for_bit(numbers, width, dtype, seed):
     assert bits(shared.matrix()) == bits(matrix)
     assert shared.rows.dtype == dtype
     assert len(shared.rows) == len({bits(row) for row in matrix})
-    # In the order in which they occur first.
+    # In order of first occurrence.
     seen: list[int] = []
     for row in shared.row_of.tolist():
         seen += [] if row in seen else [row]
@@ -55,7 +55,7 @@ def test_rare_tokens_that_were_seen_equally_often_share_their_emissions():
 
 
 def unseen(num_tokens: int, num_states: int, occurring: int) -> HMM:
-    """An HMM in which all tokens but the first few have equal rows."""
+    """Make an HMM in which all tokens but the first few have equal rows."""
     hmm = HMM.random(num_states, num_tokens, generator=torch.Generator().manual_seed(1))
     emission = hmm.emission.clone()
     emission[occurring:] = emission[occurring]
@@ -80,7 +80,7 @@ def test_both_forms_of_a_file_say_the_same(tmp_path, dtype):
     assert kept["row_of"].dtype == torch.int32
     sizes = [(tmp_path / n / checkpoint.WEIGHTS).stat().st_size for n in ("plain", "chosen")]
     assert sizes[1] < sizes[0] / 2
-    # Nothing repeats, so sharing would cost.
+    # No rows repeat, so sharing would take more space.
     checkpoint.save(unseen(200, 8, 199), tmp_path / "chosen")
     assert "emission" in load_file(tmp_path / "chosen" / checkpoint.WEIGHTS)
 
@@ -90,11 +90,11 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / checkpoint.WEIGHTS
     whole = load_file(path)
     for name, wrong, message in (
-        ("row_of", whole["row_of"] + 1, "rows 1 to 21, there are 21"),
-        ("row_of", whole["row_of"] - 1, "rows -1 to 19"),
-        ("row_of", whole["row_of"].float(), "int32, not .* torch.float32"),
-        ("row_of", whole["row_of"][:-1], "vocab_size is 200, the arrays say 199"),
-        ("other", whole["row_of"], "not initial, transition"),
+        ("row_of", whole["row_of"] + 1, r"row numbers in 0\.\.20, got 1 to 21"),
+        ("row_of", whole["row_of"] - 1, "got -1 to 19"),
+        ("row_of", whole["row_of"].float(), "int32 for shared rows, got .* torch.float32"),
+        ("row_of", whole["row_of"][:-1], "vocab_size=200, but the arrays have 199"),
+        ("other", whole["row_of"], "expected initial, transition"),
     ):
         save_file({**whole, name: wrong.clone()}, path)
         with pytest.raises(ValueError, match=message):

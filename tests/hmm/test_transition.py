@@ -1,4 +1,4 @@
-"""Both kinds of transition against the matrix they stand for."""
+"""Both kinds of transition, compared with their matrix."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_products_are_those_of_the_matrix(recipe):
     x = torch.rand(2, 3, hmm.num_states, dtype=torch.float64)
     np.testing.assert_allclose(hmm.transition.forward(x).numpy(), x.numpy() @ A, atol=1e-13)
     np.testing.assert_allclose(hmm.transition.backward(x).numpy(), x.numpy() @ A.T, atol=1e-13)
-    # One vector alone, and a row repeated without memory of its own, are the same product.
+    # A single vector, and a row expanded without copying, give the same product.
     torch.testing.assert_close(hmm.transition.forward(x[0, 0]), hmm.transition.forward(x)[0, 0])
     repeated = x[0, 0].expand(4, -1)
     torch.testing.assert_close(
@@ -42,7 +42,7 @@ def test_rows_are_those_of_the_matrix(recipe, data):
 @QUICK
 @given(recipes())
 def test_expected_counts_of_each_parameter(recipe):
-    """Uses of A[i, j] are summed, for a factor's entry over the pairs that pass through it."""
+    """Uses of A[i, j] are summed; for a factor's entry, over the pairs whose path uses it."""
     hmm = recipe.model()
     before, after = torch.rand(2, 5, hmm.num_states, dtype=torch.float64)
     pairs = transition_matrix(hmm.transition) * (before.numpy().T @ after.numpy())
@@ -61,7 +61,7 @@ def test_expected_counts_of_each_parameter(recipe):
 
 
 def test_blocks_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="5 do not divide 12"):
+    with pytest.raises(ValueError, match="divide 12 states, got 5"):
         factor_shapes(12, 5)
 
 
@@ -69,7 +69,7 @@ def test_blocks_as_square_as_they_go():
     assert factor_shapes(16384, True) == ((128, 128, 128), (128, 128, 128))
     assert factor_shapes(12, True) == ((4, 3, 3), (3, 4, 4))
     assert factor_shapes(7, True) == ((7, 1, 1), (1, 7, 7))
-    # True is a kind, 1 is a size: states that differ in k alone.
+    # True is a kind, 1 is a size: states that differ only in k.
     assert factor_shapes(12, 1) == ((12, 1, 1), (1, 12, 12))
 
 

@@ -42,7 +42,7 @@ def test_auto_gives_what_the_algorithm_that_it_names_gives(
 
 
 def test_options_of_two_algorithms_are_refused() -> None:
-    with pytest.raises(ValueError, match="'smc' does not read floor="):
+    with pytest.raises(ValueError, match=r"of algorithm 'smc' .* got floor="):
         sample(particles=3, floor=0.5, strata="none")
 
 

@@ -146,8 +146,8 @@ def test_reading_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"certify": 0}, r"expected certify in \(0, 1\], got 0"),
         ({"certify": 1.1}, r"expected certify in \(0, 1\], got 1.1"),
-        ({"certify": "all"}, "certify is 'all'"),
-        ({"max_tokens_read": 0}, "expected max_tokens_read of at least 1, got 0"),
+        ({"certify": "all"}, "expected certify .*got 'all'"),
+        ({"max_tokens_read": 0}, "expected max_tokens_read to be at least 1, got 0"),
         ({"top_p": 0.9}, "expected top_p=1 with certify, got 0.9"),
     ],
 )

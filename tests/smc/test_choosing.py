@@ -250,7 +250,7 @@ class Unread(ToyLM):
         ({"spellings": "canonical"}, "got one without"),
         ({"prompts": "yes"}, "got a single string"),
         ({"certify": 2}, r"expected certify in \(0, 1\]"),
-        ({"temperature": math.nan}, "temperature is nan"),
+        ({"temperature": math.nan}, "expected temperature .*got nan"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:

@@ -186,7 +186,7 @@ def test_constraints_leave_when_nobody_has_their_requests():
     ("change", "error", "message"),
     [
         ({"budget": 1}, InfeasibleBudgetError, "at least 2 tokens"),
-        ({"budget": 2.5}, ValueError, "budget is 2.5"),
+        ({"budget": 2.5}, ValueError, "expected budget .*got 2.5"),
         ({"constraint": regex("a")}, ConstraintError, "a TokenAutomaton, got Automaton"),
         ({"max_new_tokens": 9}, ValueError, "max_new_tokens is set from the budget"),
         ({"prompt": [0, 6]}, ValueError, "from 0 to 5 in the prompt, got 6;"),
@@ -196,10 +196,10 @@ def test_constraints_leave_when_nobody_has_their_requests():
         ({"prompt": []}, ValueError, "no tokens"),
         ({"prompt": [0] * 65}, smc.PromptTooLongError, "65 tokens and a budget of 8"),
         ({"prompt": [0] * 57}, smc.PromptTooLongError, "context is 64 tokens"),
-        ({"temperature": 0}, ValueError, "temperature is 0.0"),
-        ({"temperature": "hot"}, ValueError, "temperature is 'hot'; it must be a number"),
+        ({"temperature": 0}, ValueError, "expected temperature .*got 0.0"),
+        ({"temperature": "hot"}, ValueError, "expected temperature to be a number, got 'hot'"),
         ({"top_k": 0}, ValueError, "expected top_k to be 1 or more, got 0"),
-        ({"top_p": 1.5}, ValueError, "top_p is 1.5"),
+        ({"top_p": 1.5}, ValueError, "expected top_p .*got 1.5"),
         (
             {"constraint": lift(regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
             ConstraintError, "the logits have 6",
@@ -228,7 +228,7 @@ BAD: dict[str, tuple[Callable[[Any, Any], str], str]] = {
         lambda manager, _: manager.add_requests([[0], [7], [1]], max_new_tokens=2)[1], "got 7;",
     ),
     "a temperature of 0": (
-        lambda manager, _: manager.add_request([0], temperature=0.0), "temperature is 0.0",
+        lambda manager, _: manager.add_request([0], temperature=0.0), "finite, got 0.0;",
     ),
     "a prompt that no cache holds": (
         lambda manager, _: manager.add_request([0] * 33, max_new_tokens=2), "for 34 tokens, which",

@@ -316,7 +316,7 @@ def test_generate_takes_a_deadline() -> None:
     assert posterior.stopped == "deadline"
     assert posterior.valid
     assert found.sequences.shape[1] <= 1 + automaton.fewest_tokens
-    with pytest.raises(ValueError, match=r"deadline is -2\.0"):
+    with pytest.raises(ValueError, match=r"seconds from now, got -2\.0"):
         smc.generate(automaton, deadline=-2, algorithm="smc")
 
 
@@ -333,10 +333,10 @@ def test_an_abandoned_call_raises() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"deadline": -1}, "deadline is -1.0; expected seconds from now on, 0 or more"),
-        ({"deadline": math.nan}, "deadline is nan"),
-        ({"deadline": "soon"}, "deadline is 'soon'; it must be a number"),
-        ({"cancel": True}, "cancel is True; give a threading.Event"),
+        ({"deadline": -1}, "expected deadline to be 0 or more seconds from now, got -1.0"),
+        ({"deadline": math.nan}, "expected deadline .*got nan"),
+        ({"deadline": "soon"}, "expected deadline to be a number, got 'soon'"),
+        ({"cancel": True}, "expected cancel to be a threading.Event, got True"),
     ],
 )
 @pytest.mark.usefixtures("unchecked_annotations")

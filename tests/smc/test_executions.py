@@ -270,13 +270,13 @@ def test_refusals_name_what_was_wrong() -> None:
             smc.sample(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
 
     refused(r"Waiting\(\) cannot .* `guide` calls nonzero, .*execution='eager'", proposal=Waiting())
-    refused("top_p=0.5 .* execution='eager'", top_p=0.5)
+    refused("top_p=0.5, .* execution='eager'", top_p=0.5)
     refused(r"static_forward\(\), got Bare", lm=Bare())
     refused(
         r"support 65536 answers, .* may give \d+; lower particles", particles=1 << 15,
         algorithm="discrete",
     )  # fmt: skip
-    refused("execution is 'graph'; give one of auto, eager, static", execution="graph")
+    refused("execution to be one of auto, eager, static, got 'graph'", execution="graph")
     transformers = pytest.importorskip("transformers")
     config = transformers.MistralConfig(
         vocab_size=VOCABULARY.size, hidden_size=8, intermediate_size=8, num_hidden_layers=1,

@@ -406,7 +406,7 @@ def test_a_processor_that_forbids_all_that_is_allowed(lookahead: dict[str, Any] 
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3, proposal)
     with pytest.raises(ValueError, match=r"after 0 tokens, .* allow only token 1 \(b'b'\)"):
         generate([[1]], 3, processor, suppress_tokens=[1])
-    with pytest.raises(ValueError, match=r"after 2 tokens .* allow token 3 .* and 1 others"):
+    with pytest.raises(ValueError, match=r"after 2 tokens, .* allow only token 3 .* and 1 others"):
         generate([[1]], 3, processor, suppress_tokens=[3, 5])
 
 
@@ -472,7 +472,7 @@ def test_arguments_that_make_no_sense() -> None:
         smc.BudgetLogitsProcessor(automaton, 6, smc.HMMLookahead)  # type: ignore[arg-type]
     with pytest.raises(ConstraintError, match=r"whole number of tokens, got 6\.0"):
         smc.BudgetLogitsProcessor(automaton, 6.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"prompt_length is 4\.0; it must be a whole number"):
+    with pytest.raises(ValueError, match=r"expected prompt_length to be a whole number, got 4\.0"):
         smc.BudgetLogitsProcessor(automaton, 6, prompt_length=4.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prompt_length to be 0 or more, got -1"):
         smc.BudgetLogitsProcessor(automaton, 6, prompt_length=-1)

@@ -277,7 +277,7 @@ def test_in_time_is_gcd_where_there_is_time() -> None:
 
 
 def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
-    """There are two continuations of equal length, one of which is rare under the HMM only.
+    """There are two continuations of equal length; one is rare under the HMM only.
 
     Particles that all take the same continuation have equal weights, so the evidence is compared.
     """

@@ -447,13 +447,13 @@ def test_look_up_gives_the_tokens_of_what_follows() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"read_ahead": -1}, "read_ahead is -1"),
-        ({"read_ahead": "much"}, "read_ahead is 'much'"),
-        ({"read_ahead": 1.5}, "read_ahead is 1.5"),
-        ({"read_ahead": True}, "read_ahead is True"),
+        ({"read_ahead": -1}, "expected read_ahead .*got -1"),
+        ({"read_ahead": "much"}, "expected read_ahead .*got 'much'"),
+        ({"read_ahead": 1.5}, "expected read_ahead .*got 1.5"),
+        ({"read_ahead": True}, "expected read_ahead .*got True"),
         ({"read_ahead": 2, "execution": "static"}, "static shapes don't support read_ahead=2"),
-        ({"drafter": PromptLookup}, "give one that is made"),
-        ({"drafter": "lookup"}, "drafter is 'lookup'"),
+        ({"drafter": PromptLookup}, "to be an instance such as"),
+        ({"drafter": "lookup"}, "expected drafter .*got 'lookup'"),
     ],
 )
 @pytest.mark.usefixtures("unchecked_annotations")

@@ -100,10 +100,13 @@ def test_a_round_that_the_deadline_closed_is_returned() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target_error": 0}, "expected target_error above 0"),
-        ({"target_error": math.nan}, "expected target_error above 0"),
-        ({"target_error": "small"}, "target_error is 'small'"),
-        ({"target_error": 0.1, "max_particles": 3}, "max_particles of at least particles=4, got 3"),
+        ({"target_error": 0}, "expected target_error to be above 0"),
+        ({"target_error": math.nan}, "expected target_error to be above 0"),
+        ({"target_error": "small"}, "expected target_error to be a number, got 'small'"),
+        (
+            {"target_error": 0.1, "max_particles": 3},
+            "max_particles to be at least particles=4, got 3",
+        ),
     ],
 )
 def test_arguments_without_sense(options: dict[str, Any], message: str) -> None:

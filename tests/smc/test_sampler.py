@@ -299,32 +299,32 @@ NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"particles": 0}, "particles is 0"),
-        ({"temperature": 0}, "temperature is 0.*small one"),
-        ({"temperature": -1.0}, "temperature is -1"),
-        ({"temperature": math.nan}, "temperature is nan"),
-        ({"top_p": 0.0}, "top_p is 0"),
-        ({"top_p": 1.5}, "top_p is 1.5"),
-        ({"ess_threshold": -0.1}, "ess_threshold is -0.1"),
-        ({"ess_threshold": math.nan}, "ess_threshold is nan; it must be 0 or more"),
-        ({"max_rows": 0}, "max_rows is 0"),
+        ({"particles": 0}, "expected particles .*got 0"),
+        ({"temperature": 0}, "expected temperature .*got 0.*small one"),
+        ({"temperature": -1.0}, "expected temperature .*got -1"),
+        ({"temperature": math.nan}, "expected temperature .*got nan"),
+        ({"top_p": 0.0}, "expected top_p .*got 0"),
+        ({"top_p": 1.5}, "expected top_p .*got 1.5"),
+        ({"ess_threshold": -0.1}, "expected ess_threshold .*got -0.1"),
+        ({"ess_threshold": math.nan}, "expected ess_threshold to be 0 or more, got nan"),
+        ({"max_rows": 0}, "expected max_rows .*got 0"),
         ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
-        ({"budget": [4, 4]}, "1 prompts but 2 budgets"),
-        ({"example_ids": []}, "1 prompts but 0 example_ids"),
-        ({"example_ids": [0.5]}, "example_ids is 0.5; it must be a whole number"),
-        ({"budget": 8.7}, "budget is 8.7; it must be a whole number"),
-        ({"budget": [8.7]}, "budget is 8.7; it must be a whole number"),
-        ({"particles": 4.0}, "particles is 4.0; it must be a whole number"),
-        ({"max_rows": 4.5}, "max_rows is 4.5; it must be a whole number"),
-        ({"proposal": smc.GCD}, r"proposal is .*; give one that is made, such as smc.GCD\(\)"),
-        ({"proposal": "gcd"}, r"proposal is 'gcd'; .*smc.GCD\(\)"),
-        ({"particles": True}, "particles is True; it must be a whole number"),
-        ({"budget": True}, "budget is True; it must be a whole number"),
-        ({"seed": 0.5}, "seed is 0.5; it must be a whole number"),
-        ({"temperature": None}, "temperature is None; it must be a number"),
-        ({"top_p": "high"}, "top_p is 'high'; it must be a number"),
-        ({"top_p": math.nan}, "top_p is nan"),
-        ({"temperature": 1e-320}, "temperature is 1e-320; .*overflow.*small one"),
+        ({"budget": [4, 4]}, "expected 1 budgets, one per prompt, got 2"),
+        ({"example_ids": []}, "expected 1 example_ids, one per prompt, got 0"),
+        ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
+        ({"budget": 8.7}, "expected budget to be a whole number, got 8.7"),
+        ({"budget": [8.7]}, "expected budget to be a whole number, got 8.7"),
+        ({"particles": 4.0}, "expected particles to be a whole number, got 4.0"),
+        ({"max_rows": 4.5}, "expected max_rows to be a whole number, got 4.5"),
+        ({"proposal": smc.GCD}, r"an instance such as smc.GCD\(\), got <class"),
+        ({"proposal": "gcd"}, r"an instance such as smc.GCD\(\), got 'gcd'"),
+        ({"particles": True}, "expected particles to be a whole number, got True"),
+        ({"budget": True}, "expected budget to be a whole number, got True"),
+        ({"seed": 0.5}, "expected seed to be a whole number, got 0.5"),
+        ({"temperature": None}, "expected temperature to be a number, got None"),
+        ({"top_p": "high"}, "expected top_p to be a number, got 'high'"),
+        ({"top_p": math.nan}, "expected top_p .*got nan"),
+        ({"temperature": 1e-320}, "overflow, got 1e-320; use a small one"),
     ],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:
@@ -452,7 +452,7 @@ def test_an_equal_vocabulary_is_accepted() -> None:
 
 
 def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
-    """A run equals its tokens one by one; -1 is no token; an ended prefix doesn't advance."""
+    """A run equals its tokens one by one; -1 means no token; an ended prefix doesn't advance."""
     automata = [FORCED, CONSTRAINTS["a_star_b"]()]
     batch = smc.Batch(AutomatonBatch(automata), torch.tensor([5, 3]))
     for proposal in PROPOSALS:

@@ -1,7 +1,7 @@
 """The distribution of speculative decoding in serving engines: that of local masks, for any draft.
 
 An engine drafts some tokens, and verifies them in one forward pass against its masked probabilities
-q: a drafted token is accepted with probability q; otherwise another token is drawn from q without
+q. A drafted token is accepted with probability q. Otherwise another token is drawn from q without
 it, and the rest of the draft is discarded. There are no weights.
 """
 

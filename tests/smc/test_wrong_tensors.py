@@ -268,7 +268,7 @@ BUFFERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", BUFFERS)
 def test_buffers_of_another_form_are_refused(name: str) -> None:
     buffer = BUFFERS[name]
-    with pytest.raises(ValueError, match=r"masks are written|cannot be used in place"):
+    with pytest.raises(ValueError, match=r"for masks|numpy supports"):
         gcd.Matcher(AUTOMATON).fill_mask(buffer)
     with pytest.raises(ValueError):
         gcd.GrammarMatcher(AUTOMATON).fill_next_token_bitmask(buffer, 3)

@@ -95,7 +95,7 @@ def read_problems(path: str | Path) -> list[Problem]:
     if not isinstance(content, list) or not content:
         what = "an empty list" if content == [] else type(content).__name__
         raise ValueError(
-            f"task.problems={path}: a list of problems is wanted, got {what}; give "
+            f"task.problems={path}: expected a list of problems, got {what}; give "
             '[{"prompt": …, "budget": …, "strings": […]}, …], or regex in place of strings'
         )
     problems = [_read(entry, i, f"{path}, problem {i}") for i, entry in enumerate(content)]

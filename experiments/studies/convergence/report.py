@@ -81,12 +81,12 @@ def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
 
 _LEGEND = """TV of one answer: total variation between the exact posterior and the law of one
 answer drawn from one run (a dead run gives none), with its 95 % interval; exact with one particle
-of SMC, and where the discrete filter left nothing out. Behind ± stands what noise over the runs
-alone would show, were the law exact. To {goal}: the fewest particles from which on it is within
-that. With {at} particles: mean number of prefixes that the language model reads, the prompt aside;
-mean total variation of one run's posterior, beside that of an exact sampler of as many draws;
-relative bias (95 % interval) and variance of the evidence estimate; ESS / N (a pool has none); dead
-runs."""
+of SMC, and if the discrete filter left nothing out. After ±: the total variation that noise over
+the runs would show if the law were exact. To {goal}: the fewest particles from which on it is
+within that. With {at} particles: mean number of prefixes that the language model computes, without
+the prompt; mean total variation of one run's posterior, and that of an exact sampler of as many
+draws; relative bias (95 % interval) and variance of the evidence estimate; ESS / N (undefined for
+the discrete filter); dead runs."""
 
 
 def _described_headline(found: dict[str, Any]) -> str:

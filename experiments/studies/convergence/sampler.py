@@ -101,7 +101,7 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
             child = tree["child"][slots[inside]]
             late = (child < 0) | (child >= tree.num_exact)
             if bool((late & (competes | ~found.isneginf())).any()):
-                raise ValueError("it draws a token after which the budget is too short for any end")
+                raise ValueError("it draws a token after which no text ends within the budget")
             log_g[slots[inside]] = found
             log_z[nodes[some]] = guide.log_z
             log_score[slots[inside]] = scores.factors.at(row, token[inside])
@@ -279,7 +279,7 @@ class TreeRows:
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
         """Refuse, as rows of a tree are never truncated."""
-        raise NotImplementedError("rows of a tree are not cut back")
+        raise NotImplementedError("rows of a tree can't be truncated")
 
 
 class Runs(NamedTuple):

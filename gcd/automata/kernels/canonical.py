@@ -1,8 +1,8 @@
-"""Normal form of deterministic automata: trimmed, minimal, numbered in order.
+"""Normal form of deterministic automata: trimmed, minimal, numbered in breadth-first order.
 
-Everything that makes automata ends here, mostly with tables that are minimal already or nearly so;
-each step looks first whether there is anything to do. Most automata are small, too, so scratch is
-allocated once, and cut into slices. Conventions as in `gcd.automata.kernels.graph`.
+All constructions of automata end here, mostly with tables that are already minimal or nearly so, so
+each step first checks whether there is anything to do. Most automata are also small, so scratch
+space is allocated once, and split into slices. Conventions as in `gcd.automata.kernels.graph`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ else:
 
 _NUM_BYTES = cython.declare(cython.int, 256)
 _FIRST_WEIGHT = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
-_NEXT_WEIGHT = cython.declare(cython.ulonglong, 0xD1342543DE82EF95)  # odd, hence one for each row
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
+# Odd, so that each row gets a different weight.
+_NEXT_WEIGHT = cython.declare(cython.ulonglong, 0xD1342543DE82EF95)
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 
@@ -40,9 +41,9 @@ def refine_bytes(
     class_of_byte: cython.uchar[::1],
     first: cython.int[::1],
 ) -> cython.int:
-    """Write what `joint_classes` returns, and return how many classes there are.
+    """Write the results of `joint_classes`, and return the number of classes.
 
-    `first` has room for 256.
+    `first` has room for 256 entries.
     """
     table: cython.short[::1] = np.empty(_NUM_BYTES * _NUM_BYTES, np.int16)
     count: cython.int = 1
@@ -80,7 +81,8 @@ def refine_bytes(
 def joint_classes(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the coarsest common refinement of partitions of the bytes (rows of class numbers).
 
-    Returns the class of each byte, classes numbered by their first byte, and that byte of each.
+    Returns the class of each byte, classes numbered by their first byte, and each class's first
+    byte.
     """
     class_of_byte = np.empty(_NUM_BYTES, np.uint8)
     first = np.empty(_NUM_BYTES, np.int32)
@@ -98,9 +100,9 @@ def _merge_columns(
     number: cython.int[::1],
     total: cython.longlong[::1],
 ) -> cython.int:
-    """Write what `equal_columns` returns, and return how many columns are left.
+    """Write the results of `equal_columns`, and return the number of remaining columns.
 
-    `kept` has room for 256. `number` and `total` are scratch, an entry for each column.
+    `kept` has room for 256 entries. `number` and `total` are scratch space, an entry per column.
     """
     num_rows: cython.Py_ssize_t = after.shape[0]
     num_columns: cython.Py_ssize_t = after.shape[1]
@@ -144,10 +146,10 @@ def _merge_columns(
 
 
 def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give bytes with equal columns one class: (class of each byte, a column for each class).
+    """Merge bytes with equal columns: return the class of each byte, and a column for each class.
 
-    Classes are numbered by their first byte; columns that no byte has are left out. Equal columns
-    have equal sums under random weights; those of equal sum are then compared.
+    Classes are numbered by their first byte; columns without bytes are dropped. Equal columns have
+    equal sums under random weights; columns of equal sum are then compared.
     """
     num_columns: cython.Py_ssize_t = table.shape[1]
     merged = np.empty(_NUM_BYTES, np.uint8)
@@ -163,7 +165,7 @@ def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndar
 def _is_all(
     after: cython.const[cython.int][:, ::1], column: cython.const[cython.int][::1]
 ) -> cython.bint:
-    """Whether these columns are all of a table's, in order."""
+    """Return whether these are all columns of a table, in order."""
     i: cython.Py_ssize_t = 0
     while i < column.shape[0] and column[i] == i:
         i += 1
@@ -174,7 +176,7 @@ def _is_all(
 def _with_columns(
     after: cython.const[cython.int][:, ::1], column: cython.const[cython.int][::1]
 ) -> np.ndarray:
-    """The table of these columns."""
+    """Return the table of these columns."""
     num_columns: cython.Py_ssize_t = column.shape[0]
     s: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -193,7 +195,7 @@ def _renumber(
     number: cython.const[cython.int][::1],
     num_kept: cython.Py_ssize_t,
 ) -> tuple:
-    """The automaton over the kept states (`number >= 0`).
+    """Return the automaton over the kept states (`number >= 0`).
 
     States that share a number have the same acceptance and, once renumbered, the same row.
     """
@@ -219,7 +221,7 @@ def _renumber(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _is_in_order(number: cython.const[cython.int][::1], count: cython.Py_ssize_t) -> cython.bint:
-    """Whether the states have these numbers already, of which there are so many."""
+    """Return whether the first `count` states already have the numbers 0, 1, ..."""
     s: cython.Py_ssize_t = 0
     while s < count and number[s] == s:
         s += 1
@@ -284,11 +286,12 @@ def canonical(
         delta, accepting = _renumber(after, accepts, block, num_blocks)
         after = delta
     elif count == size:
-        return delta, accepting, class_array  # with all states, columns are still different
+        return delta, accepting, class_array  # with all states kept, columns are still different
     given: cython.uchar[::1] = class_array.copy()
     num_columns = _merge_columns(after, given, classes, kept, number_of_column[:num_columns], total)
     if num_blocks < count or num_columns < after.shape[1]:
-        # Fewer classes: first bytes stay in order, so classes do, and with them the discovery.
+        # With fewer classes, first bytes stay in order, and so do classes and the breadth-first
+        # order.
         if not _is_all(after, kept[:num_columns]):
             delta = _with_columns(after, kept[:num_columns])
             after = delta

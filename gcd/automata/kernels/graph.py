@@ -18,9 +18,9 @@ _NUM_BYTES = cython.declare(cython.int, 256)
 def list_edges(
     after: cython.const[cython.int][:, ::1], start: cython.longlong[::1], seen: cython.int[::1]
 ) -> cython.int[::1]:
-    """Write where each state's edges start, and return the targets.
+    """Write the start of each state's edges, and return the targets.
 
-    `seen` is scratch, an entry for each state.
+    `seen` is scratch space, an entry for each state.
     """
     num_states: cython.Py_ssize_t = after.shape[0]
     num_classes: cython.Py_ssize_t = after.shape[1]
@@ -56,7 +56,7 @@ def reverse_edges(
     sources: cython.int[::1],
     fill: cython.longlong[::1],
 ) -> cython.void:
-    """Write the edges by their targets. `fill` is scratch, an entry for each state."""
+    """Write the edges by their targets. `fill` is scratch space, an entry for each state."""
     num_states: cython.Py_ssize_t = start.shape[0] - 1
     s: cython.Py_ssize_t
     t: cython.Py_ssize_t
@@ -86,7 +86,7 @@ def find_levels(
 ) -> cython.void:
     """Write the fewest symbols from each state to an accepting one; -1 where there is no path.
 
-    `queue` is scratch, an entry for each state.
+    `queue` is scratch space, an entry for each state.
     """
     head: cython.Py_ssize_t = 0
     tail: cython.Py_ssize_t = 0
@@ -122,7 +122,7 @@ def number_breadth_first(
     """Number the states in the order of their discovery from state 0; return how many were found.
 
     States without a level are left out; these, and those that aren't found, get -1. `queue` is
-    scratch, an entry for each state.
+    scratch space, an entry for each state.
     """
     num_states: cython.Py_ssize_t = level.shape[0]
     head: cython.Py_ssize_t = 0
@@ -201,7 +201,7 @@ def shortest(
     """
     after: cython.const[cython.int][:, ::1] = delta
     if not 0 <= state < after.shape[0]:
-        raise IndexError(f"expected a state below {after.shape[0]}, got {state}")
+        raise IndexError(f"expected a state in 0..{after.shape[0] - 1}, got {state}")
     classes: cython.const[cython.uchar][::1] = class_of_byte
     level: cython.int[::1] = np.empty(after.shape[0], np.int32)
     _write_levels(after, accepting.view(np.uint8), level)

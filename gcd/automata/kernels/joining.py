@@ -1,14 +1,13 @@
 """Subset construction over deterministic automata that are joined by nodes.
 
-The parts are minimal automata, copies of which (*joints*) lead from one node to another: whoever
-stands at a joint's source may begin its part, whoever has read a string of the part may go on at
-the target. `skips` lead from node to node without reading anything.
+The parts are minimal automata, copies of which (*joints*) lead from one node to another: a path at
+a joint's source may begin its part, and after a string of the part it may continue at the target.
+`skips` lead from node to node without consuming anything.
 
 Nearly all of the result is a part's own table. From one state of one part a byte leads to one
-state, and where that leads to no node, the subset is that state alone; so the subset after a lone
-state is remembered by the state, and found again without a look at what is in it. Cost: O(result
-states x K), and what subsets of several states cost in `gcd.automata.kernels.subset_store`, where
-parts meet.
+state, and if that leads to no node, the subset is that state alone. So the subset after a lone
+state is cached by the state, without comparing its members. Cost: O(result states x K), plus the
+cost of subsets of several states in `gcd.automata.kernels.subset_store`, where parts meet.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ else:
 
 _NUM_BYTES = cython.declare(cython.int, 256)
 _UNKNOWN = cython.declare(cython.int, -2)
-_NOT_HASHED = cython.declare(cython.longlong, -1)  # found by its only state
-_STATE = cython.declare(cython.longlong, 4)  # units for a state of the parts, for its description
-_LONE = cython.declare(cython.longlong, 2)  # units for an entry of the row of a lone state
-_SET = cython.declare(cython.longlong, 4)  # units for a member that is closed, sorted, looked for
-_MEMBER = cython.declare(cython.longlong, 64)  # units for a stored member, which stays in memory
+_NOT_HASHED = cython.declare(cython.longlong, -1)  # looked up by its only state
+_STATE = cython.declare(cython.longlong, 4)  # units per state of the parts, for its description
+_LONE = cython.declare(cython.longlong, 2)  # units per entry of the row of a lone state
+_SET = cython.declare(cython.longlong, 4)  # units per member that is closed, sorted, and looked up
+_MEMBER = cython.declare(cython.longlong, 64)  # units per stored member, which stays in memory
 
 
 @cython.cfunc
@@ -46,13 +45,13 @@ def _list_edges(
     start: cython.longlong[::1],
     targets: cython.int[::1],
 ) -> cython.void:
-    """Write what each node leads to without reading: first states of parts, then nodes."""
+    """Write the targets of each node without consuming bytes: first states of parts, then nodes."""
     num_joints: cython.Py_ssize_t = joint.shape[0] // 2
     num_skips: cython.Py_ssize_t = skip.shape[0] // 2
     num_nodes: cython.Py_ssize_t = start.shape[0] - 1
     i: cython.Py_ssize_t
     node: cython.Py_ssize_t
-    # Counted one further on, so that filling in moves each node's start to its place.
+    # Counted with an offset of one, so that filling moves each node's start to its position.
     for node in range(num_nodes + 1):
         start[node] = 0
     for i in range(num_joints):
@@ -75,7 +74,7 @@ def _list_edges(
 
 @cython.cfunc
 def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
-    """The numbers of the pairs, one after the other."""
+    """Return the numbers of the pairs, one after the other."""
     count: cython.Py_ssize_t = len(pairs)
     numbers: cython.int[::1] = np.empty(2 * count, np.int32)
     i: cython.Py_ssize_t
@@ -89,7 +88,7 @@ def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _sort(members: cython.int[::1], size: cython.longlong) -> cython.void:
-    """Sort `members[:size]`, mostly few: insertion with falling strides (Shell 1959, Knuth's)."""
+    """Sort `members[:size]`, usually few, by insertion with falling strides (Shell 1959, Knuth)."""
     stride: cython.longlong = 1
     i: cython.longlong
     j: cython.longlong
@@ -119,9 +118,9 @@ def _close(
     first_node: cython.longlong,
     work: cython.longlong[::1],
 ) -> cython.longlong:
-    """Follow what reads nothing from `members[:size]`, keep states that matter: the new size.
+    """Add what skips reach from `members[:size]`, keep states that matter; return the new size.
 
-    `stamp` is zero for all states, and left so. Looks are added to `work[0]`.
+    `stamp` is zero for all states before and after. The work is added to `work[0]`.
     """
     i: cython.longlong
     q: cython.longlong
@@ -177,10 +176,10 @@ def join(
         deltas, accepting, maps: the distinct parts' tables, accepting states, classes of bytes.
         part_of: the part of each joint.
         joints, skips: their (source, target) nodes.
-        num_nodes: how many nodes there are.
-        ends: the nodes where strings begin and end; and a joint whose part reads all strings that
-            any way to the end spells from where it may begin, -1 if none is known. Subsets in
-            which it may begin are cut down to it, the end is then among them.
+        num_nodes: number of nodes.
+        ends: the nodes where strings begin and end; and a joint whose part accepts all strings that
+            any path to the end spells from its source, -1 if none is known. Subsets in which it may
+            begin are reduced to it, because the end is then among them.
         limits: most states and entries of the result, and units of work.
 
     Returns:
@@ -211,7 +210,7 @@ def join(
     joint: cython.int[::1] = _read_pairs(joints)
     skip: cython.int[::1] = _read_pairs(skips)
 
-    # Where the parts begin in their arrays, and the joints in a row of all their states.
+    # Start of each part in the concatenated arrays, and of each joint among all states.
     longs: cython.longlong[::1] = np.empty(2 * num_parts + num_joints + node_count + 5, np.int64)
     cell_of_part: cython.longlong[::1] = longs[: num_parts + 1]
     longs = longs[num_parts + 1 :]
@@ -234,20 +233,21 @@ def join(
     first_node: cython.longlong = begins[num_joints]
     total: cython.longlong = first_node + node_count
 
-    # States of all joints in a row, and the nodes behind them.
-    cell: cython.longlong[::1] = np.empty(total, np.int64)  # where a state's row begins
+    # The states of all joints in a row, followed by the nodes.
+    cell: cython.longlong[::1] = np.empty(total, np.int64)  # start of a state's row
     ints: cython.int[::1] = np.empty(
         5 * total + num_parts * num_classes + (joint.shape[0] + skip.shape[0]) // 2, np.int32
     )
-    shift: cython.int[::1] = ints[:total]  # where its joint begins
-    part: cython.int[::1] = ints[total : 2 * total]  # where its part's columns begin
+    shift: cython.int[::1] = ints[:total]  # start of its joint
+    part: cython.int[::1] = ints[total : 2 * total]  # start of its part's columns
     leads_to: cython.int[::1] = ints[2 * total : 3 * total]
-    after: cython.int[::1] = ints[3 * total : 4 * total]  # what a lone state comes to
+    after: cython.int[::1] = ints[3 * total : 4 * total]  # subset that a lone state leads to
     members: cython.int[::1] = ints[4 * total : 5 * total]
     columns: cython.int[::1] = ints[5 * total : 5 * total + num_parts * num_classes]
     targets: cython.int[::1] = ints[5 * total + num_parts * num_classes :]
     flags: cython.uchar[::1] = np.empty(2 * total, np.uint8)
-    reads: cython.uchar[::1] = flags[:total]  # what does not says nothing once closed
+    # States that don't consume bytes are dropped after closing.
+    reads: cython.uchar[::1] = flags[:total]
     stamp: cython.uchar[::1] = flags[total:]
     for i in range(num_parts):
         for k in range(num_classes):
@@ -310,8 +310,9 @@ def join(
         if k == 0:
             for i in range(num_classes):
                 delta[current, i] = -1
-        # Read on as far as what follows is simple: a lone state that leads to no node, and for
-        # which there is room. `members[:size]` are those where something else follows.
+        # Continue while the successors are simple: a lone state that leads to no node, and for
+        # which there
+        # is room. `members[:size]` are those with other successors.
         begin = starts[current]
         past = starts[current + 1]
         most = min(max_rows, num_rows, hashes.shape[0])
@@ -401,7 +402,7 @@ def join(
     accepts_array = np.zeros(count, np.bool_)
     ending: cython.uchar[::1] = accepts_array.view(np.uint8)
     for s in range(count):
-        # The end has the highest number of what can be in a subset, but other nodes cannot.
+        # The end has the highest number in a subset, because other nodes are never members.
         i = starts[s + 1] - 1
         ending[s] = i >= starts[s] and pool[i] == end
     return delta_array[:count], accepts_array, class_array, count, int(work)

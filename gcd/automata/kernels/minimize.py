@@ -1,4 +1,4 @@
-"""Minimisation of partial deterministic automata by refinement."""
+"""Minimization of partial deterministic automata by refinement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _mark(
     touched: cython.int[::1],
     num_touched: cython.int,
 ) -> cython.int:
-    """Mark one element of a refinable partition; remembers the blocks that have marks."""
+    """Mark one element of a refinable partition, and record the blocks that have marks."""
     b: cython.int = block[element]
     i: cython.int = place[element]
     j: cython.int = first[b] + marked[b]
@@ -78,12 +78,12 @@ def _split(
 def minimize_blocks(
     delta: np.ndarray, initial: np.ndarray, num_initial: int
 ) -> tuple[np.ndarray, int]:
-    """Return the coarsest refinement of a partition that an automaton respects, and its blocks.
+    """Return the coarsest refinement of a partition that an automaton respects, and its size.
 
     Valmari and Lehtinen, "Efficient minimization of DFAs with partial transition functions"
     (STACS 2008): states and edges are two partitions that refine each other, and each split
-    hands the smaller half on; O(edges x log states). `initial` is the block of each state, none
-    of the `num_initial` blocks empty. Every state must be accessible and lead to acceptance, and
+    passes on the smaller half; O(edges x log states). `initial` is the block of each state; none
+    of the `num_initial` blocks is empty. Every state must be reachable and lead to acceptance, and
     accepting states share no block with others.
     """
     after: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)

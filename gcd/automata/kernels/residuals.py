@@ -1,20 +1,20 @@
 """Equivalence of states by fingerprints of their residual languages.
 
-The *residual* of a state is the set of strings that lead from it to acceptance; minimisation makes
-states of one residual one. Here every state gets a number that depends on its residual alone, so
-that equal residuals have equal numbers. States of one number are then taken for one, and whether
-that is a partition the automaton respects (same acceptance, and every class leads to one block) is
-checked edge by edge. If it is, it is the coarsest such partition, that is equivalence itself: it
-puts together all states that are equivalent, and no others, whatever the numbers were. Numbers that
-agree by chance, or because they saw too little, are found by the check, and Hopcroft's way of
-refining takes over from there (`gcd.automata.kernels.minimize`).
+The *residual* of a state is the set of strings that lead from it to acceptance; minimization merges
+states with equal residuals. Here every state gets a number that depends only on its residual, so
+equal residuals have equal numbers. States with equal numbers form blocks. Every edge is then
+checked to see if the automaton respects this partition (same acceptance, and every class leads to
+one block). If it does, the partition is equivalence itself, the coarsest such partition: it merges
+all equivalent states, and no others, whatever the numbers were. Numbers that agree by chance, or
+because they depend on too little, are detected by this check, and Hopcroft-style refinement takes
+over (`gcd.automata.kernels.minimize`).
 
-**The numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep gives a state a
-number made of its old one and of those of its successors: their new numbers where the level falls
-or stays, so that one sweep carries what differs at the end of a chain of thousands of states to its
-beginning; their old ones where it rises. Successors from which there are endless ways on one level
-(the loop of a string without bound) are looked at by their old numbers from the same level. All
-that is said in terms of residuals.
+**Numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep computes a new
+number for each state from its old one and those of its successors. It uses the successors' new
+numbers where the level falls or stays, so that one sweep propagates a difference through a chain of
+thousands of states, and their old numbers where it rises. A successor from which there are endless
+paths on one level (the loop of an unbounded string) contributes its old number on the same level.
+All of this is determined by residuals.
 
 Cost: O(S K) for each sweep; the automata of this project take one to four.
 """
@@ -35,7 +35,7 @@ else:
     from gcd.support.kernels.mixing import mix
 
 _SWEEPS = cython.declare(cython.int, 8)  # before refinement takes over
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 
 
 @cython.cfunc
@@ -51,10 +51,10 @@ def _settling_order(
     peeled: cython.int[::1],
     fill: cython.int[::1],
 ) -> cython.void:
-    """Write the states level by level, successors of one level first; and a count for each.
+    """Write the states level by level, successors of one level first, and a count for each.
 
-    The count is positive where there are endless ways on the state's level; these states come last
-    in it. `peeled` is scratch, an entry for each state, and `fill` as well, with two more.
+    The count is positive if there are endless paths on the state's level; these states come last
+    in it. `peeled` is scratch space, an entry for each state; `fill` has two more entries.
     """
     num_states: cython.Py_ssize_t = level.shape[0]
     head: cython.Py_ssize_t = 0
@@ -84,7 +84,7 @@ def _settling_order(
         if waits_for[s] > 0:
             peeled[tail] = s
             tail += 1
-    for i in range(num_states + 2):  # levels are less than that
+    for i in range(num_states + 2):  # levels are smaller than this
         fill[i] = 0
     for s in range(num_states):
         fill[level[s] + 1] += 1
@@ -104,9 +104,10 @@ def _group(
     block: cython.int[::1],
     first: cython.longlong[::1],
 ) -> cython.int:
-    """Blocks of equal numbers, by first appearance, with their first states; how many.
+    """Group equal numbers into blocks by first appearance, with first states; return their number.
 
-    `table` is scratch for hashes, its size a power of two, twice that of `number` or more.
+    `table` is scratch space for hashes; its size is a power of two, at least twice that of
+    `number`.
     """
     last: cython.longlong = table.shape[0] - 1
     count: cython.int = 0
@@ -134,7 +135,7 @@ def _is_respected(
     block: cython.const[cython.int][::1],
     first: cython.const[cython.longlong][::1],
 ) -> cython.bint:
-    """Whether all states of each block do as its first one does."""
+    """Return whether all states of each block behave like its first one."""
     s: cython.Py_ssize_t
     k: cython.Py_ssize_t
     for s in range(delta.shape[0]):
@@ -162,7 +163,7 @@ def _sweep(
     old: cython.const[cython.longlong][::1],
     new: cython.longlong[::1],
 ) -> cython.void:
-    """Give each state a new number, made of its old one and of those of its successors."""
+    """Compute a new number for each state from its old one and those of its successors."""
     i: cython.Py_ssize_t
     k: cython.Py_ssize_t
     for i in range(order.shape[0]):
@@ -189,7 +190,7 @@ def find_blocks(
     level: cython.const[cython.int][::1],
     block: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Write the block of each state, the same for states of one residual; return how many.
+    """Write the block of each state, equal for equal residuals; return the number of blocks.
 
     Every state must lead to acceptance. Blocks are numbered by their first states. The distinct
     edges are given by their sources and by their targets.
@@ -202,7 +203,7 @@ def find_blocks(
     ints: cython.int[::1] = np.empty(5 * num_states + 2 + size, np.int32)
     order: cython.int[::1] = ints[:num_states]
     waits_for: cython.int[::1] = ints[num_states : 2 * num_states]
-    # At twice its level, a state takes the new number of another.
+    # From twice its level on, a state uses the new number of another.
     known_from: cython.int[::1] = ints[2 * num_states : 3 * num_states]
     peeled: cython.int[::1] = ints[3 * num_states : 4 * num_states]
     fill: cython.int[::1] = ints[4 * num_states : 5 * num_states + 2]
@@ -227,7 +228,7 @@ def find_blocks(
         if num_blocks == num_states or _is_respected(after, accepts, block, first):
             return num_blocks
         old, new = new, old
-    for s in range(num_states):  # numbers may agree by chance, acceptance must
+    for s in range(num_states):  # numbers may agree by chance; acceptance must agree
         block[s] = 2 * block[s] + accepts[s]
     initial, beginning = number_by_first(np.asarray(block), 2 * num_blocks)
     fine, num_fine = minimize_blocks(np.asarray(after), initial, beginning.size)
@@ -238,7 +239,7 @@ def find_blocks(
 
 
 def equivalent_states(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, int]:
-    """Give states of one residual one block: (block of each, how many).
+    """Group states with equal residuals: return the block of each, and the number of blocks.
 
     Every state must lead to acceptance. Blocks are numbered by their first states.
     """

@@ -1,4 +1,4 @@
-"""Numbering of subsets of states, each once, for a subset construction."""
+"""Numbering of distinct subsets of states, for a subset construction."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ def _empty_table(size: cython.Py_ssize_t) -> cython.int[::1]:
 
 @cython.cclass
 class SubsetStore:
-    """Subsets of states, one after the other, and a hash table to find them again.
+    """Concatenated subsets of states, and a hash table to look them up.
 
-    A subset that is found in another way (by its only state) may be put in directly, with the hash
-    `NOT_HASHED`: writers keep `starts` right and look at the sizes of the arrays.
+    A subset that is looked up in another way (by its only state) may be added directly, with the
+    hash
+    `NOT_HASHED`: such code has to update `starts` and check the sizes of the arrays.
 
     Args:
-        size: about how many subsets there will be.
+        size: expected number of subsets.
 
     Attributes:
         pool: the members of all subsets.
-        starts: where each subset begins in it, and the end.
+        starts: start of each subset in `pool`, and the end.
         hashes: the hash of each subset.
     """
 
@@ -50,9 +51,9 @@ class SubsetStore:
     def number(
         self, count: cython.longlong, members: cython.int[::1], size: cython.longlong
     ) -> cython.longlong:
-        """Return the number of `members[:size]`, which is `count` if it is new.
+        """Return the number of `members[:size]`, which is `count` if the subset is new.
 
-        The arrays may be longer ones afterwards.
+        The arrays may have been reallocated afterwards.
         """
         i: cython.Py_ssize_t
         slot: cython.longlong

@@ -1,12 +1,11 @@
 """Products of two automata, pair of states by pair.
 
-Conventions as in `gcd.automata.kernels.graph`. Growing results live in arrays that double, and
-states are found again through open-addressing hash tables, so each loop is amortised linear in what
-it produces.
+Conventions as in `gcd.automata.kernels.graph`. Growing results are in arrays that double, and
+states are looked up in open-addressing hash tables, so each loop is amortized linear in its output.
 
 Loops that may run long get three limits, (states, entries of the table, units of work), and
-return the units that they took (`gcd.automata.limits`). A loop that comes to a limit stops and
-reports a count of `TOO_MANY`, with more units than were allowed unless it was the one on states.
+return the units that they took (`gcd.automata.limits`). A loop that reaches a limit stops and
+reports a count of `TOO_MANY`, with more units than allowed unless the limit was that on states.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ else:
 TOO_MANY = -1
 _AND = cython.declare(cython.int, 0)
 _OR = cython.declare(cython.int, 1)
-_PAIR = cython.declare(cython.longlong, 16)  # units for a class of a pair of states
+_PAIR = cython.declare(cython.longlong, 16)  # units per class of a pair of states
 
 
 def product(
@@ -35,7 +34,7 @@ def product(
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Find the reachable pairs of two automata: 0 intersection, 1 union, 2 difference.
 
-    A component that has died is numbered as one more state of its automaton; pairs that can no
+    A dead component is numbered as one more state of its automaton; pairs that can no
     longer accept in the given mode are not built. Returns (delta, accepting, number of states,
     units of work).
     """
@@ -134,7 +133,7 @@ def product(
 
 
 def grown_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
-    """Return the table, or one twice as long, of at least so many rows; new rows are -1."""
+    """Return the table, or a larger copy with at least `num_rows` rows; new rows are -1."""
     if num_rows <= table.shape[0]:
         return table
     grown = np.full((max(num_rows, 2 * table.shape[0]), table.shape[1]), -1, np.int32)

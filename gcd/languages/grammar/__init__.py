@@ -1,1 +1,1 @@
-"""This package approximates context-free grammars by regular languages."""
+"""Regular approximation of context-free grammars."""

@@ -1,10 +1,10 @@
-"""Proof that each text of a grammar has one derivation, by looking one byte ahead.
+"""Proof that each text of a grammar has a single derivation, with one byte of lookahead.
 
-A grammar in which the next byte says, at each choice, what is to be done is unambiguous. A choice
-is which production a symbol takes, and whether a text of an automaton, which may end here, goes
-on. These are the conditions LL(1) (Lewis and Stearns 1968) over bytes; left recursion is no
-exception, because it is written as loops (`gcd.languages.grammar.chains`). What they do not prove
-may be unambiguous all the same.
+A grammar is unambiguous if the next byte determines every choice. A choice is which production a
+symbol takes, and whether a text of an automaton, which may end here, continues. These are the LL(1)
+conditions (Lewis and Stearns 1968) over bytes. Left recursion satisfies them as well, because it is
+rewritten as loops (`gcd.languages.grammar.chains`). A grammar without a proof may still be
+unambiguous.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gcd.languages.grammar.productions import Rules
 from gcd.languages.grammar.recursion import Production, Symbol
 
 _PER_LOOK = 400  # units
-_END = 1 << 256  # the end of the text, beside 256 bytes
+_END = 1 << 256  # the end of the text, in addition to 256 bytes
 
 
 def is_unambiguous(rules: Rules) -> bool:
@@ -26,12 +26,12 @@ def is_unambiguous(rules: Rules) -> bool:
 
 
 class _Proof:
-    """Sets of bytes are bits of a whole number."""
+    """Proof of unambiguity; sets of bytes are bit masks in integers."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._first: dict[Symbol, int] = dict.fromkeys(rules.productions, 0)
-        self._going_on: dict[Automaton, int] = {}  # bytes that may follow a text, in a longer one
+        self._going_on: dict[Automaton, int] = {}  # bytes with which a text may continue
         leaves = (s for ways in rules.productions.values() for way in ways for s in way)
         for leaf in (symbol for symbol in leaves if isinstance(symbol, Automaton)):
             if leaf not in self._first:
@@ -62,7 +62,7 @@ class _Proof:
         return sum(self._rules.fewest_bytes[symbol] for symbol in way) == 0
 
     def _begins(self, way: Production) -> int:
-        """The first bytes of the texts of some symbols in a row."""
+        """Return the first bytes of the texts of a sequence of symbols."""
         found = 0
         for symbol in way:
             found |= self._first[symbol]
@@ -71,7 +71,7 @@ class _Proof:
         return found
 
     def _next(self, name: str, way: Production, i: int) -> int:
-        """What may follow a symbol of a production."""
+        """Return the bytes that may follow a symbol of a production."""
         rest = way[i + 1 :]
         return self._begins(rest) | (self._follow[name] if self._is_empty(rest) else 0)
 
@@ -83,7 +83,7 @@ class _Proof:
         ]
 
     def _grow(self, sets: dict[Symbol, int], found: object) -> None:
-        """Add to sets what follows from them, until nothing does."""
+        """Extend the sets by their consequences until nothing changes."""
         assert callable(found)
         is_stable = False
         while not is_stable:

@@ -1,14 +1,14 @@
 r"""Rewriting of recursion at the ends of rules, such as chains of operators, as loops.
 
 `e -> e "+" e | n` refers to itself at both ends, and its texts are the chain n ("+" n)*. The same
-holds if the sum is a rule of its own, if several operators alternate, and if operators stand before
-or behind their operand. So a set of references is *flat* if following them needs no stack: the
+holds if the sum is a separate rule, if several operators alternate, and if operators come before or
+after their operand. A set of references is *flat* if following them doesn't need a stack. The
 symbols that reach each other by flat references have a regular language over *letters*, which are
 all other symbols of their productions (finished automata, and references that are not flat).
 
-References at the left end are flat at once: a path through the automaton says which symbol has just
-been read. Others are added as long as the result is proven exact, by three steps for the symbols
-X of a strongly connected component:
+References at the left end are always flat: the path through the automaton determines which symbol
+was just completed. Others are added as long as the result is proven exact, in three steps for the
+symbols X of a strongly connected component:
 
 1. *Guess.* Each X has an entry and an exit; a production X -> u Y v Z w leads from the entry of X
    through u to that of Y, from the exit of Y through v to the entry of Z, and from the exit of Z
@@ -16,16 +16,16 @@ X of a strongly connected component:
    (Mohri and Nederhof, "Regular approximation of context-free grammars through transformation",
    2001).
 2. *Improve.* Replace each R_X by the same guess for X alone, given R for the other symbols, and
-   then by H(R)_X, what the productions of X make of R. The texts are the least fixed point of
-   both, so R stays a superset.
-3. *Prove.* If H(R) = R, R is exact. For this, H writes each text of at least two parts that are not
-   empty, or with a letter; single parts are taken out by following them (X -> Y, also beside empty
-   symbols). Then a text in R that no derivation has, of least length, has a shorter one as a part:
-   H has one fixed point only.
+   then by H(R)_X, the texts that the productions of X form from R. The texts are the least fixed
+   point of both, so R stays a superset.
+3. *Prove.* If H(R) = R, R is exact. For this, H forms each text from at least two non-empty parts,
+   or with a letter; single parts are eliminated by following them (X -> Y, also beside empty
+   symbols). Then a shortest text in R without a derivation has a shorter one as a part, so H has
+   only one fixed point.
 
-The proof treats letters as free. What holds for letters holds for the languages they stand for,
-because substitution preserves unions, products and least fixed points. If there is no proof after a
-few rounds the reference remains a letter.
+The proof treats letters as free. A result about letters also holds for their languages, because
+substitution preserves unions, products and least fixed points. If there is no proof after a few
+rounds the reference remains a letter.
 
 Cost: O(references) proofs, each of O(rounds x symbols) subset constructions over graphs as large as
 the component's productions.
@@ -45,13 +45,13 @@ from gcd.languages.grammar.expressions import PER_STEP
 from gcd.languages.grammar.recursion import Production, Productions, Symbol
 
 _MOST_LETTERS = 256  # a letter is a byte of the automata that proofs compare
-_MOST_STATES = 2000  # of these automata
+_MOST_STATES = 2000  # in each of these automata
 _MOST_ROUNDS = 4
 _MOST_TRIED = 60  # sets of references
 
 
 class Place(NamedTuple):
-    """A position in a production of a symbol."""
+    """Position in a production of a symbol."""
 
     name: str
     way: int
@@ -68,11 +68,11 @@ def flatten(
     """Return productions with the same texts in which no symbol is left-recursive.
 
     Args:
-        productions: of symbols; others that they refer to do not lead back to them.
+        productions: productions of some symbols; other symbols that they refer to don't lead back.
         entries: the symbols that are referred to from elsewhere.
-        owner: the rule that each symbol is, or is a part of.
-        new: makes a symbol that is a part of another one. Such symbols stand at the ends of
-            productions of that symbol, and of its other parts, only.
+        owner: for each symbol, the rule that it is or is a part of.
+        new: makes a symbol that is a part of another one. Such symbols occur only at the ends of
+            productions of that symbol, and of its other parts.
     """
     chains = _Chains(productions, owner)
     rewritten = {name: chain for chain in chains.components() for name in chain}
@@ -95,14 +95,14 @@ def flatten(
 
 
 class _Language(NamedTuple):
-    """The texts of a symbol over letters, which are the bytes of an automaton."""
+    """Texts of a symbol over letters, which are the bytes of an automaton."""
 
     automaton: Automaton
     letters: list[Symbol]
 
 
 class _Chains:
-    """The flat references of some productions."""
+    """Flat references of some productions."""
 
     def __init__(self, productions: Productions, owner: Mapping[str, str]) -> None:
         self._productions = productions
@@ -129,11 +129,11 @@ class _Chains:
         self._add_all(inner)
 
     def components(self) -> list[Component]:
-        """The symbols that reach each other by flat references, in some way but by tails only."""
+        """Return groups of symbols that reach each other by flat references, not only by tails."""
         return [chain for chain in self._components(self._flat) if self._is_left_recursive(chain)]
 
     def proven(self, chain: Component) -> dict[str, _Language] | None:
-        """The languages of a component; None if its flat references are left ends only."""
+        """Return the languages of a component; None if its flat references are only left ends."""
         inside = self._inside(chain, self._flat)
         if self._is_left_linear(inside):
             return None
@@ -142,7 +142,7 @@ class _Chains:
         return {name: _Language(language, letters) for name, language in found.items()}
 
     def _is_bracketed(self, way: Production, position: int) -> bool:
-        """Whether only symbols that do not lead back stand on both sides of a position."""
+        """Return whether both sides of a position have only symbols that don't lead back."""
         return 0 < position < len(way) - 1 and not any(
             isinstance(symbol, str) and symbol in self._productions
             for symbol in (*way[:position], *way[position + 1 :])
@@ -191,7 +191,7 @@ class _Chains:
             is_stable = len(self._flat) == before
 
     def _groups(self, places: Collection[Place]) -> Iterator[frozenset[Place]]:
-        """All places, then those of each rule, of each production with its parts, and each."""
+        """Yield all places, then those of each rule, of each production, and single ones."""
         yield frozenset(places)
         for owner in dict.fromkeys(self._owner[place.name] for place in places):
             yield frozenset(p for p in places if self._owner[p.name] == owner)
@@ -246,10 +246,10 @@ class _Chains:
 
 
 class _Proof:
-    """The languages of a component over letters, found and proven as the module says.
+    """Languages of a component over letters, found and proven as in the module docstring.
 
     Attributes:
-        letters: the number of each.
+        letters: the number of each letter.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class _Proof:
         self._same = self._find_same()
 
     def languages(self) -> dict[str, Automaton] | None:
-        """The language of each symbol; None if there is no proof."""
+        """Return the language of each symbol; None if there is no proof."""
         if len(self.letters) > _MOST_LETTERS:
             return None
         found = self._guess(self._ways, {})
@@ -290,7 +290,7 @@ class _Proof:
     def _guess(
         self, names: Collection[str], known: Mapping[str, Automaton]
     ) -> dict[str, Automaton]:
-        """Supersets of the texts of some symbols, given those of the others."""
+        """Return supersets of the texts of some symbols, given those of the others."""
         graph = Assembly()
         entry = {name: graph.node() for name in names}
         leave = {name: graph.node() for name in names}
@@ -310,7 +310,7 @@ class _Proof:
         return {name: graph.build(entry[name], leave[name]) for name in names}
 
     def _derived(self, name: str, found: Mapping[str, Automaton]) -> Automaton:
-        """What productions make of languages: texts of two parts, with a letter, or empty."""
+        """Return the texts formed by productions: of two parts, with a letter, or empty."""
         graph = Assembly()
         start, end = graph.node(), graph.node()
         if name in self._empty:
@@ -333,7 +333,7 @@ class _Proof:
         return graph.build(start, end)
 
     def _find_same(self) -> dict[str, set[str]]:
-        """The symbols whose texts each symbol has, beside nothing else; itself among them."""
+        """Return, for each symbol, the symbols that it derives alone, including itself."""
         single: dict[str, set[str]] = {name: set() for name in self._ways}
         for name, ways in self._ways.items():
             for way in ways:
@@ -353,7 +353,7 @@ class _Proof:
 
 
 def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set[str]:
-    """The symbols that derive the empty text, if no automaton has it."""
+    """Return the symbols that derive the empty text, if no automaton contains it."""
     empty: set[str] = set()
     is_stable = False
     while not is_stable:
@@ -391,7 +391,7 @@ def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol)
 def _of_left_recursion(
     name: str, chain: Component, productions: Productions, new: NewSymbol
 ) -> Productions:
-    """Write left recursion as right recursion: a part says which symbol has just been read."""
+    """Write left recursion as right recursion: a part for each symbol that was just completed."""
     read = {other: new(name) for other in chain}
     made: Productions = {name: [], **{part: [] for part in read.values()}}
     for other in chain:

@@ -1,4 +1,4 @@
-"""This module measures what a limit on depth loses, in numbers of texts.
+"""Share of a grammar's texts that a depth limit keeps.
 
 The numerator is the number of texts of at most n bytes that the automaton accepts. The denominator
 is the number of derivations of the grammar without the limit. For a production X -> Y_1 ... Y_m and
@@ -6,12 +6,12 @@ k bytes it is a convolution,
 
     d(Y_1 ... Y_i, k)  =  sum_j  d(Y_1 ... Y_{i-1}, j) d(Y_i, k - j),
 
-over all j, where automata count texts. With j = 0 or j = k both sides have k bytes; such terms lead
-from one symbol to others, in no circle, after *empty cycles* are removed: what is empty counts
-once, however it is derived, and symbols that derive each other beside nothing have the texts, once
-each, that any of them has otherwise. No text loses its last derivation by that, so the quotient is
-a lower bound, and exact if each text has one derivation (`gcd.languages.grammar.ambiguity`). Cost:
-O(symbols n^2) products of whole numbers.
+over all j, where automata count texts. With j = 0 or j = k, one side has all k bytes. Such terms
+lead from one symbol to others, without cycles after *empty cycles* are removed: empty text counts
+once, however it is derived, and symbols that derive each other next to empty text share the texts,
+counted once each, that any of them has otherwise. This removes no text's last derivation. So the
+quotient is a lower bound, and exact if each text has a single derivation
+(`gcd.languages.grammar.ambiguity`). Cost: O(symbols n^2) products of whole numbers.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _PER_PRODUCT, _PER_EDGE = 20, 60  # units
 
 
 class Coverage(NamedTuple):
-    """How much of a grammar a language holds, of texts of at most `max_length` bytes.
+    """Share of a grammar that a language contains, among texts of at most `max_length` bytes.
 
     Attributes:
-        texts: how many are in the language.
-        whole: how many the grammar has, or, if not `is_exact`, at most has: its derivations.
-        is_exact: whether each text is known to have one derivation; if not, there may be fewer.
+        texts: number of texts in the language.
+        whole: number of texts in the grammar or, if not `is_exact`, an upper bound: its
+            derivations.
+        is_exact: whether each text is known to have a single derivation.
     """
 
     max_length: int
@@ -49,28 +50,34 @@ class Coverage(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The part of the texts that are in the language; at least, if not `is_exact`."""
+        """Share of the texts that are in the language; a lower bound if not `is_exact`."""
         return self.texts / self.whole if self.whole else 1.0
 
     def __str__(self) -> str:
-        """Say it in a sentence; rounded down, so that only all is 100 %."""
+        """Return the share in words, rounded down, so that only all texts are 100 %."""
         least = "" if self.is_exact else "at least "
         thousandths = 100_000 * self.texts // self.whole if self.whole else 100_000
         return f"{least}{thousandths / 1000:.3f} % of texts of at most {self.max_length} bytes"
 
 
 def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverage:
-    """Return which part of a grammar's texts of at most so many bytes a language holds.
+    """Return the share of a grammar's texts, up to a length, that a language contains.
 
     Args:
-        language: as `gcd.grammar` returns it.
-        max_length: bytes.
+        language: a result of `gcd.grammar`.
+        max_length: longest text in bytes.
 
     Raises:
-        ConstraintError: if it is no language of `gcd.grammar`, or holds for shorter texts only.
+        ConstraintError: if the language isn't a result of `gcd.grammar`, or is exact only for
+            shorter texts.
         WorkLimitError: if counting takes more work than `gcd.work_limit` allows.
     """
-    check_kind(language, GrammarLanguage, "coverage is of a grammar", "give what gcd.grammar made")
+    check_kind(
+        language,
+        GrammarLanguage,
+        "expected a gcd.GrammarLanguage",
+        "call gcd.grammar first",
+    )
     most = language.max_bytes
     check_count(f"max_length (max_bytes={most})", max_length, 0, most)
     rules = language.rules
@@ -84,13 +91,13 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
 
 
 def _pay(language: Automaton, max_length: int) -> None:
-    """Pay for counting the texts of an automaton, by its edges."""
+    """Charge for counting the texts of an automaton, by its edges."""
     edges = graph.distinct_edges(language.delta)[1].size
     spend(_PER_EDGE * edges * max_length, "counting texts")
 
 
 def derivations(rules: Rules, max_length: int) -> int:
-    """Return how many derivations there are of texts of at most `max_length` bytes."""
+    """Return the number of derivations of texts of at most `max_length` bytes."""
     counts: dict[Symbol, list[int]] = {}
     halves: dict[str, list[tuple[Symbol, Symbol]]] = {}  # a variable is a sum of products of two
     nothing = Automaton.epsilon()
@@ -117,7 +124,7 @@ def derivations(rules: Rules, max_length: int) -> int:
     for name, pairs in halves.items():
         if name not in rules.productions:
             counts[name][0] = int(all(counts[symbol][0] for symbol in pairs[0]))
-    beside: dict[str, list[str]] = {  # what has as many bytes, beside what is empty
+    beside: dict[str, list[str]] = {  # symbols with the same bytes, next to an empty one
         name: [
             symbol
             for pair in pairs
@@ -138,7 +145,7 @@ def derivations(rules: Rules, max_length: int) -> int:
                     total[name] += sum(map(mul, a[1:size], b[size - 1 : 0 : -1]))
                     total[name] += 0 if right in inside else a[0] * b[size]
                     total[name] += 0 if left in inside else a[size] * b[0]
-            together = sum(total.values())  # of several, each derives all of them
+            together = sum(total.values())  # each symbol of a cycle derives the texts of all
             for name in group:
                 counts[name][size] = together
     return sum(counts[rules.start])

@@ -1,4 +1,4 @@
-"""This module has what dialects read grammars into: rules whose right-hand sides are syntax trees.
+"""Result of parsing a grammar: rules whose right-hand sides are syntax trees.
 
 Texts and classes of characters in them are finished automata (`gcd.languages.text.syntax`).
 """
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from gcd.errors import LimitError
 from gcd.languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 
-PER_STEP = 400  # units for a node or an edge, which interpreted code makes one by one
-PER_KEPT_ENTRY = 16  # units for an entry of a table that is kept until the end
+PER_STEP = 400  # units for a node or an edge, made by interpreted code
+PER_KEPT_ENTRY = 16  # units for a table entry that is kept until the end
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules by their names, in the order of the text, and the one that texts begin with."""
+    """Rules by name, in the order of the text, and the start rule."""
 
     rules: dict[str, Node]
     start: str
 
 
 class RuleLimitError(Exception):
-    """Marks, as a cause, that an error on limits names a rule already."""
+    """Cause of a limit error that already names a rule."""
 
 
 @contextmanager
 def blamed(what: Callable[[], str]) -> Iterator[None]:
-    """Let errors on limits say which rule or terminal it was, unless they do already."""
+    """Name a rule or terminal in limit errors that don't name one yet."""
     try:
         yield
     except LimitError as error:
@@ -40,7 +40,7 @@ def blamed(what: Callable[[], str]) -> Iterator[None]:
 
 
 def references(expression: Node) -> Iterator[str]:
-    """Yield the names that an expression refers to, each as often as it does."""
+    """Yield the names that an expression refers to, with repetitions."""
     pending: list[Node] = [expression]
     while pending:
         match pending.pop():

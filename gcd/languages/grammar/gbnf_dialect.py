@@ -1,9 +1,10 @@
-"""This module reads GBNF, the grammars of llama.cpp, and xgrammar's EBNF, which is much alike.
+"""Parser of GBNF, the grammars of llama.cpp, and of xgrammar's similar EBNF.
 
-Rules are `name ::= alternatives`; there is no lexer and nothing is ignored, a grammar speaks of
-characters. Differences: `.` is any character in GBNF and a letter of names in EBNF. Refused by name
-is what no set of texts can say, tokens by their ids (`<[1]>`, `<think>`, `Token(...)`) and rules
-that depend on them (`TagDispatch`), and look-ahead (`(= ...)`), which xgrammar does not check.
+Rules are `name ::= alternatives`. There is no lexer, and nothing is ignored: grammars describe
+characters. Differences: `.` is any character in GBNF and a letter of names in EBNF. Syntax that
+sets of texts cannot express is refused by name: tokens by their ids (`<[1]>`, `<think>`,
+`Token(...)`), rules that depend on them (`TagDispatch`), and look-ahead (`(= ...)`), which xgrammar
+does not check.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gcd.languages.literal import literal
 from gcd.languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
 from gcd.languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 
-# A rule ends where the next one's head begins, so line ends mean nothing.
+# A rule ends where the next rule's head begins, so line ends have no meaning.
 _SYNTAX = r"""
 start: rule+
 rule: HEAD choice
@@ -46,21 +47,23 @@ _CONTROLS = {"n": 10, "r": 13, "t": 9, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11,
 
 
 def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
-    """Parse a grammar; `ConstraintError` says what is wrong with it or not supported."""
+    """Parse a grammar; `ConstraintError` says what is invalid or not supported."""
     from lark.exceptions import UnexpectedInput
 
     try:
         tree = _parser(dialect).parse(text)
     except UnexpectedInput as error:
         raise ConstraintError(
-            f"the grammar is no {dialect.upper()} at line {error.line}, column {error.column}:\n"
-            f"{error.get_context(text)}"
+            f"expected {dialect.upper()} at line {error.line}, column {error.column} of the "
+            f"grammar, got\n{error.get_context(text)}"
         ) from error
     rules: dict[str, Node] = {}
     for head, choice in (rule.children for rule in tree.children):
         name = str(head.value)[:-3].rstrip()
         if name in rules:
-            raise ConstraintError(f"the rule {name!r} is defined a second time at line {head.line}")
+            raise ConstraintError(
+                f"the rule {name!r} is defined again at line {head.line}; rename it"
+            )
         rules[name] = _expression(choice)
     return Grammar(rules, start)
 
@@ -104,8 +107,8 @@ def _atom(token: Any) -> Node:
             return _class(token)
     what = "look-ahead" if token.value.startswith("(") else "a reference to tokens"
     raise ConstraintError(
-        f"{what} ({token.value}) at line {token.line}, column {token.column}, is not supported: "
-        "a grammar is a set of texts; gcd.segments has special tokens between texts"
+        f"{what} ({token.value}) at line {token.line}, column {token.column}, is not supported, "
+        "because a grammar describes texts; use gcd.segments for special tokens between texts"
     )
 
 
@@ -130,7 +133,7 @@ def _class(token: Any) -> Automaton:
 
 
 def _units(token: Any, text: str) -> list[tuple[int, bool]]:
-    """The code points that a text stands for, and whether each was escaped."""
+    """Return the code points of a text, and whether each was escaped."""
     found: list[tuple[int, bool]] = []
     for unit in _UNIT.finditer(text):
         digits, letter = unit[1] or unit[2] or unit[3], unit[4]

@@ -1,7 +1,7 @@
-"""This module compiles context-free grammars into automata, whole where they are regular.
+"""Compiler from context-free grammars to automata, exact where they are regular.
 
-An automaton counts no brackets, so recursion that does so is unrolled to a depth; what is regular
-loses nothing (`gcd.languages.grammar.recursion`). The result says what it holds.
+Automata cannot count nested brackets, so such recursion is unrolled to a depth. Regular grammars
+lose nothing (`gcd.languages.grammar.recursion`). The result states which texts it contains.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PER_CHARACTER = 10_000  # units; parsers are interpreted code
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GrammarLanguage(Automaton):
-    """The texts of a grammar, or those up to a depth, and which of them there are.
+    """Texts of a grammar, or those up to a depth, and which of them are included.
 
     Attributes:
         rules: the grammar.
         max_depth: the depth that it was compiled to.
-        whole_bytes: every text of the grammar that has at most so many bytes is in the language,
-            as far as that holds (`max_bytes`); None: every text.
+        whole_bytes: every text of the grammar with at most this many bytes is in the language, up
+            to `max_bytes`; None: every text.
 
     Operations with it return a plain `gcd.Automaton`.
     """
@@ -42,12 +42,12 @@ class GrammarLanguage(Automaton):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every text of the grammar is in the language, as far as that holds."""
+        """True if every text of the grammar, up to `max_bytes`, is in the language."""
         return self.whole_bytes is None
 
     @property
     def extent(self) -> str:
-        """Say in a sentence which texts of the grammar are in the language."""
+        """Sentence that describes which texts of the grammar are in the language."""
         if self.is_whole:
             return "whole" if self.max_bytes is None else f"whole up to {self.max_bytes} bytes"
         assert self.rules is not None
@@ -56,7 +56,7 @@ class GrammarLanguage(Automaton):
         listed = " or ".join(names) if len(names) < 5 else f"{', '.join(names[:4])}, ..."
         return (
             f"a part: all texts of less than {self.whole_bytes + 1} bytes, and those with at most "
-            f"{self.max_depth} uses of {listed} inside of each other"
+            f"{self.max_depth} nested uses of {listed}"
         )
 
 
@@ -70,32 +70,33 @@ def grammar(
 ) -> GrammarLanguage:
     """Return the language of the texts that a context-free grammar derives, up to a depth.
 
-    What of a grammar is regular is exact: rules that do not contain themselves, and those that do
-    at their right or left end only. Others may stand inside of each other at most `max_depth`
-    times, and `GrammarLanguage.extent` says what that leaves out.
+    The regular part of a grammar is exact: rules that don't contain themselves, and those that do
+    only at their right or left end. Others may be nested at most `max_depth` deep, and
+    `GrammarLanguage.extent` states what that excludes.
 
     Args:
-        dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` has what each
-            may use.
+        text: the grammar.
+        dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` lists the
+            supported syntax of each.
         start: the rule of whole texts; None for `start` of lark, `root` of the others.
-        max_depth: how many rules that are unrolled may be open inside of each other; 0 for none.
-        max_bytes: compile the texts of at most so many bytes, exactly; of longer ones there are
-            none. With a depth that no such text exceeds nothing is lost. Budgets whose tokens
-            could hold more are refused (`gcd.OverlongBudgetError`).
+        max_depth: how many unrolled rules may be nested; 0 for none.
+        max_bytes: compile only the texts of at most this many bytes, exactly. If no such text
+            exceeds `max_depth`, the depth excludes nothing. Budgets whose tokens could have more
+            bytes are refused (`gcd.OverlongBudgetError`).
 
     Raises:
-        ConstraintError: for a text that is no grammar of the dialect, or uses what is not
-            supported; says what and where.
+        ConstraintError: for a text that isn't a grammar of the dialect, or uses unsupported syntax;
+            gives the problem and its position.
         EmptyLanguageError: if no text is derived, or none with that depth and length.
         StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
             allows, or all take more work than `gcd.work_limit`; names the rule or terminal.
     """
-    check_kind(text, str, "a grammar is a str", "decode bytes, and read files")
+    check_kind(text, str, "expected a grammar as str", "decode bytes, and read files")
     text = without_mark(text)
     if dialect not in _STARTS:
-        raise ConstraintError(f'dialect must be "lark", "gbnf" or "ebnf", got {dialect!r}')
+        raise ConstraintError(f'expected dialect to be "lark", "gbnf" or "ebnf", got {dialect!r}')
     start = _STARTS[dialect] if start is None else start
-    check_kind(start, str, "start is the name of a rule", "leave it out, or give one")
+    check_kind(start, str, "expected start as the name of a rule", "omit it, or pass a str")
     check_count("max_depth", max_depth, 0)
     if max_bytes is not None:
         check_count("max_bytes", max_bytes, 1)
@@ -108,7 +109,7 @@ def grammar(
             return _compiled(parsed, max_depth, max_bytes)
         except RecursionError as error:
             raise ConstraintError(
-                "the grammar is nested too deeply; give names to some of its parts"
+                "the grammar is nested too deeply; move some of its parts into named rules"
             ) from error
 
 
@@ -124,7 +125,10 @@ def _compiled(parsed: Grammar, max_depth: int, max_bytes: int | None) -> Grammar
     if shortest > (math.inf if max_bytes is None else max_bytes) or language.is_empty:
         least = rules.fewest_bytes[rules.start]
         if least == math.inf:
-            raise EmptyLanguageError(f"no text ends: each use of {rules.start!r} leads to another")
+            raise EmptyLanguageError(
+                f"the grammar has no finite text: each use of {rules.start!r} leads to "
+                "another; add an alternative that ends"
+            )
         raise EmptyLanguageError(
             f"no text of the grammar has max_depth={max_depth} and max_bytes={max_bytes}; the "
             f"shortest has {least:.0f} bytes, so raise "

@@ -1,17 +1,16 @@
-"""This module reads grammars in the syntax of the library lark, by its own loader.
+"""Parser of grammars in the syntax of the library lark, using lark's own loader.
 
-What a text means is what lark's Earley parser with `lexer="dynamic_complete"` makes of it: there is
-no lexer that would commit itself, so any split of a text into terminals counts. Ignored terminals
-may stand before each terminal and at the end, any number of them. Each may have any length that it
-matches, where lark takes the longest match of ignored terminals with both of its dynamic lexers.
-The same texts are ignored ones, then terminals, each with ignored ones behind it, and so they are
-written here: what comes next is then known by its first byte. Inside of a terminal nothing is
-ignored.
+The texts of a grammar are those of lark's Earley parser with `lexer="dynamic_complete"`: no lexer
+commits early, so any split of a text into terminals counts. Ignored terminals may come before each
+terminal and at the end, any number of them. Each may have any length that it matches, whereas lark
+takes the longest match of ignored terminals with both of its dynamic lexers. Here the same texts
+are written as ignored terminals at the beginning, then terminals, each followed by ignored ones.
+The first byte then determines what comes next. Nothing is ignored inside a terminal.
 
-Refused by name is what would make the language another one: priorities of terminals and lazy
-quantifiers, by which a lexer chooses (those of rules rank parses of one text, and are of no
-matter), look-around, terminals that are declared elsewhere, imports of files. The two terminals of
-lark's library that are written with look-behind and laziness are known, with what they match.
+Syntax that would change the language is refused by name: priorities of terminals and lazy
+quantifiers, by which a lexer chooses (priorities of rules only rank parses of one text, and have no
+effect), look-around, terminals that are declared elsewhere, and imports of files. Two terminals of
+lark's library use look-behind and laziness; they are supported with their exact matches.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from gcd.languages.text.regex import regex
 from gcd.languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 from gcd.languages.text.thompson import automaton_of_rule
 
-# Terminals of lark's library: the first match is the shortest, and is this.
+# Terminals of lark's library, with expressions that match exactly their shortest first match.
 _LIBRARY = {
     "ESCAPED_STRING": r'"(?:[^"\\\n]|\\[^\n])*"',
     "C_COMMENT": r"/\*(?:[^*]|\*+[^*/])*\*+/",
@@ -43,32 +42,32 @@ _LIBRARIES = ("common", "lark", "python", "unicode")  # lark's own; others would
 _UNITS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+?}]\?", re.DOTALL)
 
 
-# What no name stands in, and where a definition or a statement begins.
+# Spans that contain no names, and the beginnings of definitions and statements.
 _OPAQUE = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/|(?://|#)[^\n]*')
 _HEAD = re.compile(r"^[ \t]*(?:%\w+[ \t]+)?[?!]*(\w+)[^\n:]*:|^[ \t]*%\w+", re.MULTILINE)
 _TERMINAL = re.compile(r"\b_?[A-Z][_A-Z0-9]*\b")
-_PER_COPY = 20_000  # units for a terminal that the loader looks at inside of another
+_PER_COPY = 20_000  # units for a terminal that the loader visits inside another
 
 
 def read_lark(text: str, start: str) -> Grammar:
-    """Parse a grammar; `ConstraintError` says what is wrong with it or not supported."""
+    """Parse a grammar; `ConstraintError` says what is invalid or not supported."""
     from lark.exceptions import LarkError
 
     for found in _IMPORT.finditer(text):
         if found[2] or found[3] not in _LIBRARIES:
             raise ConstraintError(
-                f"the import of a file ({found[1][:80]}) is not supported, only of "
-                f"{', '.join(_LIBRARIES)}; write its rules into the grammar"
+                f"expected imports from {', '.join(_LIBRARIES)}, got the import of a file "
+                f"({found[1][:80]}); copy its rules into the grammar"
             )
     _pay_for_terminals(text)
     try:
         return _Reader(_loaded(text)).grammar(start)
     except (LarkError, OSError) as error:
-        raise ConstraintError(f"lark cannot read the grammar: {str(error).strip()}") from error
+        raise ConstraintError(f"lark cannot parse the grammar: {str(error).strip()}") from error
 
 
 def _pay_for_terminals(text: str) -> None:
-    """Pay for terminals inside of terminals: the loader looks at each as often as it is there."""
+    """Charge for nested terminals, because the loader visits each once per use."""
     plain = _OPAQUE.sub(" ", text)
     heads = [*_HEAD.finditer(plain)]
     ends = [*(head.start() for head in heads[1:]), len(plain)]
@@ -92,14 +91,14 @@ def _loaded(text: str) -> Any:
 
 @lru_cache(1)
 def _library() -> list[tuple[Any, str]]:
-    """The trees of `_LIBRARY`, as the loader has them, with their regular expressions."""
+    """Return the loader's trees of `_LIBRARY`, with their regular expressions."""
     imports = "".join(f"%import common.{name}\n" for name in _LIBRARY)
     loaded = _loaded(f"start: {' '.join(_LIBRARY)}\n{imports}")
     return [(tree, _LIBRARY[name]) for name, (tree, _) in loaded.term_defs]
 
 
 class _Reader:
-    """The rules of one grammar, as they are referred to."""
+    """Rules of one grammar, by the names that refer to them."""
 
     def __init__(self, loaded: Any) -> None:
         self._trees = {str(name): (params, tree) for name, params, tree, _ in loaded.rule_defs}
@@ -109,11 +108,11 @@ class _Reader:
         self._terminals: dict[str, Automaton] = {}
         for name, (tree, priority) in loaded.term_defs:
             if tree is None:
-                raise ConstraintError(f"the terminal {name} is only declared; define it")
+                raise ConstraintError(f"the terminal {name} is declared but not defined; define it")
             if priority:
                 raise ConstraintError(
-                    f"the priority {priority} of the terminal {name} is not supported: there is no "
-                    "lexer to obey it; leave it out, and exclude texts in the regular expression"
+                    f"the priority {priority} of the terminal {name} is not supported, because "
+                    "there is no lexer; remove it, and exclude texts in the regular expression"
                 )
             with blamed(lambda name=name: f"the terminal {name!r}"):  # type: ignore[misc]
                 self._terminals[name] = self._terminal(tree, name)
@@ -129,13 +128,13 @@ class _Reader:
         while self._pending:
             written, name, arguments = self._pending.pop()
             params, tree = self._trees[name]
-            rules[written] = Reference(written)  # in the order in which they are met
+            rules[written] = Reference(written)  # in the order of first use
             with blamed(lambda name=name: f"the rule {name!r}"):  # type: ignore[misc]
                 rules[written] = self._rule(tree, dict(zip(params, arguments, strict=True)))
         ordered = {name: rules[name] for name in self._trees if name in rules}
         if start not in ordered:
             raise ConstraintError(
-                f"the grammar has no rule {start!r}; there are {', '.join(list(ordered)[:20])}"
+                f"the grammar has no rule {start!r}; use one of {', '.join(list(ordered)[:20])}"
             )
         if self._ignored != Automaton.epsilon():  # no rule has such a name
             rules["%"] = Sequence((self._ignored, Reference(start)))
@@ -143,7 +142,7 @@ class _Reader:
         return Grammar(ordered | rules, start)
 
     def _rule(self, tree: Any, given: dict[str, Node]) -> Node:
-        """The right-hand side of a rule, `given` the arguments of a template."""
+        """Return the right-hand side of a rule, with `given` as a template's arguments."""
         spend(PER_STEP)
         kind = getattr(tree, "data", None)
         if kind is None:
@@ -162,7 +161,7 @@ class _Reader:
         return self._token(self._terminals[name]) if symbol.is_term else Reference(name)
 
     def _instance(self, name: str, arguments: list[Node]) -> Node:
-        """A template with arguments, which are names and terminals: a rule of that name."""
+        """Return a rule for a template with arguments, which are names and terminals."""
         shown = [
             each.name if isinstance(each, Reference) else each.fingerprint.hex()
             for each in arguments
@@ -176,7 +175,7 @@ class _Reader:
         return Reference(written)
 
     def _token(self, terminal: Automaton) -> Automaton:
-        """A terminal and what is ignored behind it."""
+        """Return a terminal followed by ignored terminals."""
         if id(terminal) not in self._tokens:
             self._tokens[id(terminal)] = Automaton.concatenate([terminal, self._ignored])
         return self._tokens[id(terminal)]
@@ -197,7 +196,10 @@ class _Reader:
             elif tree.data == "range":
                 first, last = (_pattern(end).value for end in tree.children)
                 if len(first) != 1 or len(last) != 1 or first > last:
-                    raise ConstraintError(f"the range {first!r}..{last!r} in {name} is none")
+                    raise ConstraintError(
+                        f"expected a range in {name} from a smaller to a larger character, "
+                        f"got {first!r}..{last!r}"
+                    )
                 language = one_of(ranges([(ord(first), ord(last))]))
             else:
                 expression = _combined(tree, lambda part: self._terminal(part, name))
@@ -207,7 +209,7 @@ class _Reader:
 
 
 def _combined(tree: Any, read: Any) -> Node:
-    """What a tree that both rules and terminals may have comes to, `read` its parts."""
+    """Return the node of a tree that rules and terminals may contain; `read` reads its parts."""
     parts = tree.children
     match tree.data:
         case "expansions":
@@ -223,14 +225,17 @@ def _combined(tree: Any, read: Any) -> Node:
             if sign == "~":
                 low, high = int(counts[0]), int(counts[-1])
                 if low < 0 or high < low:
-                    raise ConstraintError(f"the repetition ~ {low}..{high} is out of order")
+                    raise ConstraintError(
+                        "expected a repetition from a smaller to a larger number, got ~ "
+                        f"{low}..{high}"
+                    )
                 return Repeat(read(body), low, high)
             return Repeat(read(body), int(sign == "+"), 1 if sign == "?" else None)
-    raise ConstraintError(f"{tree.data} of lark's syntax is not supported")
+    raise ConstraintError(f"{tree.data} of lark's syntax is not supported; rewrite the rule")
 
 
 def _literal(token: Any, name: str) -> Automaton:
-    """A text or a regular expression with its flags."""
+    """Return the language of a text or a regular expression with its flags."""
     pattern = _pattern(token)
     flags = "".join(sorted(pattern.flags))
     try:
@@ -244,13 +249,13 @@ def _literal(token: Any, name: str) -> Automaton:
         )):  # fmt: skip
             raise ConstraintError(
                 "a lazy quantifier, by which a lexer chooses the shortest match, is not "
-                "supported; say which characters may not come"
+                "supported; specify which characters may not come"
             )
         written = f"(?{flags})(?:{pattern.value})" if flags else pattern.value
         if has_looks(parse(written)):
             raise ConstraintError(
-                "look-around, a word boundary or an anchor of lines is not supported in a "
-                "terminal, whose surroundings a lexer sees; spell out its texts"
+                "look-around, a word boundary or a line anchor is not supported in a "
+                "terminal, because it depends on the text around it; spell out its texts"
             )
         return regex(written)
     except ConstraintError as error:

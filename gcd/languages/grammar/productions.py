@@ -1,11 +1,11 @@
-"""Compilation of all of a grammar that is regular, and productions for the rest.
+"""Automata for the regular part of a grammar, and productions for the rest.
 
-Rules are taken in the order of what they refer to. Those that do not reach themselves, and those
-that do as loops only (`gcd.languages.grammar.recursion`), are regular if all they refer to is:
-they become automata, exactly. The others become productions over symbols, which are automata or
-rules. A choice or a repetition that holds such a rule is a rule of its own, so that nothing is
-multiplied out: n optional parts are n rules and not 2^n productions. What refers to itself at its
-ends, such as operators, is rewritten as loops first (`gcd.languages.grammar.chains`).
+Rules are processed after the rules that they refer to. Rules that don't reach themselves, or do so
+only as loops (`gcd.languages.grammar.recursion`), are regular if all rules that they refer to are.
+These become exact automata. The others become productions over symbols, which are automata or
+rules. A choice or repetition that contains such a rule becomes a separate rule, so that nothing is
+multiplied out: n optional parts are n rules, not 2^n productions. Recursion at the ends of rules,
+such as operators, is rewritten as loops first (`gcd.languages.grammar.chains`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from gcd.languages.text.thompson import automaton_of_rule
 
 
 class Rules:
-    """The rules of a grammar that the first one reaches.
+    """Rules of a grammar that are reachable from the start rule.
 
     Attributes:
-        start: the first rule.
+        start: the start rule.
         productions: of each rule that is not regular, and of the parts of such rules.
         owner: the rule that each symbol of `productions` is, or is a part of.
         whole: for each symbol that is a part of another one (a state of its loops), that one.
@@ -77,7 +77,7 @@ class Rules:
 
     @property
     def is_regular(self) -> bool:
-        """Whether the whole language is."""
+        """True if the whole language is regular."""
         return self.start in self._regular
 
     def language(self, name: str) -> Automaton:
@@ -94,9 +94,9 @@ class Rules:
         return self._languages[name]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of what a rule at a level refers to, there in a production of it.
+        """Return the level of a reference in a production of a rule at a level.
 
-        What is referred to at the end of a rule is not inside of it.
+        A reference at the end of a rule doesn't count as nested.
         """
         symbol = production[position]
         assert isinstance(symbol, str)
@@ -107,7 +107,7 @@ class Rules:
         return level + (symbol in self.counted)
 
     def _reached(self) -> dict[str, list[str]]:
-        """What each rule refers to, for those that are reached from the first."""
+        """Return the references of each rule that is reachable from the start rule."""
         below: dict[str, list[str]] = {}
         pending = [self.start]
         while pending:
@@ -116,7 +116,7 @@ class Rules:
                 continue
             if name not in self._expressions:
                 raise ConstraintError(
-                    f"the grammar has no rule {name!r}; there are "
+                    f"the grammar has no rule {name!r}; use one of "
                     f"{', '.join(list(self._expressions)[:20])}"
                 )
             below[name] = list(dict.fromkeys(references(self._expressions[name])))
@@ -141,7 +141,7 @@ class Rules:
         return tuple(symbol for part in parts for symbol in self._symbols(part, made, owner))
 
     def _symbols(self, part: Node, made: Productions, owner: str) -> Production:
-        """The symbols in a row that an expression comes to."""
+        """Return the sequence of symbols for an expression."""
         spend(PER_STEP)
         if self._knows(references(part)):
             automaton = automaton_of_rule(part, self.language)
@@ -168,20 +168,20 @@ class Rules:
         return name
 
     def _rule(self, made: Productions, owner: str, ways: list[tuple[Symbol | None, ...]]) -> str:
-        """A symbol with these productions, in which None is the symbol itself."""
+        """Return a symbol with these productions, in which None is the symbol itself."""
         name = f"{owner}/{len(self.owner)}"
         self.owner[name] = owner
         made[name] = [tuple(name if s is None else s for s in way) for way in ways]
         return name
 
     def _new_part(self, name: str) -> str:
-        """A symbol that is a part of another one."""
+        """Return a symbol that is a part of another one."""
         part = f"{self.owner[name]}/{len(self.owner)}"
         self.owner[part], self.whole[part] = self.owner[name], name
         return part
 
     def _measure(self, made: Productions) -> None:
-        """Find the fewest bytes of each symbol; productions without any text are left out."""
+        """Find the fewest bytes of each symbol; drop productions without any text."""
         fewest = self.fewest_bytes
         for name, ways in made.items():
             fewest[name] = math.inf
@@ -201,7 +201,7 @@ class Rules:
 
 
 def _fewest(language: Automaton) -> float:
-    """The fewest bytes of a text, infinite if there is none."""
+    """Return the fewest bytes of a text, infinite if there is none."""
     if language.is_empty:
         return math.inf
     return float(graph.distances_to_accept(language.delta, language.accepting)[0])

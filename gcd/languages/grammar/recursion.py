@@ -2,15 +2,15 @@ r"""Choice of the rules whose nested uses have to be counted.
 
 A rule that refers to itself at the right end of its productions is as regular as a loop; one that
 refers to itself elsewhere, as brackets do, is not. (No rule refers to itself at the left end:
-`gcd.languages.grammar.chains` has rewritten those.) So references among rules that reach each
-other are told apart, in productions `X -> Y_1 ... Y_n`:
+`gcd.languages.grammar.chains` has rewritten those.) So references among mutually recursive rules
+are of two kinds, in productions `X -> Y_1 ... Y_n`:
 
 * *tail*: Y_n, because what follows X follows Y_n;
 * *embedding*: all others.
 
-Unrolling ends if every cycle with an embedding reference leaves a rule that is *counted* by such a
-reference. Few are chosen, one by one, each so that the references left on such cycles are fewest.
-If none is needed the rules are regular. Cf. Nederhof, "Practical experiments with regular
+Unrolling ends if every cycle with an embedding reference leaves a *counted* rule by such a
+reference. The counted rules are chosen greedily, each so that the fewest references remain on such
+cycles. If none is needed the rules are regular. Cf. Nederhof, "Practical experiments with regular
 approximation of context-free languages", Computational Linguistics 26 (2000), on strongly regular
 grammars and their automata.
 """
@@ -28,8 +28,8 @@ Symbol = Automaton | str
 Production = tuple[Symbol, ...]
 Productions = dict[str, list[Production]]
 
-_MOST_TRIED = 12  # of more candidates, the one with most references is taken without a trial
-_PER_REFERENCE = 1000  # units for one reference in one round
+_MOST_TRIED = 12  # with more candidates, take the one with most references without a trial
+_PER_REFERENCE = 1000  # units per reference and round
 
 
 class _Edge(NamedTuple):
@@ -67,7 +67,7 @@ def _edges(name: str, productions: Productions, whole: Mapping[str, str]) -> Ite
 
 
 def _not_regular(names: list[str], edges: list[_Edge], counted: Collection[str]) -> set[str]:
-    """The symbols with references that make a cycle without counted rules more than a loop."""
+    """Return the symbols with references that make a cycle without counted rules non-regular."""
     spend(_PER_REFERENCE * (len(edges) + len(names)))
     below: dict[str, set[str]] = {name: set() for name in names}
     edges = [edge for edge in edges if edge.source not in counted or edge.is_tail]

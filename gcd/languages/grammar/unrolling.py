@@ -1,15 +1,15 @@
-"""This module lays productions out as graphs of parts, recursion up to a depth.
+"""Unrolling of productions into graphs of parts, with recursion up to a depth.
 
-The texts of a rule depend on its *level* too, how many counted rules are open around it. They are
-one automaton for each rule and level that is embedded somewhere, made when those it embeds are:
-one subset construction over a graph in which they are parts. In such a graph a rule is laid out
-once for each node that its texts lead to. A reference at the end of a production leads where the
-production does, so that right recursion is met again and becomes a loop.
+The texts of a rule also depend on its *level*, the number of counted rules open around it. Each
+embedded rule and level gets one automaton, built after those that it embeds: one subset
+construction over a graph in which they are parts. In such a graph a rule is added once for each
+node that its texts lead to. A reference at the end of a production leads to the production's own
+target, so that right recursion is recognized and becomes a loop.
 
-References that would exceed `max_depth` are left out, and the fewest bytes of a text that this
-costs are kept. With `max_bytes`, what no text of so many bytes holds is left out as well. Both
-follow from the *surroundings* of a rule at a level, the fewest bytes of a text around it: shortest
-paths (Dijkstra 1959) over pairs of them.
+References that would exceed `max_depth` are omitted, and the fewest bytes of a text that this
+excludes are recorded. With `max_bytes`, references that no text of this length contains are omitted
+as well. Both follow from the *surroundings* of a rule at a level, the fewest bytes of a text around
+it: shortest paths (Dijkstra 1959) over pairs of them.
 
 Cost: rules times levels graphs, whose automata grow as languages of nested brackets do: with the
 number of different places that embed a rule, to the power of the depth.
@@ -30,12 +30,12 @@ from gcd.languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, blamed
 from gcd.languages.grammar.recursion import Production, Productions, Symbol
 
 Place = tuple[str, int]
-"""A rule and its level."""
+"""Pair of a rule and its level."""
 
 
 @runtime_checkable
 class Analysed(Protocol):
-    """Rules whose recursion has been looked at: `gcd.languages.grammar.productions.Rules`."""
+    """Rules with analyzed recursion: `gcd.languages.grammar.productions.Rules`."""
 
     productions: Productions
     owner: dict[str, str]
@@ -43,15 +43,15 @@ class Analysed(Protocol):
     fewest_bytes: dict[Symbol, float]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of what a rule at a level refers to, there in a production of it."""
+        """Return the level of a reference in a production of a rule at a level."""
         ...
 
 
 class Unrolling:
-    """The texts of a rule with at most `max_depth` counted rules inside of each other.
+    """Texts of a rule with at most `max_depth` nested counted rules.
 
     Attributes:
-        deeper: fewest bytes of a text left out, at the least; infinite if none is.
+        deeper: lower bound on the bytes of an excluded text; infinite if none is excluded.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Unrolling:
         return self._made.get(place)
 
     def admits(self, around: Place, name: str, level: int, others: float) -> bool:
-        """Whether a rule may be used inside of another, beside at least so many bytes."""
+        """Return whether a rule may be used inside another, beside at least `others` bytes."""
         needed = self._around.get(around, math.inf) + others + self._rules.fewest_bytes[name]
         if needed > self._most:
             return False
@@ -99,7 +99,7 @@ class Unrolling:
         return True
 
     def _measure(self) -> None:
-        """Find the surroundings of all places that there are."""
+        """Find the surroundings of all places."""
         pending: list[tuple[float, Place]] = [(0.0, self._start)]
         if self._start[1] > self._max_depth:
             self._made[self._start], pending = Automaton.empty(), []
@@ -114,7 +114,7 @@ class Unrolling:
                     heappush(pending, (around + others, inner))
 
     def _inside(self, place: Place) -> Iterator[tuple[Place, float]]:
-        """What the productions of a place refer to, and the fewest bytes beside that."""
+        """Yield the references in a place's productions, with the fewest bytes beside each."""
         name, level = place
         for production in self._rules.productions[name]:
             total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
@@ -126,7 +126,7 @@ class Unrolling:
 
 
 class _Graph:
-    """The graph of one place; `embedded` are the places that are parts of it."""
+    """Graph of one place; `embedded` are the places that are parts of it."""
 
     def __init__(self, unrolling: Unrolling, place: Place) -> None:
         self.embedded: list[Place] = []
@@ -135,7 +135,7 @@ class _Graph:
         self._graph = Assembly()
         self._states = 0
         self._pending: list[tuple[str, int, int, int]] = []
-        self._entries: dict[tuple[str, int], int] = {}  # (rule, what follows) -> where it begins
+        self._entries: dict[tuple[str, int], int] = {}  # (rule, what follows) -> its first node
         self._first, self._end = self._node(), self._node()
         self._enter(*place, self._first, self._end)
         while self._pending:
@@ -151,7 +151,7 @@ class _Graph:
         return self._graph.node()
 
     def _enter(self, name: str, level: int, source: int, target: int) -> None:
-        """Let a rule lead from one node to another."""
+        """Connect two nodes by a rule."""
         key = name, target
         if key not in self._entries:
             self._entries[key] = self._node()
@@ -161,7 +161,7 @@ class _Graph:
     def _chain(
         self, name: str, level: int, production: Production, source: int, target: int
     ) -> None:
-        """Let the symbols of a production lead from one node to another."""
+        """Connect two nodes by the symbols of a production."""
         if not production:
             self._graph.skip(source, target)
         total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)

@@ -1,1 +1,1 @@
-"""This package leads from a JSON schema document to the language of its values."""
+"""Compiler from a JSON schema document to the language of its values."""

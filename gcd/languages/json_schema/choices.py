@@ -1,8 +1,8 @@
-"""This module multiplies choices between schemas out into cases.
+"""Expansion of choices between schemas into cases.
 
 `alternatives` turns a conjunction of schemas into a list of cases. A case is a conjunction of plain
-schemas that a value must satisfy, and a list of schemas that it must not. The cases may overlap,
-and together they are exact:
+schemas that a value must satisfy, and a list of schemas that it must not satisfy. Cases may
+overlap, and their union is exact:
 
     anyOf [S, T]            S          or  T
     oneOf [S, T]            S, not T   or  T, not S
@@ -11,12 +11,13 @@ and together they are exact:
     dependentSchemas a: S   no member a    or  a member a, S          (dependentRequired likewise)
     enum [{…}, …]           one schema for each object or array; scalars stay a list of constants
 
-A conjunction of choices is the product of their cases. Where that is long, `separate_choices` gives
-the cases of each choice for itself, to be built apart and intersected.
+A conjunction of choices is the product of their cases. If the product is large, `separate_choices`
+returns the cases of each choice separately, to be built and then intersected.
 
-**`unevaluatedProperties` and `unevaluatedItems`** ask which schemas beside them a value satisfies.
-For them the cases of `anyOf` are all its non-empty sets of satisfied branches, the others excluded,
-and those of `if` are that it holds and that it does not, so that each case knows.
+**`unevaluatedProperties` and `unevaluatedItems`** depend on which sibling schemas a value
+satisfies. With them, the cases of `anyOf` are all non-empty sets of satisfied branches with the
+other branches excluded, and the cases of `if` are "satisfied" and "not satisfied". Each case then
+determines which schemas hold.
 """
 
 from __future__ import annotations
@@ -43,28 +44,28 @@ from gcd.languages.json_schema.keywords import ABSENT, ANCHORS, DEFINITIONS, PLA
 from gcd.languages.json_schema.outlines import Outline, meet, outline, possible_overlaps
 
 _MAX_CASES = 1_000
-# What schemas may have that only list scalars.
+# Keywords of schemas that only list scalars.
 _LISTING = frozenset(
     [*CONSTANTS, "type", "$ref", "allOf", "$schema", "$id", *ANCHORS, *DEFINITIONS]
 )
 _BRANCHING = ("anyOf", "oneOf", "enum")  # keywords with any number of branches
-_FEW_CASES = 16  # that are multiplied out rather than intersected
+_FEW_CASES = 16  # up to this many cases are multiplied out, not intersected
 _PER_CASE, _PER_EXCLUDED = 4_000, 200  # units of work
-_MAX_BRANCHES = 6  # of an anyOf beside `unevaluated…`
+_MAX_BRANCHES = 6  # of an anyOf with a sibling `unevaluated…`
 
 
 class Case(NamedTuple):
-    """Plain schemas that a value satisfies, and conjunctions that it does not."""
+    """Plain schemas that a value satisfies, and conjunctions that it doesn't satisfy."""
 
     places: Conjunction
     excluded: tuple[Conjunction, ...]
 
 
-_Branch = tuple[tuple[Place, ...], tuple[Place, ...]]  # schemas to hold; schemas not to
+_Branch = tuple[tuple[Place, ...], tuple[Place, ...]]  # schemas to satisfy, schemas to exclude
 
 
 def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
-    """Return cases, one of which a value must be; see `Document.flatten` for `wide`."""
+    """Return cases whose union is the conjunction; see `Document.flatten` for `wide`."""
     split = _split(document, places, wide)
     if split is None:
         return []
@@ -84,11 +85,12 @@ def alternatives(document: Document, places: Conjunction, *, wide: bool = False)
 def separate_choices(
     document: Document, places: Conjunction, *, wide: bool = False, closed: bool
 ) -> list[list[Case]] | None:
-    """Return the cases of each choice by itself; None where multiplying them out is better.
+    """Return the cases of each choice separately, or None if multiplying them out is better.
 
-    The languages of the lists, intersected, are that of the conjunction. For that the branches must
-    not have a say in which members are undeclared, so they are no longer what is asked for, and it
-    is done only if they had none.
+    The intersection of the lists' languages is the language of the conjunction. The branches are
+    not
+    asserted in this form, so they cannot determine which members are undeclared. The separation is
+    therefore used only if the branches don't affect undeclared members.
     """
     split = _split(document, places, wide)
     if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
@@ -125,14 +127,14 @@ def overlapping(
     *,
     closed: bool,
 ) -> list[Conjunction]:
-    """Return the excluded schemas that may have values in common with plain ones.
+    """Return the excluded schemas that may share values with the plain ones.
 
-    `closed`: whether objects have no members that are undeclared, by convention.
+    `closed`: whether objects have no undeclared members, by convention.
     """
     if not excluded:
         return []
     own = outline(document, places)
-    members = None  # those that an object here may have
+    members = None  # members that an object here may have
     if closed and is_closed(places):
         members = frozenset(declared(place for place in places if place.asserted))
     return [
@@ -145,7 +147,7 @@ def overlapping(
 def _split(
     document: Document, places: Conjunction, wide: bool
 ) -> tuple[Conjunction, list[list[_Branch]]] | None:
-    """The plain schemas, and the choices; None if no value fits."""
+    """Return the plain schemas and the choices, or None if no value satisfies them."""
     flat = document.flatten(places, wide=wide)
     if flat is None:
         return None
@@ -158,7 +160,7 @@ def _split(
 def _cases(
     document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
 ) -> list[Case]:
-    """The cases of one branch of each choice."""
+    """Return the cases of one branch of each choice."""
     held = tuple(place for branch in branches for place in branch[0])
     excluded = tuple((place,) for branch in branches for place in branch[1])
     spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
@@ -174,7 +176,7 @@ def _cases(
 def _combined(
     document: Document, plain: Conjunction, choices: list[list[_Branch]], limit: int
 ) -> list[tuple[_Branch, ...]] | None:
-    """One branch of each choice, in all ways that may have a value; None for more than `limit`."""
+    """Return the satisfiable combinations of one branch per choice; None for more than `limit`."""
     found: list[tuple[tuple[_Branch, ...], Outline]] = [((), outline(document, plain))]
     for choice in choices:
         outlines = [outline(document, held) for held, _ in choice]
@@ -191,7 +193,7 @@ def _combined(
 
 
 def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError:
-    """The error for too many cases, with the keyword that has the most branches."""
+    """Make the error for too many cases, which names the keyword with the most branches."""
     keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
     _, keyword, place = max(
         (
@@ -205,7 +207,7 @@ def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError
     return document.refuse(
         keyword,
         place,
-        "and the choices beside it (anyOf, oneOf, if, dependent…, constants) multiply to more "
+        "and its sibling choices (anyOf, oneOf, if, dependent…, constants) multiply to more "
         f"than {_MAX_CASES} alternatives; write fewer, or nest them in separate properties",
     )
 
@@ -279,10 +281,10 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
 def _constants_apart(
     document: Document, branches: list[Place]
 ) -> tuple[list[dict[Hashable, Any]], list[Place]]:
-    """The scalars of branches that only list some, by `identity`; and the other branches.
+    """Return the scalars of branches that only list scalars, by `identity`, and the other branches.
 
-    Generators of schemas write an enum as one branch for each value, with its title. Those are
-    merged, as there may be thousands.
+    Schema generators write an enum as one branch per value, each with a title. These branches are
+    merged, because there may be thousands.
     """
     constants, others = [], []
     for branch in branches:
@@ -304,7 +306,7 @@ def _constants_apart(
 def _listing(
     document: Document, place: Place, name: str, listed: list[tuple[Hashable, Any]]
 ) -> Place:
-    """A schema of these scalars; of equal ones the one that has a fraction, as it is also whole."""
+    """Return a schema of these scalars; of equal ones, keep the one written with a fraction."""
     values: dict[Hashable, Any] = {}
     for key, value in listed:
         if not isinstance(values.get(key), float):
@@ -317,7 +319,9 @@ def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Br
         return [((branch,), ()) for branch in branches]
     if len(branches) > _MAX_BRANCHES:
         raise document.refuse(
-            "anyOf", place, f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword"
+            "anyOfanyOf",
+            place,
+            f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword; remove some",
         )
     compared_with = [replace(branch, asserted=False) for branch in branches]
     return [
@@ -334,7 +338,7 @@ def _conditional(document: Document, place: Place) -> list[list[_Branch]]:
     condition = document.beside(place, "if")
     parts = [k for k in ("then", "else") if k in place.schema]
     if not parts and not condition.under:
-        return []  # it says nothing
+        return []  # no effect
     then, otherwise = (
         (document.beside(place, k),) if k in place.schema else () for k in ("then", "else")
     )

@@ -1,9 +1,10 @@
 """Bounds that pydantic checks in Python, on types whose own schema has no such bound.
 
 `Annotated[str | list[int], Field(min_length=2)]` calls `len` on the value after validation, and
-`Annotated[int | float, Field(gt=3)]` compares it. A bound is translated only where the value in
-Python has the size, or the order, of the JSON value it was read from. Any other bound is refused:
-a `UUID` has no length, and a set of `1` and `true` has one element.
+`Annotated[int | float, Field(gt=3)]` compares it. A bound is translated only if the Python value
+has
+the same size or order as the JSON value that it was parsed from. Other bounds are refused: a `UUID`
+has no length, and a set of `1` and `true` has one element.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def bounded(found: dict[str, Any], core: Mapping[str, Any], bounds: Mapping[str,
 def has_distinct_values(core: Mapping[str, Any] | None) -> bool:
     """Return whether different JSON values of a type stay different in Python.
 
-    They don't in a set of numbers and booleans, where `1 == True`, nor in one of stripped texts.
+    They don't in a set of numbers and booleans, where `1 == True`, nor in a set of stripped
+    strings.
     """
     if core is None:
         return False
@@ -93,17 +95,17 @@ def has_distinct_values(core: Mapping[str, Any] | None) -> bool:
 
 
 def indistinct(schema: Mapping[str, Any], members: str) -> Any:
-    """Refuse a least size where members that Python calls equal count once; None if all differ.
+    """Refuse a minimum size if Python counts equal members once; return None if all members differ.
 
     Args:
         schema: the core schema of a set or dict.
-        members: the name of its schema of members: "items_schema" or "keys_schema".
+        members: the key of its members' schema: "items_schema" or "keys_schema".
     """
     is_safe = _has_distinct(schema.get(members), is_key=members == "keys_schema")
     if (schema.get("min_length") or 0) < 2 or is_safe:
         return None
     return refusal(
-        "a least size",
+        "a minimum size",
         "of a set or dict whose members can be equal in Python are not supported; "
         "use int, str or an enum for them",
     )
@@ -118,7 +120,7 @@ def _choices(core: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _inner(core: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The core schema that reads JSON inside one that adds nothing to it; None for others."""
+    """Return the core schema inside one that adds nothing when parsing JSON; None for others."""
     match core["type"]:
         case "json-or-python":
             inner: Mapping[str, Any] = core["json_schema"]
@@ -134,7 +136,7 @@ def _inner(core: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _is_transparent(code: Any) -> bool:
-    """Whether one of pydantic's functions preserves the size and order of a value."""
+    """Return whether one of pydantic's functions preserves the size and order of a value."""
     while isinstance(code, partial):
         if bounds_of(code) is not None:
             return True
@@ -144,13 +146,13 @@ def _is_transparent(code: Any) -> bool:
 
 
 def _with_length(core: Mapping[str, Any]) -> frozenset[str]:
-    """The kinds of JSON values whose length Python measures alike; none if it isn't certain."""
+    """Return the kinds of JSON values with the same length in Python; none if uncertain."""
     kinds = _lengths(core)
     return _NO_LENGTH if kinds is None else kinds
 
 
 def _lengths(core: Mapping[str, Any]) -> frozenset[str] | None:
-    """As `_with_length`; none for types without a length, None if it isn't certain."""
+    """Return the same as `_with_length`; none for types without a length, None if uncertain."""
     kind = core["type"]
     inner = _inner(core)
     if inner is not None:
@@ -184,7 +186,7 @@ def _lengths(core: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _has_numbers(core: Mapping[str, Any]) -> bool | None:
-    """Whether a type has numbers in JSON's order; None if Python may compare other values."""
+    """Return whether a type has numbers in JSON's order; None if it may have other values."""
     inner = _inner(core)
     if inner is not None:
         return _has_numbers(inner)

@@ -1,4 +1,4 @@
-"""Replace what pydantic's hooks write into a JSON schema by what its validators accept."""
+"""Replacement of what pydantic's hooks add to a JSON schema by what its validators accept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gcd.languages.text.dialects import TextPattern, refused, rust
 
 # Keywords that the generator leaves for the finisher; no finished schema has them.
 BYTES, KEYS = "~ bytes", "~ keys"
-_HOOKS = "pydantic.json_schema"  # where the hooks are that users write in annotations
+_HOOKS = "pydantic.json_schema"  # module of the hooks that users write in annotations
 _ANNOTATIONS = (
     "title",
     "description",
@@ -36,7 +36,7 @@ _BYTE_SIZE = r"^\s*(\d*\.?\d+)\s*(\w+)?"
 
 
 class Finisher:
-    """Patterns for the formats and keywords that only pydantic gives a meaning."""
+    """Translator of pydantic-specific formats and keywords into patterns."""
 
     def __init__(
         self, definitions: Mapping[str, Any], compile_schema: Callable[[Any], Automaton]
@@ -45,7 +45,7 @@ class Finisher:
         self._compile = compile_schema
 
     def finished(self, schema: Any) -> Any:
-        """The schema with patterns for what only pydantic gives a meaning."""
+        """Return the schema with patterns in place of pydantic-specific formats and keywords."""
         if not isinstance(schema, Mapping):
             return schema
         found = {}
@@ -84,7 +84,7 @@ class Finisher:
         return found
 
     def _key_schema(self, schema: Any) -> Any:
-        """The schema of the names of members whose keys are validated by a schema of values."""
+        """Return the schema of member names for keys that are validated by a schema of values."""
         if "$ref" in schema:
             name = schema["$ref"].removeprefix("#/$defs/")
             return self._key_schema(self.finished(self._definitions[name]))
@@ -110,12 +110,12 @@ class Finisher:
                 }
 
     def _json_texts(self, content: Any) -> Automaton:
-        """The JSON texts of a schema, which a string holds."""
+        """Return the JSON texts of a schema, for strings that contain JSON."""
         definitions = {k: _without(v, VALIDATOR) for k, v in self._definitions.items()}
         return self._compile(self.finished({**content, "$defs": definitions}))
 
     def _validators(self, schema: Any, seen: set[str]) -> list[str]:
-        """The Python code that looks at values of a schema, and of those it refers to."""
+        """Return the Python validators of a schema and of those that it refers to."""
         if isinstance(schema, list):
             return [name for inner in schema for name in self._validators(inner, seen)]
         if not isinstance(schema, Mapping):
@@ -132,8 +132,8 @@ def is_user_hook(metadata: Mapping[str, Any], cls: Any) -> bool:
     """Return whether the user changes the JSON schema of a type, in annotations or its class.
 
     Args:
-        metadata: of its core schema.
-        cls: its class, or None.
+        metadata: metadata of the type's core schema.
+        cls: the type's class, or None.
     """
     config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
     root = getattr(cls, "model_fields", {}).get("root")
@@ -154,14 +154,14 @@ def _is_pydantics(hook: Any) -> bool:
 
 
 def conjunction(changed: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that a hook changed, within what the validator of its type accepts."""
+    """Return the intersection of a hook's schema with what the type's validator accepts."""
     if _without(changed, *_ANNOTATIONS) == _without(plain, *_ANNOTATIONS):
         return changed
     return {"allOf": [changed, plain]}
 
 
 def _without(schema: Any, *keywords: str) -> Any:
-    """A schema without some keywords, here and in the schemas inside."""
+    """Return a schema without some keywords, at every depth."""
     if isinstance(schema, list):
         return [_without(value, *keywords) for value in schema]
     if not isinstance(schema, Mapping):
@@ -178,7 +178,7 @@ def _without(schema: Any, *keywords: str) -> Any:
 
 
 def _of_format(name: str, of_bytes: bool) -> dict[str, Any] | None:
-    """What the validator takes for a format of pydantic's; None for all others."""
+    """Return the schema that pydantic's validator of a format accepts; None for other formats."""
     address = re.fullmatch("ipv(4|6|any)(address|interface|network)", name)
     if address:
         versions = address[1].replace("any", "46")

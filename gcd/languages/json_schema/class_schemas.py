@@ -1,14 +1,15 @@
-"""JSON schemas of types that say what pydantic's validator of the type accepts.
+"""JSON schemas of Python types that describe exactly what pydantic's validator accepts.
 
-pydantic's own JSON schema leaves out what its core schema knows: that a `NaiveDatetime` has no
-offset, that patterns are Rust's, that the keys of a `dict[int, ...]` are numerals. The public
-interface `GenerateJsonSchema` is told the core schema of each type, and here puts a pattern in its
-place that stands for exactly those texts (`gcd.languages.text.dialects.TextPattern`). What a type's
-own hooks add afterwards, such as `"format": "uuid4"`, is replaced by `class_hooks.Finisher`.
+pydantic's own JSON schema omits what its core schema knows: that a `NaiveDatetime` has no offset,
+that patterns use Rust's syntax, that the keys of a `dict[int, ...]` are numerals. The public class
+`GenerateJsonSchema` receives the core schema of each type. The subclass in this module puts a
+pattern in its place that stands for exactly the accepted texts
+(`gcd.languages.text.dialects.TextPattern`). What a type's own hooks add afterwards, such as
+`"format": "uuid4"`, is replaced by `class_hooks.Finisher`.
 
-Where the JSON schema is narrower than the validator, as for a datetime that pydantic also reads
-from a number, the JSON schema holds. Types that no automaton can decide (existing files, future
-dates, `Pattern`) become patterns that are refused with the pointer of the place that uses them.
+If the JSON schema is narrower than the validator, as for a datetime that pydantic also parses from
+a number, the JSON schema applies. Types that no automaton can decide (existing files, future dates,
+`Pattern`) become patterns that are refused with the JSON pointer of the part that uses them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from gcd.languages.text import class_texts
 from gcd.languages.text.dialects import python, rust
 from gcd.support.optional import missing
 
-# Where the code of pydantic's types is; code from elsewhere in pydantic calls what users gave.
+# Modules of pydantic's types; code elsewhere in pydantic calls functions that users passed.
 _OWN = (
     "pydantic.types",
     "pydantic.networks",
@@ -54,12 +55,12 @@ _OWN = (
     "pydantic._internal._generate_schema",
     "pydantic._internal._model_construction",
 )
-_PATTERN_CHECK = "_apply_constraint_with_incompatibility_info"  # around a schema of its own
+_PATTERN_CHECK = "_apply_constraint_with_incompatibility_info"  # wraps its own schema
 _STRIPPED = r"\A(?:\S(?s:.*\S)?)?\z"
 
 
 def is_class(given: Any) -> bool:
-    """Return whether a value is a type, or pydantic's adapter of one, rather than a schema."""
+    """Return whether a value is a type or a pydantic adapter, rather than a schema."""
     adapted = hasattr(given, "core_schema") and hasattr(given, "json_schema")
     special = type(given).__module__ in ("typing", "typing_extensions")  # NewType, `type X = ...`
     return isinstance(given, type) or get_origin(given) is not None or adapted or special
@@ -71,7 +72,7 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
     Args:
         given: a model, dataclass, TypedDict, enum, `Literal[...]`, `list[...]`, `A | B` or other
             type; or a `pydantic.TypeAdapter`.
-        compile_schema: makes the language of a JSON schema, for strings that hold JSON.
+        compile_schema: compiles a JSON schema to a language, for strings that contain JSON.
 
     Raises:
         ConstraintError: pydantic isn't installed (extra `pydantic`), or has no JSON schema for a
@@ -92,14 +93,14 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
             schema = adapter.json_schema(schema_generator=_generator())
     except PydanticInvalidForJsonSchema as error:
         raise ConstraintError(
-            f"class {name} has a member that no JSON describes: {error.message}; "
-            "expected types that can be read from JSON"
+            f"expected types that JSON can represent in class {name}: {error.message}; "
+            "use types that can be parsed from JSON"
         ) from error
     except (PydanticUserError, PydanticOmit, SchemaError, NameError) as error:
         omitted = isinstance(error, PydanticOmit)
         cause = "it has no JSON schema" if omitted else str(error).splitlines()[0]
-        raise ConstraintError(f"pydantic cannot read the type {name}: {cause}") from error
-    if schema.keys() == {"$ref", "$defs", VALIDATOR}:  # of the whole class
+        raise ConstraintError(f"pydantic cannot parse the type {name}: {cause}") from error
+    if schema.keys() == {"$ref", "$defs", VALIDATOR}:  # the validator of the whole class
         own = schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
         schema = {**own, **schema}
     found: dict[str, Any] = Finisher(schema.get("$defs", {}), compile_schema).finished(schema)
@@ -108,13 +109,13 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
 
 @lru_cache(maxsize=1)
 def _generator() -> type:
-    """The class that generates; pydantic is imported when a class needs it."""
+    """Return the generator class; pydantic is imported on first use."""
     from pydantic import PydanticInvalidForJsonSchema
     from pydantic.json_schema import GenerateJsonSchema
     from pydantic_core import PydanticOmit, SchemaError, SchemaValidator, ValidationError
 
     class ClassSchemas(GenerateJsonSchema):
-        """JSON schemas with patterns in the dialect of each class."""
+        """Generator of JSON schemas with patterns in the dialect of each class."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -169,11 +170,11 @@ def _generator() -> type:
             return found
 
         def tagged_union_schema(self, schema: Any) -> Any:
-            """A member of such a union must have its tag, even if its class has a default."""
+            """Require the tag in each member of a tagged union, even if its class has a default."""
             if callable(schema["discriminator"]):
                 return refusal(
                     "a union with a callable discriminator",
-                    "depend on a Python function; name a member as discriminator",
+                    "depend on a Python function; use the name of a member as discriminator",
                 )
             found = super().tagged_union_schema(schema)
             tag = found.get("discriminator", {}).get("propertyName")
@@ -206,7 +207,7 @@ def _generator() -> type:
             return self._field(schema, super().dataclass_field_schema)
 
         def field_is_required(self, field: Any, total: bool) -> bool:
-            """A member whose default its own type refuses can't be left out."""
+            """Require a member whose default doesn't pass validation by its own type."""
             return super().field_is_required(field, total) or self._has_bad_default(field["schema"])
 
         def _has_bad_default(self, schema: Any) -> bool:
@@ -217,7 +218,7 @@ def _generator() -> type:
                 SchemaValidator(schema["schema"]).validate_python(schema["default"])
             except ValidationError:
                 return True
-            except SchemaError:  # a part of a recursive type
+            except SchemaError:  # part of a recursive type
                 return False
             return False
 
@@ -262,7 +263,7 @@ def _generator() -> type:
             return indistinct(schema, "items_schema") or super().frozenset_schema(schema)
 
         def chain_schema(self, schema: Any) -> Any:
-            """Intersect the steps of a chain; each validates what the one before returns."""
+            """Intersect the steps of a chain; each validates the result of the previous one."""
             first, *others = schema["steps"]
             found = self.generate_inner(first)
             for step in others:
@@ -299,7 +300,9 @@ def _generator() -> type:
             if schema.get("multiple_of") is not None:
                 return refusal("a timedelta", "with multiple_of are not supported; remove it")
             if any(bounds.values()) or bounds.keys() & {"lt", "le"}:
-                return refusal("a timedelta", "between bounds are not supported but `gt=0`, `ge=0`")
+                return refusal(
+                    "a timedelta", "between bounds are not supported except `gt=0`, `ge=0`"
+                )
             return texts(
                 "timedelta", class_texts.timedeltas, signed=not bounds, zero="gt" not in bounds
             )
@@ -317,7 +320,8 @@ def _generator() -> type:
                             "a URL", f"with a {default} but no schemes are not supported"
                         )
             schemes = tuple(schema.get("allowed_schemes") or ())
-            if "maxLength" in found:  # of the URL that pydantic writes, with a slash at its end
+            # Refers to the URL as pydantic writes it, with a trailing slash.
+            if "maxLength" in found:
                 found["maxLength"] -= 1
             return {**found, **texts("url", class_texts.urls, schemes)}
 
@@ -381,7 +385,7 @@ def _generator() -> type:
             return found
 
         def _with_hooks(self, schema: Any) -> Any:
-            """The schema as hooks of its type change it, and as its validator reads values."""
+            """Return the schema after its type's hooks, within what its validator accepts."""
             is_known = "ref" in schema and schema["ref"] in self._seen
             self._seen.add(schema.get("ref"))
             found = super().generate_inner(schema)
@@ -418,7 +422,7 @@ def _generator() -> type:
 
 
 def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return (package, name) of the Python code that validates in a core schema; None for none."""
+    """Return (package, name) of the Python code that a core schema validates with; None if none."""
     given = schema.get("function")
     if schema["type"] in ("model", "dataclass"):
         code = _at_the_end(schema)
@@ -434,14 +438,14 @@ def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
         code = code.func
     module = getattr(code, "__module__", None) or ""
     name = getattr(code, "__qualname__", type(code).__qualname__).rpartition("<locals>.")[2]
-    if isinstance(code, type) and module == "ipaddress":  # what pydantic calls for addresses
+    if isinstance(code, type) and module == "ipaddress":  # called by pydantic for addresses
         module = _OWN[0]
     is_own = module in _OWN and name != "validate_email"
     return "pydantic" if is_own or name == _PATTERN_CHECK else module, name
 
 
 def _is_kept(core: Mapping[str, Any]) -> bool:
-    """Whether a core schema returns plain JSON values as they are."""
+    """Return whether a core schema returns plain JSON values unchanged."""
     if core["type"] == "union":
         return all(_is_kept(c[0] if isinstance(c, tuple) else c) for c in core["choices"])
     if core["type"] == "nullable":
@@ -452,7 +456,7 @@ def _is_kept(core: Mapping[str, Any]) -> bool:
 
 
 def _called(given: Any) -> Any:
-    """The function that a call schema calls; None for the class of a plain named tuple."""
+    """Return the function that a call schema calls; None for the class of a plain named tuple."""
     if isinstance(given, type):
         own = next(cls for cls in given.__mro__ if "__new__" in vars(cls))
         return None if own.__bases__ == (tuple,) else own.__new__
@@ -460,7 +464,7 @@ def _called(given: Any) -> Any:
 
 
 def _at_the_end(schema: Mapping[str, Any]) -> Any:
-    """The method of a class that sees a value when its members are known; None for none."""
+    """Return the method that receives a value once its members are known; None if none."""
     if schema.get("custom_init"):
         return schema["cls"].__init__
     if schema["cls"].__new__ is not object.__new__:
@@ -468,6 +472,6 @@ def _at_the_end(schema: Mapping[str, Any]) -> Any:
     name = {"model": "model_post_init", "dataclass": "__post_init__"}[schema["type"]]
     if not schema.get("post_init"):
         return None
-    # Where a model has private attributes, pydantic's own method is around the model's.
+    # If a model has private attributes, pydantic's own method wraps the model's.
     own = getattr(schema["cls"], name)
     return getattr(own, "__wrapped__", own)

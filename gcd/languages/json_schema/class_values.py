@@ -1,4 +1,4 @@
-"""JSON schemas of the texts, dates and numbers in which pydantic reads a value."""
+"""JSON schemas of the strings, dates and numbers that pydantic parses as values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcd.languages.text.dialects import TextPattern, refused
 from gcd.languages.values.multiples import multiples
 from gcd.languages.values.numbers import Bound, decimals, integers
 
-# pydantic's names of bounds, and JSON Schema's.
+# pydantic's names of bounds, mapped to JSON Schema's.
 FACETS = {
     "gt": "exclusiveMinimum",
     "ge": "minimum",
@@ -25,7 +25,7 @@ FACETS = {
 }
 BOUNDS = ("gt", "ge", "lt", "le")
 NO_FILES = "depend on the file system; use str or Path"
-_LARGEST = 10**300  # numbers beyond are infinite to a float, or soon will be
+_LARGEST = 10**300  # larger numbers are infinite as floats, or nearly so
 _EXACT_DIGITS = 15  # of a float
 
 
@@ -40,21 +40,23 @@ def texts(name: str, build: Callable[..., Automaton], *args: Any, **options: Any
 
 
 def refusal(name: str, reason: str) -> dict[str, Any]:
-    """Return a schema that is refused, with its pointer, where it is used."""
+    """Return a schema that is refused, with its pointer, wherever it is used."""
     return {"type": "string", "pattern": refused(name, reason)}
 
 
 def refused_constants(values: Sequence[Any], *, of_enum: bool) -> dict[str, Any] | None:
-    """Refuse constants that pydantic doesn't read from JSON; None for all others.
+    """Refuse constants that pydantic doesn't parse from JSON; return None for all others.
 
-    A member of a plain `Enum` is read from its value in the enum, but not in a `Literal`.
+    pydantic parses a member of a plain `Enum` from its value as an enum, but not as a `Literal`.
     """
     for value in values:
         is_plain = isinstance(value, Enum) and not isinstance(value, str | int | float)
         plain = value.value if is_plain and of_enum else value
         if not isinstance(plain, str | int | float | None):
             kind = type(plain).__name__
-            return refusal(f"constants of type {kind}", "are read by Python alone; use str or int")
+            return refusal(
+                f"constants of type {kind}", "cannot be parsed from JSON; use str or int"
+            )
     return None
 
 
@@ -65,11 +67,11 @@ def timezone(schema: Mapping[str, Any]) -> str:
 
 
 def dates(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of the dates of a core schema."""
+    """Return the schema of a core schema's dates."""
     if schema.get("now_op") == "future":
         return refusal("a date in the future", "depend on the clock; use a plain one")
     first, last = None, None
-    if schema.get("now_op") == "past":  # whatever the time zone
+    if schema.get("now_op") == "past":  # in every time zone
         last = datetime.date.today() - datetime.timedelta(days=2)
     day = datetime.timedelta(days=1)
     lows = [b for b in (schema.get("ge"), schema.get("gt") and schema["gt"] + day) if b]
@@ -79,13 +81,13 @@ def dates(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def datetimes(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of the dates with times of a core schema."""
+    """Return the schema of a core schema's dates with times."""
     if any(schema.get(bound) is not None for bound in BOUNDS):
         return refusal("a datetime", "between bounds are not supported; remove the bounds")
     if schema.get("now_op") == "future":
         return refusal("a datetime in the future", "depend on the clock; use AwareDatetime")
     if isinstance(schema.get("tz_constraint"), int):
-        return refusal("a datetime", "with one offset alone are not supported; use AwareDatetime")
+        return refusal("a datetime", "with a single offset are not supported; use AwareDatetime")
     last = None
     if schema.get("now_op") == "past":
         last = datetime.date.today() - datetime.timedelta(days=2)
@@ -93,7 +95,7 @@ def datetimes(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finite(found: dict[str, Any]) -> dict[str, Any]:
-    """The schema of numbers that are finite as floats."""
+    """Return the schema of numbers that are finite as floats."""
     if not found.keys() & {"minimum", "exclusiveMinimum"}:
         found["minimum"] = -_LARGEST
     if not found.keys() & {"maximum", "exclusiveMaximum"}:
@@ -102,12 +104,12 @@ def finite(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def facets(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bounds of a core schema by JSON Schema's names."""
+    """Return the bounds of a core schema under JSON Schema's names."""
     return {FACETS[k]: _number(schema[k]) for k in FACETS if schema.get(k) is not None}
 
 
 def decimal_numbers(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return schemas of the JSON numbers that a `Decimal` accepts; any of them may hold."""
+    """Return schemas of the JSON numbers that a `Decimal` accepts, to be joined by `anyOf`."""
     plain: dict[str, Any] = {"type": "number", **facets(schema)}
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     if digits is None and places is None:
@@ -158,11 +160,11 @@ def _bounds(given: Mapping[str, Any]) -> tuple[Bound | None, Bound | None]:
 
 
 def number_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bounds of a JSON schema by pydantic's names."""
+    """Return the bounds of a JSON schema under pydantic's names."""
     return {short: schema[name] for short, name in FACETS.items() if name in schema}
 
 
 def numerals(kind: str, multiple_of: Any = None, **bounds: Any) -> Automaton:
-    """Return the language of the numerals of a kind, "integer" or "number", within bounds."""
+    """Return the numerals of a kind, "integer" or "number", within bounds."""
     found = (integers if kind == "integer" else decimals)(*_bounds(bounds))
     return found if multiple_of is None else found & multiples(_exact(multiple_of))

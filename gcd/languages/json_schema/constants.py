@@ -1,7 +1,7 @@
-"""This module says when constants (`const`, `enum`) are equal, and turns containers into schemas.
+"""Equality of constants (`const`, `enum`), and schemas for constant objects and arrays.
 
-Scalars stay a list of values. An object or array is spelled out as a schema that it alone
-satisfies, so that its members are described, ordered and compared as all others are.
+Scalars stay a list of values. A constant object or array becomes a schema that only it satisfies,
+so that its members are described, ordered and compared like all others.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def values_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 
 
 def has_containers(schema: Mapping[str, Any], keyword: str) -> bool:
-    """Return whether an object or an array is among the constants."""
+    """Return whether the constants include an object or an array."""
     return keyword in schema and any(map(_is_container, values_of(schema, keyword)))
 
 
 def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    """Return schemas, one of which a value must satisfy to be one of the constants."""
+    """Return schemas such that a value is one of the constants if it satisfies one of them."""
     values = values_of(schema, keyword)
     scalars = [value for value in values if not _is_container(value)]
     found: list[Any] = [{"enum": scalars}] if scalars else []
@@ -35,7 +35,7 @@ def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 
 
 def identity(value: Any) -> Hashable:
-    """Return equal keys for scalars that JSON Schema calls equal: 1 is 1.0, true is not 1."""
+    """Return a key that is equal for scalars equal in JSON Schema: 1 and 1.0, not 1 and true."""
     return isinstance(value, bool), value
 
 
@@ -67,7 +67,7 @@ def few_values(language: Automaton, limit: int) -> list[Any] | None:
 
 
 def exact(number: int | float) -> Decimal:
-    """Return the number as it is written in the schema."""
+    """Return the number exactly as written in the schema."""
     return Decimal(repr(number))
 
 

@@ -1,4 +1,4 @@
-"""Elements that must differ: the few values that they have, as far as these can be counted out."""
+"""Arrays with distinct elements, enumerated over the elements' values if these are few."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.limits import max_states
 from gcd.languages.json_schema.constants import few_values
 
-# Why a keyword that asks for different elements or names cannot be held.
+# Reasons why a keyword that requires distinct elements or names cannot be enforced.
 NOT_HELD = {
     "uniqueItems": (
         "needs elements of few different values, such as those of an enum of a dozen, or a small "
-        "`maxItems`; remove it (of a pydantic set, make a list), and check afterwards; outside of "
-        '`not`, `oneOf` and `if`, unsupported="warn" leaves it to a check'
+        "`maxItems`; remove it (for a pydantic set, use a list) and validate afterwards; "
+        "outside of "
+        '`not`, `oneOf` and `if`, unsupported="warn" skips it with a warning'
     ),
     "minProperties": (
         "asks for more different undeclared names than can be told apart; declare them, or lower "
-        'it; outside of `not`, `oneOf` and `if`, unsupported="warn" leaves it to a check'
+        'it; outside of `not`, `oneOf` and `if`, unsupported="warn" skips it with a warning'
     ),
 }
-_MAX_VALUES = 1_000  # that are listed
+_MAX_VALUES = 1_000  # enumerated at most
 
 
 class Choices(NamedTuple):
-    """The values of elements that must differ.
+    """Values of elements that must be distinct.
 
     Attributes:
-        elements: for each of the first elements, and for every further one, the values that it may
-            have, by their JSON texts.
+        elements: for each of the first elements, and for every further one, the JSON texts of its
+            possible values.
         number: number of each text.
         length: most elements of an array.
-        steps: how many ways there are to go on from a set of values, sets taken together.
+        steps: total number of transitions out of all sets of used values.
     """
 
     elements: list[dict[str, Any]]
@@ -44,11 +45,11 @@ class Choices(NamedTuple):
 
 
 def choices_of(languages: Sequence[Callable[[], Automaton]], longest: int | None) -> Choices | None:
-    """Return the values of elements, None if there are too many to remember which were taken.
+    """Return the values of elements, or None if there are too many to track which were used.
 
     Args:
-        languages: JSON texts of each of the first elements, and of every further one; nothing is
-            built until all before it are known to be few.
+        languages: JSON texts of each of the first elements, and of every further one. A language is
+            built only after all languages before it turned out to be small.
         longest: most elements of an array; None for any number.
     """
     found = []
@@ -63,7 +64,7 @@ def choices_of(languages: Sequence[Callable[[], Automaton]], longest: int | None
             number.setdefault(text, len(number))
         length = len(number) if longest is None else min(longest, len(number))
         steps = 0
-        for taken in range(length):  # the last element leads to one place, whichever it is
+        for taken in range(length):  # all values of the last element lead to the same state
             ways = comb(len(number), taken)
             steps += ways if taken == length - 1 else ways * (len(number) - taken)
             if steps > max_states():

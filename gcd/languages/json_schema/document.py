@@ -1,20 +1,19 @@
-"""This module holds a JSON schema as a document, and knows how one schema in it leads to the next.
+"""JSON schema documents, and the links from each schema in them to others.
 
 A schema is a conjunction of keywords. Some stand for another schema of the same value (`$ref`,
-`allOf`), some choose between schemas or exclude them (`anyOf`, `not`, `if`, …); the others describe
-the value, or schemas of its elements and members. `Document.flatten` uses the first sort up,
-`gcd.languages.json_schema.choices` the second, and `gcd.languages.json_schema.facets` merges what
-is left into one description of a value.
+`allOf`), and some choose between schemas or exclude them (`anyOf`, `not`, `if`, …). The others
+describe the value itself, or the schemas of its elements and members. `Document.flatten` resolves
+the first kind, `gcd.languages.json_schema.choices` expands the second, and
+`gcd.languages.json_schema.facets` merges the rest into one description of a value.
 
-Every schema that can be reached is checked once, at the start: what cannot be honoured is refused
-by name, what is malformed is reported with its place and value, and what says nothing in the
-schema's draft is collected in `Document.ignored`. Schemas are seen in the vocabulary of draft
-2020-12, whichever they are written in (`gcd.languages.json_schema.drafts`); pointers are those of
-the document as it is written.
+Every reachable schema is checked once, at the start. Unsupported keywords are refused by name,
+malformed ones are reported with their location and value, and keywords without effect in the
+schema's draft are collected in `Document.ignored`. All drafts are translated into the vocabulary of
+draft 2020-12 (`gcd.languages.json_schema.drafts`); pointers refer to the document as written.
 
 Recursion: a schema that refers to itself is entered at most `max_depth` times on a path from the
-root; beyond that it stands for nothing. A cycle that never enters an object or an array says
-nothing about any value, and is an error.
+root; beyond that it has no values. A cycle that never enters an object or an array constrains no
+value, and is an error.
 """
 
 from __future__ import annotations
@@ -43,12 +42,13 @@ from gcd.languages.json_schema.keywords import VALIDATOR, check_rules
 from gcd.languages.json_schema.references import References
 from gcd.languages.text.dialects import search_language
 
-# Units of work for a schema that is looked at again, and for one that is found inside another.
+# Units of work per repeated visit to a schema, and per schema found inside another.
 _PER_SCHEMA, _PER_PLACE = 2_000, 1_000
-_MAX_BESIDE = 64  # schemas of one value inside each other, references followed
-_MADE = "~ "  # before the names of schemas made here; a JSON pointer cannot hold it
-# Keyword -> count -> bytes of the longest text that cannot have more: a character takes a byte at
-# least, an element two with its comma, a member five with its comma, quotes and colon.
+_MAX_BESIDE = 64  # nested schemas of the same value, with references followed
+_MADE = "~ "  # prefix of generated schemas' names; impossible in a JSON pointer
+# Keyword -> function from a count to the longest text in bytes that cannot exceed the count: a
+# character takes at least one byte, an element two with its comma, a member five with its comma,
+# quotes and colon.
 HORIZONS: dict[str, Callable[[int], int]] = {
     "maxLength": lambda count: int(count) + 2,
     "maxItems": lambda count: 2 * int(count) + 2,
@@ -62,15 +62,15 @@ _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 @dataclass(frozen=True)
 class Place:
-    """A place is a schema of the document, identified by its pointer.
+    """Schema of the document, identified by its pointer.
 
     Attributes:
         pointer: JSON pointer from the document's root.
-        entered: (pointer, times) of the recursive schemas entered on the way here.
+        entered: (pointer, count) of the recursive schemas entered on the path to this one.
         schema: the schema itself, in the vocabulary of draft 2020-12.
-        asserted: whether the schema belongs to what is asked for, rather than to what a value is
-            compared with (`not` and the like); it decides which members are undeclared.
-        plain: whether `$ref`, `allOf` and the keywords that choose have been dealt with.
+        asserted: whether values have to satisfy the schema, rather than only being compared with it
+            (`not` and the like). Only asserted schemas determine which members are undeclared.
+        plain: whether `$ref`, `allOf` and the choosing keywords have been resolved.
         under: the schemas of the same value around this one that have `unevaluated…`.
     """
 
@@ -86,22 +86,22 @@ Conjunction = tuple[Place, ...]
 
 
 class Document:
-    """A document is a schema in which references are resolved, whatever draft it is written in.
+    """Schema of any draft with its references resolved.
 
     Args:
-        base: JSON pointer of the schema in what the user handed in, for messages.
-        hidden: first step of pointers here that what the user handed in does not have.
+        base: JSON pointer of the schema within the user's input, for messages.
+        hidden: first pointer step in this document that the user's input doesn't have.
         max_depth: how often a schema may be entered on one path.
         assert_formats: whether `format` constrains.
-        draft: how the schema is to be read; None: as its `$schema` says, or leniently.
-        refuse_unknown: whether a keyword that says nothing is an error.
+        draft: the draft of the schema; None for the one that `$schema` names, or a lenient reading.
+        refuse_unknown: whether a keyword without effect is an error.
 
     Attributes:
-        ignored: the keywords that say nothing, of the schemas that can be reached.
-        outlines: those that are known (`gcd.languages.json_schema.outlines`).
-        upper_bounds: the upper bounds of counts in schemas that can be reached, and how long a
-            text may be that cannot come to one.
-        validators: Python code that looks at values, too, in schemas that can be reached.
+        ignored: keywords without effect in reachable schemas.
+        outlines: outlines computed so far (`gcd.languages.json_schema.outlines`).
+        upper_bounds: upper bounds of counts in reachable schemas, and the longest text that cannot
+            reach each bound.
+        validators: Python validators that also check values in reachable schemas.
     """
 
     def __init__(
@@ -120,10 +120,13 @@ class Document:
         self._max_depth = max_depth
         chosen = draft_named(draft)
         if isinstance(root, bool) and chosen is not None and not chosen.boolean_schemas:
-            raise ConstraintError(f"the schema is {root}; draft {draft} has none but objects")
+            raise ConstraintError(
+                f"expected the schema to be an object in draft {draft}, got {root}"
+            )
         self._references = References(root, base, chosen, assert_formats=assert_formats)
-        self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
-        self._declaring: set[str] = set()  # schemas that have `properties`
+        # Schemas directly inside each schema or referred to by it.
+        self._below: dict[str, set[str]] = {}
+        self._declaring: set[str] = set()  # schemas with `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
         self.outlines: dict[Place, Any] = {}
         self.upper_bounds: list[Caveat] = []
@@ -140,12 +143,12 @@ class Document:
 
     @property
     def depth_hint(self) -> str:
-        """What to add if no value satisfies the document: recursion may have been cut short."""
+        """Hint for empty documents whose recursion may have been cut short."""
         if not self._cycle_of:
             return ""
         return (
-            f" with max_depth={self._max_depth}; it contains itself: give it a way to end, such as "
-            "a member that is not required, or raise max_depth if it has one"
+            f" with max_depth={self._max_depth}; the schema contains itself: give it a way to end, "
+            "such as an optional member, or raise max_depth if it has one"
         )
 
     def is_recursive(self, pointer: str) -> bool:
@@ -161,18 +164,18 @@ class Document:
         return False
 
     def named(self, pointer: str) -> str:
-        """Return a pointer as the user would write it, from the top of what was handed in."""
+        """Return a pointer from the root of the user's input."""
         return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
 
     def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
-        """Make the error for a keyword that cannot be honoured here."""
+        """Make the error for an unsupported keyword in this schema."""
         written = place.schema.name_of(keyword)
         return UnsupportedSchemaError(written, self.named(place.pointer), reason)
 
     # -- from schema to schema --------------------------------------------------------------
 
     def child(self, place: Place, *path: str | int) -> Place:
-        """Return the schema of an element or a member, at a path below that of the whole value."""
+        """Return the schema of an element or a member, at a path below the whole value's schema."""
         return self._at(place, path, asserted=place.asserted)
 
     def beside(self, place: Place, *path: str | int, asserted: bool | None = None) -> Place:
@@ -181,16 +184,16 @@ class Document:
         return self._at(place, path, asserted=asserted, under=_under(place))
 
     def made(self, place: Place, name: str, schema: Any) -> Place:
-        """Return a schema of the same value that is nowhere spelled out; named for equality."""
+        """Return a generated schema of the same value; schemas with the same name are equal."""
         return replace(
             place, pointer=f"{place.pointer}{_MADE}{name}", plain=False, under=_under(place),
             schema=Schema(schema) if isinstance(schema, Mapping) else schema,
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
-        """Return schemas for the constants of this one, objects and arrays spelled out.
+        """Return schemas for the constants of this one, with objects and arrays spelled out.
 
-        A constant evaluates no element and no member, so no `unevaluated…` looks into its schema.
+        A constant evaluates no elements or members, so `unevaluated…` never applies to its schema.
         """
         schemas = constant_schemas(place.schema, keyword)
         made = [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
@@ -213,14 +216,14 @@ class Document:
         return Place(pointer, self._kept(pointer, place.entered), schema, asserted, under=under)
 
     def _read(self, pointer: str, raw: Any) -> Any:
-        if _MADE in pointer:  # in the words of draft 2020-12 already
+        if _MADE in pointer:  # already in the vocabulary of draft 2020-12
             return Schema(raw) if isinstance(raw, Mapping) else raw
         return self._references.read(pointer, raw)
 
     def flatten(self, places: Iterable[Place], *, wide: bool = False) -> Conjunction | None:
-        """Resolve `true`, `$ref` and `allOf` in a conjunction; None if no value fits.
+        """Resolve `true`, `$ref` and `allOf` in a conjunction; return None if it is unsatisfiable.
 
-        Schemas entered too often stand for nothing or, if `wide`, for anything.
+        Schemas entered too often have no values or, if `wide`, all values.
         """
         found: dict[Place, None] = {}
         for place in places:
@@ -231,7 +234,7 @@ class Document:
     def _flatten_into(self, found: dict[Place, None], place: Place, wide: bool) -> bool:
         if isinstance(place.schema, bool):
             return place.schema
-        if place in found:  # what it refers to is there, too
+        if place in found:  # its references have been followed, too
             return True
         spend(_PER_SCHEMA)
         found[place] = None
@@ -251,9 +254,9 @@ class Document:
         )
 
     def closure(self, places: Conjunction) -> Conjunction:
-        """Return every schema that says something about the same value, in whatever sense.
+        """Return every schema that applies to the same value, in whatever way.
 
-        Order and repetition do not matter here, nor what becomes of the verdicts.
+        Order and repetition don't matter here, nor how the schemas' verdicts are combined.
         """
         if places not in self._closures:
             found: dict[Place, None] = {}
@@ -277,7 +280,7 @@ class Document:
         return self._closures[places]
 
     def declares_members(self, places: Conjunction, inside: bool) -> bool:
-        """Return whether these schemas of a value have `properties`, or some `inside` have."""
+        """Return whether these schemas of a value have `properties`, or any `inside` them do."""
         if any("properties" in place.schema for place in self.closure(places)):
             return True
         stack = [place.pointer.partition(_MADE)[0] for place in places if inside]
@@ -291,15 +294,15 @@ class Document:
         return False
 
     def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
-        """Return the texts in which a pattern of this schema is found."""
+        """Return the texts that contain a match of this schema's pattern."""
         try:
             return search_language(pattern)
         except LimitError as error:
-            if isinstance(error, StateLimitError):  # the work may be that of other parts
+            if isinstance(error, StateLimitError):  # other parts may have used up the work
                 error.blame(keyword, self.named(place.pointer))
             raise
         except ConstraintError as error:
-            raise self.refuse(keyword, place, f"holds {pattern!r}: {error}") from error
+            raise self.refuse(keyword, place, f"contains {pattern!r}: {error}") from error
 
     # -- references -------------------------------------------------------------------------
 
@@ -320,9 +323,10 @@ class Document:
     def _kept(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[str, int], ...]:
-        """Only what matters below: schemas that can be entered again from here.
+        """Keep only the counts that matter below: those of schemas that can be entered again.
 
-        They lead here, so they can be entered again if there is a way back: on a cycle with here.
+        Those schemas lead here, so they can be entered again if they share a cycle with this
+        schema.
         """
         if not entered:
             return entered
@@ -332,7 +336,7 @@ class Document:
     # -- the check at the start -------------------------------------------------------------
 
     def _scan(self, root: Any) -> Iterator[IgnoredKeyword]:
-        """Check all schemas that can be reached, note what they lead to; yield what is ignored."""
+        """Check all reachable schemas, record their links, and yield the ignored keywords."""
         stack: list[tuple[str, Any]] = [("", root)]
         same_value: dict[str, list[str]] = {}
         ignored: list[tuple[str, str, str]] = []
@@ -366,19 +370,20 @@ class Document:
                         same_value[pointer].append(target)
             elif not isinstance(schema, bool):
                 raise ConstraintError(
-                    f"the schema {at(self.named(pointer))} must be an object or a boolean, "
+                    f"expected the schema {at(self.named(pointer))} to be an object or a boolean, "
                     f"got {shown(schema)}"
                 )
             self._below[pointer] = {entry[0] for entry in below}
             stack.extend(below)
         self._refuse_empty_cycles(same_value)
         for pointer, keyword, reason in ignored:
-            inside = f"{pointer}/{escape(keyword)}/"  # a place of schemas if references lead there
+            # Schemas are here only if references point here.
+            inside = f"{pointer}/{escape(keyword)}/"
             if not any(target.startswith(inside) for target in targets):
                 yield IgnoredKeyword(self.named(pointer), keyword, reason)
 
     def _check(self, schema: Schema, pointer: str) -> None:
-        """Raise if something in this schema (not in those inside it) is an error."""
+        """Raise if this schema has an error, not counting the schemas inside it."""
         for fault in schema.faults:
             if fault.refused:
                 raise UnsupportedSchemaError(fault.keyword, self.named(pointer), fault.reason)
@@ -389,35 +394,35 @@ class Document:
             )
 
     def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
-        """A schema that leads back to itself without entering an object or array is an error.
+        """Refuse a schema that leads back to itself without entering an object or array.
 
-        So is one that leads to too many others before it enters one.
+        Also refuse one that leads to too many others before entering an object or array.
         """
-        done: dict[str, int] = {}  # how many schemas there are inside each other
-        for group in components(same_value):  # what it leads to comes before a schema
+        done: dict[str, int] = {}  # nesting depth of schemas of the same value
+        for group in components(same_value):  # successors come before a schema
             pointer = group[0]
             if len(group) > 1 or pointer in same_value[pointer]:
                 first = next(each for each in same_value if each in group)
                 raise ConstraintError(
-                    f"the schema {at(self.named(first))} leads back to itself "
-                    "without entering an object or array, so it says nothing"
+                    f"the schema {at(self.named(first))} leads back to itself without entering an "
+                    "object or array, so it has no effect; remove the cycle"
                 )
             done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
             if done[pointer] > _MAX_BESIDE:
                 raise ConstraintError(
-                    f"the schema {at(self.named(pointer))} nests more than "
-                    f"{_MAX_BESIDE} schemas of one value, references followed"
+                    f"expected at most {_MAX_BESIDE} nested schemas of one value, references "
+                    f"followed, got more {at(self.named(pointer))}; nest fewer"
                 )
 
 
 @lru_cache(maxsize=4096)
 def matches(pattern: str, text: str) -> bool:
-    """Return whether a pattern is found in a text."""
+    """Return whether a text contains a match of a pattern."""
     return search_language(pattern).accepts(text)
 
 
 def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
-    """Paths to the schemas inside this one that speak about the same value."""
+    """Yield the paths to schemas inside this one that apply to the same value."""
     for keyword in _SAME_VALUE:
         if keyword in schema:
             inside = schema[keyword]
@@ -430,7 +435,7 @@ def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
 
 
 def _under(place: Place) -> frozenset[str]:
-    """What is around the schemas of the same value inside this one."""
+    """Return the schemas around those of the same value inside this one."""
     if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
         return place.under | {place.pointer}
     return place.under

@@ -1,8 +1,8 @@
-"""This module translates a schema of any draft into the keywords of draft 2020-12.
+"""Translation of schemas of any draft into the keywords of draft 2020-12.
 
-Five drafts are in use (4, 6, 7, 2019-09, 2020-12). They differ in which keywords there are, and
-in how some things are spelled. `translate` rewrites one schema, not those inside it, so that all
-modules behind this one know a single vocabulary:
+Five drafts are in use (4, 6, 7, 2019-09, 2020-12). They differ in their keywords and in how some
+are spelled. `translate` rewrites one schema, not those inside it, so that all other modules handle
+a single vocabulary:
 
     written as                              in drafts      is read as
     `items: [S, T]`, `additionalItems: U`   4 to 2019-09   `prefixItems: [S, T]`, `items: U`
@@ -11,13 +11,14 @@ modules behind this one know a single vocabulary:
     `id`                                    4              `$id`
     anything beside `$ref`                  4, 6, 7        nothing, definitions excepted
 
-A schema without `$schema` is read as 2020-12 with all of these spellings and `$recursiveRef`
-(`LENIENT`); there the siblings of `$ref` count.
+A schema without `$schema` is treated as 2020-12, with all of these spellings and `$recursiveRef`
+(`LENIENT`); the siblings of `$ref` count there.
 
-What a draft does not know is an annotation by its own rules: it is left out, and noted with the
-reason in `Schema.ignored`. What a draft forbids, or knows and cannot be honoured, is a `Fault`, and
-an error as soon as that schema is used. A schema remembers how its keywords were written, since
-JSON pointers, in references and in messages, speak of the document as it is.
+A keyword that a draft doesn't know is an annotation by that draft's own rules. It is left out, and
+recorded with the reason in `Schema.ignored`. A keyword that a draft forbids, or that is known but
+not supported, is a `Fault`, which becomes an error when the schema is used. A schema records how
+its keywords were written, because JSON pointers in references and messages refer to the original
+document.
 
 Sources: the specifications and meta-schemas at json-schema.org.
 """
@@ -44,7 +45,7 @@ from gcd.languages.text.formats import FORMATS
 
 _ORDER = ("4", "6", "7", "2019-09", "2020-12")
 
-# First and last draft of each keyword that does more than describe; None: up to the newest.
+# First and last draft of each constraining keyword; None means the newest draft.
 _SPANS: dict[str, tuple[str, str | None]] = {
     **dict.fromkeys(
         (
@@ -70,26 +71,26 @@ _SPANS: dict[str, tuple[str, str | None]] = {
     **dict.fromkeys(("$recursiveRef", "$recursiveAnchor"), ("2019-09", "2019-09")),
     **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), ("2020-12", None)),
 }
-# Of draft 3, and gone since. A schema that does not say its draft may mean them.
+# Keywords of draft 3 that later drafts removed; a schema without a draft may still mean them.
 _DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
 # Formats that a draft defines and no automaton decides: annotations, as the standard permits.
 _NOT_BUILT = dict.fromkeys(("idn-email", "idn-hostname", "iri", "iri-reference", "regex"), "7")
-_BESIDE_REF = frozenset(["$ref", "$schema", "$defs", "definitions"])  # what stays beside `$ref`
+_BESIDE_REF = frozenset(["$ref", "$schema", "$defs", "definitions"])  # allowed beside `$ref`
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft of JSON Schema is described by what sets it apart from the others.
+    """Draft of JSON Schema, described by its differences from the others.
 
     Attributes:
-        name: as in the option `draft` of `gcd.json_schema`, and in messages.
-        keywords: those that constrain, identify or refer.
-        ref_alone: whether what stands beside `$ref` is ignored.
+        name: name in the option `draft` of `gcd.json_schema`, and in messages.
+        keywords: keywords that constrain, identify or refer.
+        ref_alone: whether the siblings of `$ref` are ignored.
         boolean_schemas: whether `true` and `false` are schemas.
         boolean_bounds: whether `exclusiveMinimum` is `true` or `false` (None: that or a number).
         anchors_in_ids: whether an identifier may be a fragment, which then names the schema.
         contains_evaluates: whether elements that satisfy `contains` count as evaluated.
-        lenient: whether this is no draft, but 2020-12 with the spellings of the others.
+        lenient: whether this is 2020-12 with the spellings of all drafts, instead of a real draft.
     """
 
     name: str
@@ -102,7 +103,7 @@ class Draft:
     lenient: bool = False
 
     def knows_format(self, name: str) -> bool:
-        """Return whether the draft defines a format that is not among those honoured."""
+        """Return whether the draft defines a format that is not supported here."""
         return name in _NOT_BUILT and self._is_since(_NOT_BUILT[name])
 
     def _is_since(self, first: str) -> bool:
@@ -142,14 +143,14 @@ _BY_URI = {
     **{f"json-schema.org/draft-0{name}/schema": DRAFTS[name] for name in ("4", "6", "7")},
     **{f"json-schema.org/draft-0{name}/hyper-schema": DRAFTS[name] for name in ("4", "6", "7")},
     **{f"json-schema.org/draft/{name}/schema": DRAFTS[name] for name in ("2019-09", "2020-12")},
-    "json-schema.org/schema": LENIENT,  # "the current one", whichever that was
+    "json-schema.org/schema": LENIENT,  # the current draft, whichever that was
 }
 
 
 class Fault(NamedTuple):
-    """A fault is something in a schema that is an error if the schema is used.
+    """Problem in a schema that becomes an error if the schema is used.
 
-    `refused` tells what cannot be honoured from what is malformed.
+    `refused` distinguishes unsupported keywords from malformed ones.
     """
 
     keyword: str
@@ -158,13 +159,13 @@ class Fault(NamedTuple):
 
 
 class Schema(dict[str, Any]):
-    """A schema maps its keywords, in the vocabulary of draft 2020-12, to values as written.
+    """Mapping from keywords, in the vocabulary of draft 2020-12, to values as written.
 
     Attributes:
         written: keyword here, or keyword and name in it -> keyword in the document, where they
             differ.
-        ignored: (keyword as written, reason) of what constrains nothing in this draft.
-        faults: what is an error as soon as the schema is used.
+        ignored: (keyword as written, reason) of keywords without effect in this draft.
+        faults: problems that become errors when the schema is used.
     """
 
     def __init__(self, keywords: Mapping[str, Any]) -> None:
@@ -174,11 +175,11 @@ class Schema(dict[str, Any]):
         self.faults: list[Fault] = []
 
     def name_of(self, keyword: str) -> str:
-        """Return a keyword as the document has it."""
+        """Return a keyword as written in the document."""
         return self.written.get((keyword,), keyword)
 
     def path(self, *steps: str | int) -> str:
-        """Return the JSON pointer from this schema, as written, of what is at these steps here."""
+        """Return the JSON pointer, as written, from this schema along these steps."""
         first = self.written.get(steps[:2]) or self.written.get(steps[:1]) or steps[0]
         return "".join("/" + escape(str(step)) for step in (first, *steps[1:]))
 
@@ -203,17 +204,17 @@ def escape(step: str) -> str:
 
 
 def draft_named(name: object) -> Draft | None:
-    """Return the draft that the option `draft` asks for, None for None."""
+    """Return the draft that the option `draft` names, or None for None."""
     if name is None:
         return None
     if not isinstance(name, str) or name not in DRAFTS:
         listed = ", ".join(f'"{known}"' for known in DRAFTS)
-        raise ConstraintError(f"draft must be one of {listed}, or None, got {name!r}")
+        raise ConstraintError(f"expected draft to be one of {listed}, or None, got {name!r}")
     return DRAFTS[name]
 
 
 def draft_of(uri: object) -> Draft | None:
-    """Return the draft that a `$schema` names, None if it is no known one."""
+    """Return the draft that a `$schema` names, or None if it is unknown."""
     if not isinstance(uri, str):
         return None
     return _BY_URI.get(uri.partition("://")[2].rstrip("#"))
@@ -222,12 +223,13 @@ def draft_of(uri: object) -> Draft | None:
 def translate(
     raw: Mapping[str, Any], draft: Draft, *, assert_formats: bool, chosen: bool = False
 ) -> Schema:
-    """Return one schema in the vocabulary of draft 2020-12; this raises nothing.
+    """Return one schema in the vocabulary of draft 2020-12, without raising.
 
     Args:
-        draft: how it is to be read.
+        raw: the schema as written.
+        draft: the draft of the schema.
         assert_formats: whether `format` constrains.
-        chosen: whether the draft was asked for, whatever `$schema` says.
+        chosen: whether the user selected the draft, which then overrides `$schema`.
     """
     schema = Schema({})
     alone = draft.ref_alone and "$ref" in raw
@@ -235,10 +237,10 @@ def translate(
         if keyword in ANNOTATIONS:
             continue
         if draft.lenient and keyword in _DRAFT_3:
-            reason = "is of draft 3, which is not supported; write it in the words of a newer draft"
+            reason = "is of draft 3, which is not supported; use the keywords of a newer draft"
             schema.faults.append(Fault(str(keyword), reason, refused=True))
         elif alone and keyword not in _BESIDE_REF:
-            reason = f"says nothing beside $ref in draft {draft.name}"
+            reason = f"has no effect beside $ref in draft {draft.name}"
             schema.ignored.append((str(keyword), reason))
         elif keyword not in draft.keywords or (
             draft.lenient and keyword == "id" and ("$id" in raw or not isinstance(value, str))
@@ -263,7 +265,7 @@ def translate(
 
 
 def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
-    """Why a keyword that the draft does not know says nothing; "" where nobody would expect it."""
+    """Return why an unknown keyword has no effect; "" where nobody expects an effect."""
     if keyword.startswith(EXTENSION):
         return ""
     if keyword == "nullable":
@@ -272,8 +274,7 @@ def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
         if raw[keyword] is not True or types is None or "null" in listed:
             return ""
         return (
-            'lets null in only by OpenAPI 3.0, not by JSON Schema; write "null" into the list of '
-            "`type`"
+            'permits null only in OpenAPI 3.0, not in JSON Schema; add "null" to the list of `type`'
         )
     return f"is not a keyword of draft {draft.name}"
 
@@ -285,7 +286,7 @@ def _rename(schema: Schema, old: str, new: str) -> None:
 
 
 def _check_dialect(schema: Schema, draft: Draft) -> None:
-    """A schema inside another may repeat the draft of the document, but not change it."""
+    """Check that a schema inside another doesn't change the draft of the document."""
     if "$schema" not in schema or draft_of(schema["$schema"]) is draft:
         return
     reason = "is only supported at the root, and beside an identifier; remove it"
@@ -302,7 +303,7 @@ def _translate_format(schema: Schema, draft: Draft, assert_formats: bool) -> Non
             return
         reason = f"is {name!r}, which is not a known format"
         if draft.knows_format(name):
-            reason = f"is {name!r}, which no automaton decides here, so it only describes"
+            reason = f"is {name!r}, which no automaton decides here, so it only annotates"
         schema.ignored.append(("format", reason))
 
 
@@ -315,7 +316,7 @@ def _translate_bounds(schema: Schema, draft: Draft) -> None:
                 schema[strict] = schema.pop(bound)
                 schema.written[strict,] = bound
             elif value:
-                schema.ignored.append((strict, f"says nothing without {bound!r}"))
+                schema.ignored.append((strict, f"has no effect without {bound!r}"))
         elif strict in schema and draft.boolean_bounds:
             reason = f"must be true or false in draft {draft.name}, got {shown(value)}"
             schema.faults.append(Fault(strict, reason, refused=False))
@@ -325,9 +326,9 @@ def _translate_items(schema: Schema, draft: Draft) -> None:
     more = schema.pop("additionalItems", None)
     items = schema.get("items")
     if not isinstance(items, list) or "additionalItems" not in draft.keywords:
-        return  # `additionalItems` says nothing then; a list of draft 2020-12 is malformed
+        return  # `additionalItems` has no effect then; a list of draft 2020-12 is malformed
     if "prefixItems" in schema:
-        reason = "is a list beside prefixItems, and either could be meant; keep one"
+        reason = "is a list beside prefixItems, which is ambiguous; keep one"
         schema.faults.append(Fault("items", reason, refused=False))
     del schema["items"]
     if items:
@@ -353,7 +354,7 @@ def _translate_dependencies(schema: Schema) -> None:
         if here and isinstance(there, Mapping):
             twice = sorted(here.keys() & there.keys())
             if twice:
-                reason = f"has {twice[0]!r}, as has {new}, and either could be meant; keep one"
+                reason = f"has {twice[0]!r}, as has {new}, which is ambiguous; keep one"
                 schema.faults.append(Fault("dependencies", reason, refused=False))
             schema[new] = {**here, **there}
             schema.written.update({(new, name): "dependencies" for name in here})
@@ -368,5 +369,5 @@ def _refuse_boolean_schemas(schema: Schema) -> None:
     for pointer, sub in schema.schemas_inside(definitions=True):
         if isinstance(sub, bool) and pointer not in may_be:
             keyword = pointer.split("/")[1]
-            reason = f"has the schema {str(sub).lower()}; draft 4 has none but objects"
+            reason = f"has the schema {str(sub).lower()}, but schemas in draft 4 must be objects"
             schema.faults.append(Fault(keyword, reason, refused=False))

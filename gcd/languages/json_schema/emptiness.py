@@ -12,11 +12,12 @@ from gcd.languages.json_schema.outlines import outline
 
 
 def why_empty(values: SchemaLanguages) -> str:
-    """Say why a document has no value, to be read behind that.
+    """Return the reason why a document has no values, as the continuation of a message.
 
-    Named are the innermost part that every value needs and that has none, and a required member
-    that is closed out. Of a document that contains itself, only parts that have no value however
-    deep it is entered; if there is none, it is the depth.
+    The reason names the innermost required part without values, or a required member that another
+    keyword excludes. For a recursive document, only parts that have no values at any depth count;
+    if
+    there are none, the depth limit is the reason.
     """
     document = values.document
     found = _contradiction(values, document.root(), set())
@@ -24,7 +25,7 @@ def why_empty(values: SchemaLanguages) -> str:
 
 
 def _contradiction(values: SchemaLanguages, places: Conjunction, seen: set[str]) -> str | None:
-    """Name the innermost part of schemas without a value; "" for them themselves."""
+    """Return the innermost part of schemas that has no values; "" for the schemas themselves."""
     document = values.document
     flat = document.flatten(places) or ()
     closed_out = _closed_out(values, flat)
@@ -44,7 +45,7 @@ def _contradiction(values: SchemaLanguages, places: Conjunction, seen: set[str])
 
 
 def _needed(document: Document, flat: Conjunction) -> Iterator[Place]:
-    """The schemas of required members, and of the elements of arrays that may not be empty."""
+    """Yield the schemas of required members, and of elements of arrays that may not be empty."""
     for same in flat:
         for name in same.schema.get("required", ()):
             for holder in flat:
@@ -57,12 +58,12 @@ def _needed(document: Document, flat: Conjunction) -> Iterator[Place]:
 
 
 def _closed_out(values: SchemaLanguages, flat: Conjunction) -> str | None:
-    """Name a required member that another keyword excludes."""
+    """Return a message about a required member that another keyword excludes, or None."""
     document = values.document
     for name in dict.fromkeys(n for place in flat for n in place.schema.get("required", ())):
         for place in flat:
             own = own_member_places(document, place, name)
-            keyword, remedy = None, "let it in there"
+            keyword, remedy = None, "allow it there"
             if not own and place.schema.get("additionalProperties") is False:
                 keyword, remedy = "additionalProperties", "declare it"
             elif any(inner.schema is False for inner in own):
@@ -75,7 +76,7 @@ def _closed_out(values: SchemaLanguages, flat: Conjunction) -> str | None:
             if keyword is not None:
                 pointer = document.named(place.pointer)
                 return (
-                    f": the member {name!r} is required, and {keyword!r} "
-                    f"{at(pointer)} leaves it out; {remedy}, or do not require it"
+                    f": the member {name!r} is required, but {keyword!r} {at(pointer)} excludes "
+                    f"it; {remedy}, or make it optional"
                 )
     return None

@@ -1,13 +1,13 @@
-"""This module merges a conjunction of plain schemas into a single description of a value.
+"""Merging of plain schemas into a single description of a value.
 
-Keywords of one kind of value say nothing about the others: `{"minLength": 3}` admits every number.
-So the description has a part for each kind, and a value is judged by the part of its own kind.
-Merging schemas, not their languages, is what makes siblings exact: `properties` beside an `anyOf`
-of `required` describes one object, whose members have one order.
+Keywords for one kind of value don't affect the others: `{"minLength": 3}` admits every number. So
+the description has a part for each kind, and a value is checked against the part of its own kind.
+Merging schemas instead of their languages keeps siblings exact: `properties` beside an `anyOf` of
+`required` describes one object, whose members have one order.
 
-**Aside.** A description may be made to be compared with another, as in "this but not that". Both
-must then write the members of an object in one order, so the schemas of all that is compared are
-given as `compared_with`; they contribute names, and nothing else.
+**Comparison.** A description may be compared with another, as in "this but not that". Both then
+have to write the members of an object in one order. So the schemas of everything that is compared
+are passed as `compared_with`; they contribute only names.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gcd.languages.json_schema.document import HORIZONS, Conjunction, Document, 
 from gcd.languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
 from gcd.languages.values.numbers import Bound
 
-# Units of work for a value, for a schema of it, and for each name and schema of it.
+# Units of work per value, per schema of a value, and per name and schema.
 _PER_VALUE, _PER_SCHEMA, _PER_MEMBER = 20_000, 1_000, 20
-_MAX_PATTERNS = 6  # that undeclared names may match
+_MAX_PATTERNS = 6  # matched by undeclared names
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 
 
 class Property(NamedTuple):
-    """A member of an object that has a place in the order.
+    """Member of an object that has a position in the order.
 
     Attributes:
         name: its key.
         places: every schema its value must satisfy.
-        required, forbidden: whether it must be there, or must not.
+        required, forbidden: whether it must be present, or must be absent.
         compared_with: the schemas its value is compared with.
     """
 
@@ -55,7 +55,7 @@ class Other(NamedTuple):
 
 
 class Contains(NamedTuple):
-    """How many elements must satisfy a schema."""
+    """Number of elements that must satisfy a schema."""
 
     place: Place
     fewest: int
@@ -64,29 +64,29 @@ class Contains(NamedTuple):
 
 @dataclass(frozen=True)
 class Facets:
-    """One value, described.
+    """Description of a value.
 
     Attributes:
-        kinds: JSON types it may have; "number" comes with "integer".
-        constants: the only scalars there are, by `identity` (None: no `enum` or `const`).
+        kinds: its possible JSON types; "number" comes with "integer".
+        constants: the only possible scalars, by `identity` (None: no `enum` or `const`).
         length: shortest and longest string, in code points; None is no upper bound.
         patterns, formats: (pattern or format, schema that has it) of a string.
         lower, upper: bounds of a number.
-        divisors: what a number is a multiple of.
+        divisors: numbers that a number has to be a multiple of.
         size: fewest and most elements of an array.
         head: schemas of the first elements, one conjunction for each.
         items: schemas of every further element.
         contains: schemas that some elements must satisfy.
-        unique: a schema that wants the elements to differ, None if there is none.
-        container: how Python writes an array.
-        properties: members with a place in the order.
-        others: undeclared members, none where there may be none.
-        patterns_of_names: patterns that tell undeclared members apart, with their schemas.
+        unique: a schema that requires distinct elements, None if there is none.
+        container: notation of an array in Python.
+        properties: members with a position in the order.
+        others: undeclared members, empty if there may be none.
+        patterns_of_names: patterns that distinguish undeclared members, with their schemas.
         names: schemas that every member's name must satisfy.
         count: fewest and most members.
-        fewest_members: a schema that wants the fewest, None if there is none.
+        fewest_members: the schema that requires the most members, None if there is none.
         compared_others: the schemas that values of undeclared members are compared with.
-        compared_items: those that elements are compared with.
+        compared_items: the schemas that elements are compared with.
     """
 
     kinds: frozenset[str]
@@ -118,8 +118,8 @@ def merge(
 ) -> Facets:
     """Return the description of the values that satisfy every one of these plain schemas.
 
-    `closed`: undeclared members are out where some schema that is asked for has `properties` and
-    none has `additionalProperties` or the like; otherwise they are in, as the standard has it.
+    `closed`: exclude undeclared members if some asserted schema has `properties` and none has
+    `additionalProperties` or the like. Otherwise they are allowed, as in the standard.
     """
     described = (*places, *compared_with)
     names = {name for place in described for name in place.schema.get("properties", ())}
@@ -173,11 +173,11 @@ def merge(
 
 
 def within_reach(facets: Facets, max_bytes: int) -> Facets:
-    """Drop from a description what no text of at most `max_bytes` bytes can come to.
+    """Remove bounds that no text of at most `max_bytes` bytes can reach.
 
-    A character of a string takes a byte at least, an element two with its comma, a member five
-    with its comma, quotes and colon. An upper bound that is out of reach says nothing, a lower one
-    that nothing satisfies it: the interval is then empty.
+    A character of a string takes at least one byte, an element two with its comma, a member five
+    with its comma, quotes and colon. An unreachable upper bound has no effect. An unreachable lower
+    bound means that no value satisfies it, so the interval becomes empty.
     """
     elements = (max_bytes - 1) // 2
     return replace(
@@ -193,7 +193,7 @@ def within_reach(facets: Facets, max_bytes: int) -> Facets:
 
 
 def horizons(facets: Facets, kind: str) -> list[int]:
-    """Return the longest texts that cannot come to the upper bounds of the values of a kind."""
+    """Return the longest texts that cannot reach the upper bounds on values of a kind."""
     bounds = {
         "string": [("maxLength", facets.length[1])],
         "array": [("maxItems", facets.size[1])]
@@ -204,7 +204,7 @@ def horizons(facets: Facets, kind: str) -> list[int]:
 
 
 def without_upper_bounds(facets: Facets, kind: str) -> Facets:
-    """Drop the upper bounds of counts from the description of the values of one kind."""
+    """Remove the upper bounds on counts from the description of the values of one kind."""
     match kind:
         case "string":
             return replace(facets, length=(facets.length[0], None))
@@ -218,14 +218,14 @@ def without_upper_bounds(facets: Facets, kind: str) -> Facets:
 
 
 def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
-    """Bounds of a count that is never above `highest`."""
+    """Return the bounds of a count that never exceeds `highest`."""
     if fewest > max(highest, 0):
         return 1, 0
     return fewest, None if most is None or most >= highest else most
 
 
 def is_closed(places: Conjunction) -> bool:
-    """Return whether schemas that are asked for (*asserted*) exclude undeclared members."""
+    """Return whether asserted schemas exclude undeclared members."""
     asserted = [place.schema for place in places if place.asserted]
     return any("properties" in schema for schema in asserted) and not any(
         keyword in schema for schema in asserted for keyword in OPENING
@@ -242,7 +242,7 @@ def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
 def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
     """Return the scalars, by `identity`, that all these schemas list; None if none lists any.
 
-    A schema that lists objects or arrays says so by choices, and is passed over.
+    Schemas that list objects or arrays are handled as choices, and skipped here.
     """
     found: dict[Hashable, Any] | None = None
     for schema in schemas:
@@ -288,7 +288,7 @@ def _head_length(schemas: list[Mapping[str, Any]]) -> int:
 
 
 def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
-    """Schemas of the element at an index, None being any one behind all the first elements."""
+    """Return the schemas of the element at an index; None is any element after the first ones."""
     found = []
     for place in places:
         if index is not None and index < len(place.schema.get("prefixItems", ())):
@@ -315,7 +315,7 @@ def _element_places(document: Document, places: Conjunction, index: int | None) 
 def _compared_items(
     document: Document, places: Conjunction, compared_with: Conjunction
 ) -> Conjunction:
-    """Schemas that the elements are compared with; those that are counted are among them."""
+    """Return the schemas that the elements are compared with, including those that are counted."""
     found = [child for place in places for child in _at(document, place, "contains")]
     for place in compared_with:
         found += _at(document, place, "items", "contains", "unevaluatedItems")
@@ -325,7 +325,7 @@ def _compared_items(
 
 
 def _evaluated_by(places: Conjunction, place: Place) -> list[Place]:
-    """The schemas whose verdicts an `unevaluated…` keyword of `place` sees: it and those in it."""
+    """Return the schemas whose verdicts an `unevaluated…` keyword of `place` depends on."""
     return [p for p in places if p.pointer == place.pointer or place.pointer in p.under]
 
 
@@ -341,7 +341,8 @@ def _properties(
     order = declared(asserted)
     allowed = set(order)
     if not shut:
-        # What is compared must agree on the order: `compared_with`, the same for all, comes first.
+        # Compared languages must agree on the order: `compared_with`, the same for all, comes
+        # first.
         order = {**order, **declared(compared_with), **declared(places)}
         allowed = set(order)
     return tuple(
@@ -383,7 +384,7 @@ def _names(lists: Iterable[Iterable[str]]) -> dict[str, None]:
 
 
 def _member_places(document: Document, places: Conjunction, name: str) -> Conjunction:
-    """Every schema that a declared member's value must satisfy."""
+    """Return every schema that a declared member's value must satisfy."""
     found: list[Place] = []
     for place in places:
         own = own_member_places(document, place, name)
@@ -401,12 +402,13 @@ def _member_places(document: Document, places: Conjunction, name: str) -> Conjun
 
 
 def own_member_places(document: Document, place: Place, name: str) -> list[Place]:
-    """Return what `properties` and `patternProperties` of one schema say about a member."""
+    """Return the schemas of a member in one schema's `properties` and `patternProperties`."""
     found = []
     if name in place.schema.get("properties", ()):
         found.append(document.child(place, "properties", name))
     for pattern in place.schema.get("patternProperties", ()):
-        document.pattern(pattern, place, "patternProperties")  # refused with its place, if at all
+        # Raises with the pattern's pointer if it is refused.
+        document.pattern(pattern, place, "patternProperties")
         if matches(pattern, name):
             found.append(document.child(place, "patternProperties", pattern))
     return found
@@ -424,7 +426,7 @@ def _at(document: Document, place: Place, *keywords: str) -> list[Place]:
 
 
 def _compared_others(document: Document, compared_with: Conjunction) -> Conjunction:
-    """Schemas that the values of undeclared members are compared with."""
+    """Return the schemas that the values of undeclared members are compared with."""
     found: list[Place] = []
     for place in compared_with:
         found += _at(document, place, "additionalProperties", "unevaluatedProperties")
@@ -439,13 +441,13 @@ def _patterns_of_names(places: Conjunction) -> tuple[tuple[str, Place], ...]:
 
 
 def _others(document: Document, places: Conjunction) -> tuple[Other, ...]:
-    """Undeclared members, one entry for each set of patterns that a name may match."""
+    """Return undeclared members, one entry for each set of patterns that a name may match."""
     patterns = _patterns_of_names(places)
     if len(patterns) > _MAX_PATTERNS:
         raise document.refuse(
             "patternProperties",
             patterns[-1][1],
-            f"holds more than {_MAX_PATTERNS} patterns that undeclared names may match; "
+            f"contains more than {_MAX_PATTERNS} patterns that undeclared names may match; "
             "declare the names, or merge the patterns",
         )
     found = []

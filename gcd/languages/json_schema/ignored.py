@@ -1,7 +1,7 @@
-"""This module tells users of the keywords in their schemas that constrain nothing.
+"""Warnings about keywords in a schema that constrain nothing.
 
-Every draft says that a keyword it does not know is an annotation: a value is judged as if it were
-not there. A misspelled constraint looks the same, so none is passed over in silence.
+Every draft treats unknown keywords as annotations: values are validated as if the keyword were
+absent. A misspelled constraint looks the same, so every such keyword is reported.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _SHOWN = 5
 
 
 class IgnoredKeyword(NamedTuple):
-    """An ignored keyword is one that constrains nothing in the draft of its schema.
+    """Keyword that constrains nothing in the draft of its schema.
 
     Attributes:
-        pointer: JSON pointer (RFC 6901) of the schema that holds it, `""` for the root.
-        keyword: as it is written.
-        reason: why it says nothing, to be read behind the keyword.
+        pointer: JSON pointer (RFC 6901) of the schema that contains it, `""` for the root.
+        keyword: the keyword as written.
+        reason: why it has no effect, as a predicate that follows the keyword.
     """
 
     pointer: str
@@ -30,10 +30,10 @@ class IgnoredKeyword(NamedTuple):
 
 
 class IgnoredKeywordWarning(UserWarning):
-    """This warning says that a schema has keywords that constrain nothing.
+    """Warning that a schema has keywords that constrain nothing.
 
     Attributes:
-        ignored: all of them.
+        ignored: all such keywords.
     """
 
     def __init__(self, message: str, ignored: Sequence[IgnoredKeyword] = ()) -> None:
@@ -42,17 +42,17 @@ class IgnoredKeywordWarning(UserWarning):
 
     @classmethod
     def of(cls, ignored: Sequence[IgnoredKeyword]) -> IgnoredKeywordWarning:
-        """Return a warning of these keywords."""
+        """Return a warning about these keywords."""
         listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
         more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
         return cls(
-            f"keywords that constrain nothing: {'; '.join(listed)}{more}. All of them are in this "
-            'warning\'s `ignored`; unknown="ignore" keeps silent, unknown="refuse" refuses them',
+            f"keywords that constrain nothing: {'; '.join(listed)}{more}. The warning's `ignored` "
+            'lists all; set unknown="ignore" to hide it, or unknown="refuse" to raise an error',
             ignored,
         )
 
 
 def warn_of(ignored: Sequence[IgnoredKeyword]) -> None:
-    """Issue one warning, in the name of whoever called the caller, if anything is ignored."""
+    """Issue one warning, attributed to the caller's caller, if any keyword is ignored."""
     if ignored:
         warnings.warn(IgnoredKeywordWarning.of(ignored), stacklevel=3)

@@ -1,9 +1,9 @@
-"""This module lists the keywords of a JSON schema and says what a well-formed value of each is.
+"""Keywords of JSON schemas, and the well-formed values of each.
 
-The vocabulary is that of draft 2020-12; `gcd.languages.json_schema.drafts` translates the others
-into it, and leaves out what only describes. There are three sorts: keywords that say something
-about a value by themselves (`PLAIN`), keywords that choose between schemas or exclude them
-(`CHOICES`), and those that stand for another schema (`$ref`, `allOf`).
+The vocabulary is that of draft 2020-12. `gcd.languages.json_schema.drafts` translates the other
+drafts into it, and leaves out annotations. There are three sorts of keywords: those that constrain
+a value by themselves (`PLAIN`), those that choose between schemas or exclude them (`CHOICES`), and
+those that stand for another schema (`$ref`, `allOf`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from gcd.languages.values.numbers import MAX_DIGITS
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 _TOO_LARGE = 10**MAX_DIGITS
-CONTAINER = "x-python-container"  # how Python writes an array: "list", "tuple" or "set"
-VALIDATOR = "~ validator"  # made here: Python code that also looks at the value
-ABSENT = "x-absent"  # names of members that must not be there; made here, not written by users
+CONTAINER = "x-python-container"  # notation of an array in Python: "list", "tuple" or "set"
+VALIDATOR = "~ validator"  # generated here: Python code that also checks the value
+ABSENT = "x-absent"  # names of members that must be absent; generated here
 
-UNSEEN = "x-contains-unseen"  # made here: `unevaluatedItems` does not see what `contains` found
+UNSEEN = "x-contains-unseen"  # generated here: `unevaluatedItems` ignores what `contains` found
 
-# Keywords that describe, in whichever draft, and constrain nothing.
+# Annotations of any draft; they constrain nothing.
 ANNOTATIONS = frozenset(
     [
         *("title", "description", "default", "examples", "$vocabulary"),
         *("$comment", "deprecated", "readOnly", "writeOnly"),
         *("contentEncoding", "contentMediaType", "contentSchema"),
-        *("discriminator", "example", "externalDocs", "xml"),  # of OpenAPI
+        *("discriminator", "example", "externalDocs", "xml"),  # from OpenAPI
     ]
 )
-EXTENSION = "x-"  # what a keyword begins with that OpenAPI and other dialects leave to their users
-# Formats of OpenAPI's registry that describe and constrain nothing.
+EXTENSION = "x-"  # prefix that OpenAPI and other dialects reserve for users' keywords
+# Formats of OpenAPI's registry that annotate and constrain nothing.
 DESCRIBING_FORMATS = frozenset(
     [
         *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "double-int"),
@@ -67,7 +67,7 @@ def _is_positive(value: object) -> bool:
 
 
 def _is_names(value: object) -> bool:
-    """A name listed twice is malformed by the standard, and harms nothing."""
+    """Return whether a value is a list of names; repetition is harmless, so it is allowed."""
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
@@ -181,7 +181,7 @@ _RULES: dict[str, _Rule] = {
 _INTERNAL = frozenset([ABSENT, UNSEEN, VALIDATOR, "$recursiveRef", "$recursiveAnchor"])
 HONOURED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - _IDENTITY - _INTERNAL))
 
-# Where schemas are inside a schema: alone, in lists, under names.
+# Keywords that contain schemas: directly, in lists, or under names.
 SINGLE = (
     *("items", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
     *("propertyNames", "not", "if", "then", "else"),
@@ -191,7 +191,7 @@ NAMED = ("properties", "patternProperties", "dependentSchemas")
 
 
 def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield each malformed keyword of one schema, and what is wrong with its value."""
+    """Yield each malformed keyword of one schema, with the problem of its value."""
     for keyword, value in keywords.items():
         holds, expected = _RULES[keyword]
         if not holds(value):

@@ -1,9 +1,9 @@
-"""The languages of a document's schemas in one notation, each built once.
+"""Languages of a document's schemas in one notation, each built once.
 
 **Narrow and wide.** A language may be narrower than the standard
-(`gcd.languages.json_schema.schema` says where), which does no harm as long as every text in it is
-right. But "this and not that" is a difference, and what is taken away must not be too little. So
-each language comes in two forms:
+(`gcd.languages.json_schema.schema` lists the differences), which is safe because every text in it
+is valid. But "this and not that" is a difference of languages, and the subtracted language must not
+be too small. So each language comes in two forms:
 
     narrow    every text is the text of a value that satisfies the schemas
     wide      every text of such a value, if any narrow language of this place could hold it
@@ -13,17 +13,17 @@ and
     narrow(P and not S) = narrow(P) - wide(P and S)
     wide(P and not S)   = wide(P) - narrow(P and S).
 
-They differ in how scalars are spelled: a wide one has every spelling of keys and constants, whole
-numbers with a fraction of zeros, zero with a sign, and numbers with an exponent whatever their
-value (equality of those is not regular). In both, the members of objects stand in one order, that
-of all schemas that are compared (`compared_with`), and undeclared members are let in or not by the
-asserted ones.
+They differ in how scalars are spelled. A wide language has every spelling of keys and constants,
+whole numbers with a fraction of zeros, zero with a sign, and numbers with an exponent whatever
+their value (equality of those is not regular). In both forms, the members of objects have one
+order, that of all compared schemas (`compared_with`), and the asserted schemas determine whether
+undeclared members are allowed.
 
-**Where the convention leaves nothing.** That undeclared members are left out (`closed`) may leave
-no object where the standard has some: of two objects in a `oneOf`, each admits the other's members,
-so that only an undeclared one tells them apart. Such a value is read as the standard has it, with
-all that is in it. Which values those are depends on the schemas that are asked for alone, so that
-whatever is compared is read alike.
+**Objects that need undeclared members.** Excluding undeclared members (`closed`) may leave no
+objects where the standard has some. For example, if each of two objects in a `oneOf` admits the
+other's members, only an undeclared member distinguishes them. Such a value, with everything inside
+it, follows the standard instead. Only the asserted schemas decide which values these are, so
+compared languages agree on them.
 """
 
 from __future__ import annotations
@@ -66,16 +66,18 @@ from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 
 
 class SchemaLanguages:
-    """The languages of a document's schemas in one notation, each built once.
+    """Languages of a document's schemas in one notation, each built once.
 
     Args:
+        document: the schemas.
+        notation: the notation of values.
         max_depth: nesting of values that the schema leaves free.
-        closed: whether undeclared members are left out by default.
-        any_order: objects of at most so many declared names take any order.
+        closed: whether undeclared members are excluded by default.
+        any_order: objects of up to this many declared names accept their members in any order.
         max_bytes: longest text that matters (`gcd.automata.horizon`), None for any.
-        counted: upper bounds are not counted that only longer texts come to; None: all are.
-        unsupported: "refuse" what no automaton can hold; "warn": let upper bounds hold for texts
-            up to a length, and leave the rest to a check; "ignore": leave all of it to a check.
+        counted: bounds that only texts longer than this reach are not counted; None counts all.
+        unsupported: "refuse" what no automaton can enforce; "warn": enforce upper bounds for texts
+            up to a length, and skip the rest; "ignore": skip all of it.
     """
 
     def __init__(
@@ -111,20 +113,20 @@ class SchemaLanguages:
         wide: bool = False,
         frame: Frame = BRACES,
     ) -> Automaton:
-        """Texts of the values that satisfy all these schemas.
+        """Return the texts of the values that satisfy all these schemas.
 
         Args:
             places: the schemas.
-            compared_with: schemas of what this language is compared with.
-            wide: see the module's docstring.
-            frame: what stands around the members, if the value is an object.
+            compared_with: schemas that this language is compared with.
+            wide: see the module docstring.
+            frame: delimiters around the members, if the value is an object.
         """
         if self._closed and self._is_opened(places, compared_with, frame):
             return self._standard.language(places, compared_with, wide=wide, frame=frame)
         return self._by_convention(places, compared_with, wide, frame)
 
     def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
-        """Whether only the standard's reading leaves this value an object, or anything at all."""
+        """Return whether only the standard's reading gives this value an object, or any value."""
         own = tuple(place for place in places if place.asserted)
         key = frozenset(own)
         if key not in self._opened:
@@ -138,7 +140,7 @@ class SchemaLanguages:
 
     @cached_property
     def _standard(self) -> SchemaLanguages:
-        """The same schemas with undeclared members let in."""
+        """The same schemas with undeclared members allowed."""
         return self._in(self.notation, closed=False)
 
     def _by_convention(
@@ -192,7 +194,7 @@ class SchemaLanguages:
         wide: bool,
         frame: Frame,
     ) -> list[Automaton]:
-        """Languages whose union is that of one case."""
+        """Return languages whose union is that of one case."""
         excluded = overlapping(self.document, places, excluded, closed=self._closed)
         if not excluded:
             return self._plain(places, compared_with, wide, frame)
@@ -209,15 +211,15 @@ class SchemaLanguages:
 
     @cached_property
     def _hashable(self) -> SchemaLanguages:
-        """The same schemas, as far as their values may be elements of a set."""
+        """The same schemas, restricted to values that may be elements of a set."""
         assert self.notation.hashable is not None
         return self._in(self.notation.hashable)
 
     @cached_property
     def _in_every_spelling(self) -> SchemaLanguages:
-        """The same schemas, narrow forms with keys and constants in every spelling.
+        """The same schemas, with keys and constants of narrow forms in every spelling.
 
-        What is taken from a wide language may be any set of right texts, the more the better.
+        Any set of valid texts may be subtracted from a wide language, and a larger set is better.
         """
         values = self._in(replace(self.notation, choice=self.notation.every_spelling))
         values._opened = self._opened
@@ -225,7 +227,7 @@ class SchemaLanguages:
 
     @cached_property
     def _as_json(self) -> SchemaLanguages:
-        """The same schemas in one spelling, to see which values there are."""
+        """The same schemas in one spelling, to enumerate their values."""
         return self._in(json_notation("compact"))
 
     def _in(self, notation: Notation, *, closed: bool | None = None) -> SchemaLanguages:
@@ -245,13 +247,13 @@ class SchemaLanguages:
     def _plain(
         self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> list[Automaton]:
-        """Languages whose union is that of a conjunction of plain schemas, kind by kind."""
+        """Return languages whose union is that of a conjunction of plain schemas, one per kind."""
         if not places and not compared_with and frame is BRACES:
             return [any_value(self.notation, self._max_depth)]
         facets = merge(self.document, places, compared_with, closed=self._closed)
         if self._max_bytes is not None and facets.constants is None:
             facets = within_reach(facets, self._max_bytes)
-        if frame is not BRACES:  # a call's arguments are an object
+        if frame is not BRACES:  # the arguments of a call are an object
             is_object = "object" in facets.kinds and facets.constants is None
             return [self._object(facets, wide, frame)] if is_object else []
         if facets.constants is not None:
@@ -275,7 +277,7 @@ class SchemaLanguages:
     def _without_upper_bounds(
         self, kind: str, places: Conjunction, facets: Facets, wide: bool
     ) -> Automaton:
-        """The values of one kind, upper bounds aside that take too many states, with a caveat."""
+        """Return one kind's values without upper bounds that need too many states; add a caveat."""
         least = self._least_element(facets) if kind == "array" else 1
         caveats = not_counted(self.document, places, kind, least, unsupported=self._unsupported)
         causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
@@ -287,12 +289,12 @@ class SchemaLanguages:
         return found
 
     def _least_element(self, facets: Facets) -> int:
-        """Fewest bytes of an element of an array."""
+        """Return the fewest bytes of an element of an array."""
         elements = [self.language(p, facets.compared_items) for p in (*facets.head, facets.items)]
         return min((len(e.shortest()) for e in elements if not e.is_empty), default=1)
 
     def _of_kind(self, kind: str, facets: Facets, wide: bool) -> Automaton:
-        """The values of one kind; cases agree on most kinds, so what they depend on is the key."""
+        """Return the values of one kind, cached by what they depend on, as cases often agree."""
         f = facets
         match kind:
             case "null":
@@ -352,7 +354,7 @@ class SchemaLanguages:
     def _containing(
         self, facets: Facets, contains: Contains, wide: bool, brackets: Brackets
     ) -> Automaton:
-        """Arrays with the right number of elements that satisfy a schema."""
+        """Return the arrays with the right number of elements that satisfy a schema."""
         most = facets.size[1]
         head = facets.head if most is None else facets.head[:most]
         compared_with = facets.compared_items
@@ -383,7 +385,7 @@ class SchemaLanguages:
     def _distinct(
         self, language: Automaton, facets: Facets, wide: bool, brackets: Brackets
     ) -> Automaton:
-        """The arrays of a language whose elements differ."""
+        """Return the arrays of a language whose elements are distinct."""
         most = facets.size[1]
         head = list(facets.head if most is None else facets.head[:most])
         rest = self.language(facets.items, facets.compared_items, wide=True)
@@ -416,7 +418,7 @@ class SchemaLanguages:
     def _not_held(
         self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
     ) -> Automaton:
-        """What is held of a language; without it leave a keyword to a check, or refuse it."""
+        """Return the enforceable part of a language; skip a keyword with a caveat, or refuse it."""
         if held is not None:
             return held
         assert place is not None

@@ -1,4 +1,4 @@
-"""Undeclared members of objects: languages of their keys, which do not overlap, and of values."""
+"""Undeclared members of objects: disjoint languages of their keys, and their values."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def undeclared_members(
     values: Callable[[Conjunction], Automaton],
     frame: Frame,
 ) -> list[Member]:
-    """Return the undeclared members that the description of an object lets in.
+    """Return the undeclared members that the description of an object allows.
 
     Args:
-        names: what keys may be, quotes included; None for anything.
-        values: schemas -> the language of values that satisfy them.
-        frame: what stands around the members.
+        document, notation, facets: the schemas, the notation of values, and the object.
+        names: possible keys, quotes included; None for any.
+        values: function from schemas to the language of values that satisfy them.
+        frame: delimiters around the members.
     """
     found = []
     for matched, places in facets.others:
@@ -63,11 +64,12 @@ def with_enough_names(
     extras: Sequence[Member],
     names: Sequence[Any] | None,
 ) -> Automaton | None:
-    """Return the objects of a language that have enough different names; None if these are many.
+    """Return the objects of a language with enough different names; None if too many are required.
 
     Args:
-        found: the objects that have enough members, of which undeclared ones may come twice.
-        members, extras: their declared and undeclared members.
+        found: the objects with enough members, in which undeclared ones may occur twice.
+        notation, facets: the notation of values, and the object.
+        members, extras: the declared and undeclared members.
         names: the names that all members have, if these are few; None otherwise.
     """
     fewest = facets.count[0]
@@ -75,7 +77,8 @@ def with_enough_names(
         return found
     if names is not None and can_tell(fewest, len(names)):
         classes = [notation.spell_all(name) for name in names]
-    elif notation.quoted is not None and fewest == 2:  # more take tens of thousands of states
+    # Higher counts take tens of thousands of states.
+    elif notation.quoted is not None and fewest == 2:
         classes = [notation.quoted(each) for each in checksums()]
     else:
         return None

@@ -1,19 +1,19 @@
-"""Outlines: coarse descriptions of the values of schemas, to see which schemas exclude each other.
+"""Outlines: coarse descriptions of schemas' values that show which schemas exclude each other.
 
-Whether two schemas have a value in common is settled by their automata, which costs a product. Most
-pairs of a `oneOf` need none: a `kind` that is `"a"` here and `"b"` there, a required member that
-the other schema closes out, an object here and a string there. An outline keeps what tells such
-schemas apart, and never leaves a value out:
+Deciding with automata whether two schemas have a value in common costs a product. Most pairs of a
+`oneOf` don't need it: a `kind` that is `"a"` in one schema and `"b"` in the other, a required
+member that the other schema excludes, an object in one and a string in the other. An outline keeps
+what distinguishes such schemas, and never omits a value:
 
     outline(S and T) = meet(outline(S), outline(T))        outline(S or T) = join(...)
 
 So schemas exclude each other if the meet of their outlines `has_no_value`. The converse does not
-hold: an outline knows no patterns, formats, divisors or negations. Members are outlined on demand,
-as deep as the question goes.
+hold: outlines ignore patterns, formats, divisors and negations. Members are outlined on demand,
+only as deep as needed.
 
-For a choice with many branches, `possible_overlaps` looks for a tag, a member that branches require
-and whose values they list, and compares branches that share one of its values only: O(branches)
-looks at outlines instead of O(branches^2).
+For a choice with many branches, `possible_overlaps` looks for a tag: a member that branches require
+and whose values they list. It compares only branches that share a value of the tag, which takes
+O(branches) outline computations instead of O(branches^2).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from gcd.languages.json_schema.keywords import ABSENT, TYPES
 
 Step = str | int  # to a member, or to an element by its index
 
-_DEPTH = 3  # levels of members that are looked into
-_FIRST = 4  # elements of an array that are looked at
+_DEPTH = 3  # levels of members that are examined
+_FIRST = 4  # elements of an array that are examined
 _PER_MEET, _PER_OUTLINE = 1_000, 4_000  # units of work
 _CONTAINERS = frozenset(["array", "object"])
 _NUMBERS = frozenset(["integer", "number"])
@@ -49,11 +49,11 @@ _ANY = Decimal("-Infinity"), Decimal("Infinity")
 
 
 class Outline:
-    """An outline describes values coarsely: every value of a schema fits the schema's outline.
+    """Coarse description of values; every value of a schema fits the schema's outline.
 
     Attributes:
-        kinds: JSON types that a value may have.
-        scalars: the scalars that it may be, by `constants.identity`; None for any.
+        kinds: possible JSON types of a value.
+        scalars: possible scalars, by `constants.identity`; None for any.
         required: members that an object has, and elements that an array has.
     """
 
@@ -87,7 +87,7 @@ class Outline:
         return self._members[step]
 
     def has_no_value(self, closed_to: frozenset[str] | None = None) -> bool:
-        """Return whether it is plain to see that no value fits.
+        """Return whether the outline shows that no value fits.
 
         `closed_to`: the only members that objects may have, None for any.
         """
@@ -113,7 +113,7 @@ class Outline:
 
     @property
     def tag(self) -> frozenset[Hashable] | None:
-        """The scalars that the value is among; None if it may be another value."""
+        """Scalars that include every value; None if the value may be something else."""
         return None if self.kinds & _CONTAINERS else self.scalars
 
 
@@ -130,7 +130,7 @@ NOTHING = Outline(frozenset(), None, {}, frozenset(), _nothing)
 
 
 def meet(parts: Sequence[Outline]) -> Outline:
-    """Return the outline of values that fit every one of these."""
+    """Return the outline of values that fit all of these."""
     parts = [part for part in parts if part is not ANYTHING]
     if len(parts) < 2:
         return parts[0] if parts else ANYTHING
@@ -190,7 +190,7 @@ def outline(document: Document, places: Iterable[Place]) -> Outline:
 
 
 def possible_overlaps(outlines: Sequence[Outline]) -> list[list[int]]:
-    """Return for each outline the numbers of the others with which it may share a value."""
+    """Return, for each outline, the indices of the others with which it may share a value."""
     tags = [_tags(part) for part in outlines]
     counts = Counter(path for each in tags for path in each)
     best = max(counts, key=lambda path: counts[path], default=())
@@ -218,7 +218,7 @@ def possible_overlaps(outlines: Sequence[Outline]) -> list[list[int]]:
 
 
 def _tags(part: Outline, depth: int = _DEPTH - 1) -> dict[tuple[Step, ...], frozenset[Hashable]]:
-    """Values that a value itself, or what is inside it on a path of steps, is among."""
+    """Return listed values of the value itself, and of its parts by their paths of steps."""
     if part.tag is not None:
         return {(): part.tag}
     if depth == 0 or len(part.kinds) != 1 or not part.kinds <= _CONTAINERS:
@@ -243,7 +243,7 @@ def _of_place(document: Document, place: Place) -> Outline:
 
 
 def _of_schema(document: Document, place: Place) -> Outline:
-    """The outline of a schema by itself, references and `allOf` left aside."""
+    """Return the outline of a schema alone, without its references and `allOf`."""
     schema = place.schema
     spend(_PER_OUTLINE)
     scalars = scalar_constants([schema])

@@ -1,15 +1,15 @@
-"""This module keeps the languages of a schema's parts, and accounts for what each keyword cost.
+"""Cache of the languages of a schema's parts, and accounting of each keyword's cost.
 
-A schema says the same thing many times: the cases of an `anyOf` agree on most members, recursion
-repeats a definition at every depth, a `oneOf` compares each branch with all others. `Parts` sees
+A schema repeats itself: the cases of an `anyOf` agree on most members, recursion repeats a
+definition at every depth, and a `oneOf` compares each branch with all others. `Parts` receives
 every language of one document and
 
-* **keeps each language once.** Equal automata become one object, so that building from equal parts
-  is recognised as such (`Parts.once`) and what is held in memory is paid for once;
-* **keeps the accounts.** Work that is spent while a keyword is compiled (`gcd.automata.limits`) is
-  booked to that keyword's place, less what the schemas below it took. When the work runs out, the
-  error names the keyword and the JSON pointer with the highest sum, which need not be the one that
-  was unlucky enough to come last. When an automaton has too many states, it names the innermost.
+* **keeps each language once.** Equal automata become one object, so that repeated constructions
+  from equal parts are recognized (`Parts.once`) and their memory is counted once;
+* **accounts for costs.** Work spent while a keyword is compiled (`gcd.automata.limits`) is
+  attributed to that keyword's location, minus what the schemas below it took. If the work limit is
+  exceeded, the error names the keyword and JSON pointer with the highest total, not the one that
+  happened to come last. If an automaton has too many states, the error names the innermost keyword.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gcd.languages.json_schema.document import Conjunction, Document
 
 P = ParamSpec("P")
 
-# Units for an entry of a table that is kept until the end: 125 million, 500 MB, use up the default.
+# Units per table entry kept until the end; 125 million entries, 500 MB, exhaust the default.
 _PER_KEPT_ENTRY = 16
 _MAX_NESTING = 80  # blocks of `compiling`, two for each level of values
 
-#: Keywords that make the values of a kind large, those that most often do first.
+# #: Keywords that make the values of a kind large, most frequent causes first.
 CAUSES = {
     "array": (
         *("uniqueItems", "maxContains", "minContains", "maxItems", "minItems", "contains"),
@@ -46,7 +46,7 @@ CAUSES = {
     ),
     "string": ("maxLength", "minLength", "pattern", "format"),
 }
-#: Upper bounds of counts, which may be dropped, and what then makes a language large.
+# #: Upper bounds of counts, which may be dropped, and the next causes of large languages.
 UPPER_BOUNDS = {
     "array": ("maxItems", "maxContains"),
     "object": ("maxProperties",),
@@ -56,11 +56,11 @@ CHOICES = ("oneOf", "not", "if", "anyOf", "dependentSchemas", "dependentRequired
 
 
 class Parts:
-    """The languages of one document's schemas, in all notations, and what they cost.
+    """Languages of one document's schemas, in all notations, and their costs.
 
     Attributes:
-        caveats: what they do not hold in every text.
-        excluding: those of schemas that values are compared with, so that too much may be excluded.
+        caveats: what the languages don't enforce in every text.
+        excluding: caveats of subtracted schemas, because of which too much may be excluded.
     """
 
     def __init__(self, document: Document) -> None:
@@ -68,21 +68,22 @@ class Parts:
         self._kept: dict[Automaton, Automaton] = {}
         self._made: dict[tuple[Hashable, ...], Automaton] = {}
         self._costs: dict[tuple[str | None, str], int] = {}
-        self._inside = 0  # units that parts inside of the present one have spent
+        self._inside = 0  # units spent by parts inside the current one
         self._nesting = 0
-        self._present: tuple[str | None, str] = None, ""  # what work is booked to
+        # Keyword and pointer that work is attributed to.
+        self._present: tuple[str | None, str] = None, ""
         self.caveats: dict[Caveat, None] = {}
         self.excluding: list[Caveat] = []
 
     def keep(self, language: Automaton) -> Automaton:
-        """Return the automaton that stands for all that are equal to this one."""
+        """Return the automaton that represents all equal to this one."""
         if language not in self._kept:
             spend(_PER_KEPT_ENTRY * language.delta.size, "the schema's parts together")
             self._kept[language] = language
         return self._kept[language]
 
     def once(self, build: Callable[P, Automaton], *args: P.args, **kwargs: P.kwargs) -> Automaton:
-        """Call `build` once for equal arguments, if they can be hashed; return its automaton."""
+        """Call `build` once for equal arguments, if they are hashable; return its automaton."""
         key = (build, args, tuple(kwargs.items()))
         if key not in self._made:
             self._made[key] = self.keep(build(*args, **kwargs))
@@ -90,14 +91,14 @@ class Parts:
 
     @contextmanager
     def compiling(self, places: Conjunction, keywords: Sequence[str]) -> Iterator[None]:
-        """Book the work inside the block to the first of the keywords that the schemas have.
+        """Attribute the work inside the block to the first of the keywords that the schemas have.
 
-        If they have none of them, it goes on being booked to the keyword around the block.
+        If they have none of them, the work is attributed to the keyword of the enclosing block.
 
         Raises:
-            StateLimitError, WorkLimitError: those of the block, which then name the keyword and
-                the pointer.
-            ConstraintError: if the block is inside of too many others.
+            StateLimitError, WorkLimitError: raised by the block, with the keyword and pointer
+                added.
+            ConstraintError: if blocks are nested too deeply.
         """
         around = self._present
         cause = self._present = self._cause(places, keywords)
@@ -123,7 +124,7 @@ class Parts:
             self._nesting -= 1
 
     def blame_most_costly(self, error: LimitError) -> None:
-        """Let an error name the keyword that most of the work was booked to."""
+        """Add to an error the keyword that most of the work was attributed to."""
         if error.pointer is None and self._costs:
             error.blame(*max(self._costs, key=lambda cause: self._costs[cause]), self._hint)
 

@@ -1,8 +1,8 @@
-"""Upper bounds that no answer comes to: which of them are not counted, and what is said about it.
+"""Upper bounds that no answer reaches: which ones are not counted, and the caveats about them.
 
-`"maxLength": 65536` takes some 20 states for each character, and no answer of some hundred tokens
-ever comes to it. Where a schema takes too many states or too much work, its largest upper bounds
-are not counted. Then the automaton holds for texts that are too short to come to any of them
+`"maxLength": 65536` takes some 20 states per character, and no answer of a few hundred tokens ever
+reaches it. If a schema takes too many states or too much work, its largest upper bounds are not
+counted. The automaton is then exact only for texts too short to reach any of them
 (`gcd.automata.horizon`), and longer budgets are refused.
 """
 
@@ -20,20 +20,20 @@ from gcd.languages.json_schema.document import HORIZONS, Conjunction, Document
 from gcd.languages.json_schema.facets import Facets
 from gcd.languages.json_schema.parts import UPPER_BOUNDS
 
-_PER_COUNT = 20  # states for each character of a string that is counted
-_ROOM = 8  # counts may take this part of the states, as schemas are used several times
-_LEAST = 1_000  # bytes: budgets are not restricted to shorter texts
+_PER_COUNT = 20  # states per counted character of a string
+_ROOM = 8  # fraction of the states for counts, because schemas are used several times
+_LEAST = 1_000  # bytes: budgets are never restricted to shorter texts
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
 Build = Callable[[int | None, list[Caveat]], Automaton]
 
 
 def within_limits(build: Build, *, unsupported: str) -> Automaton:
-    """Compile a schema; if its upper bounds make it too large, again with fewer of them.
+    """Compile a schema; if its upper bounds make it too large, retry with fewer of them.
 
     Args:
-        build: (most bytes of texts that come to a bound which is counted, or None; a list for the
-            upper bounds that there are) -> the language.
+        build: function to the language, from the longest text in bytes whose reachable bounds are
+            counted (or None), and a list that receives the upper bounds.
         unsupported: as in `gcd.json_schema`.
     """
     bounds: list[Caveat] = []
@@ -46,17 +46,17 @@ def within_limits(build: Build, *, unsupported: str) -> Automaton:
                 with suppress(LimitError, EmptyLanguageError), metered():
                     return build(counted, [])
         if unsupported != "ignore" and error.keyword in HORIZONS:
-            error.add('; or leave it to a check of the finished text: unsupported="ignore"')
+            error.add('; or set unsupported="ignore" and validate the finished text')
         raise
 
 
 def least_horizon(unsupported: str) -> int:
-    """Return from which horizon on upper bounds may be left uncounted."""
+    """Return the smallest horizon from which upper bounds may be left uncounted."""
     return _LEAST if unsupported == "warn" else 0
 
 
 def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
-    """Up to which horizon bounds may be counted: most of them, then as few as possible."""
+    """Yield horizons up to which bounds are counted: most bounds first, then as few as possible."""
     if not isinstance(error, StateLimitError) and error.keyword not in HORIZONS:
         return
     sizes = sorted((bound.max_bytes or 0, _PER_COUNT * int(bound.value)) for bound in bounds)
@@ -73,8 +73,8 @@ def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[i
 
 
 def may_drop(reaches: Sequence[int], error: StateLimitError, unsupported: str) -> bool:
-    """Return whether upper bounds with these horizons may be dropped, given an error with them."""
-    if unsupported == "refuse" or error.pointer is not None:  # it is an error of an inner part
+    """Return whether upper bounds with these horizons may be dropped after this error."""
+    if unsupported == "refuse" or error.pointer is not None:  # the error belongs to an inner part
         return False
     return min(reaches, default=-1) >= least_horizon(unsupported)
 
@@ -83,6 +83,7 @@ def too_many_elements(document: Document, facets: Facets, least: int) -> StateLi
     """Make the error for an array with too many states, which names what its elements count.
 
     Args:
+        document: the document of the array's schemas.
         facets: the description of the array.
         least: fewest bytes of an element.
     """
@@ -99,17 +100,19 @@ def too_many_elements(document: Document, facets: Facets, least: int) -> StateLi
     shortest = fewest * (least + 1) + 1
     if shortest <= max_states():
         return StateLimitError(max_states(), what)
-    advice = f"no array has less than {shown_count(shortest)} bytes, so lower the least counts"
+    advice = f"every array has at least {shown_count(shortest)} bytes, so lower the minimum counts"
     return StateLimitError(max_states(), what, advice=advice)
 
 
 def not_counted(
     document: Document, places: Conjunction, kind: str, least: int, *, unsupported: str
 ) -> list[Caveat]:
-    """Return what is to be said if the upper bounds of values of one kind are not counted.
+    """Return the caveats that apply if the upper bounds on values of one kind are not counted.
 
     Args:
-        places: the schemas that have them.
+        document: the document of the schemas.
+        places: the schemas that have the bounds.
+        kind: the kind of values.
         least: fewest bytes of an element, for arrays.
         unsupported: as in `gcd.json_schema`.
     """
@@ -131,15 +134,17 @@ def not_counted(
 def held_to(
     language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
 ) -> Automaton:
-    """Return a language that holds for texts of at most `max_bytes` bytes (None: for all).
+    """Return a language that is exact for texts of at most `max_bytes` bytes (None: for all).
 
     Args:
-        what: the beginning of a message, with a place for the number.
-        caveats: what it does not hold in all of them.
+        language: the language to restrict.
+        max_bytes: the longest text in bytes.
+        what: the beginning of a message, with a placeholder for the number.
+        caveats: what the language doesn't enforce in all texts.
 
     Raises:
-        EmptyLanguageError: it has no text as short.
-        StateLimitError: upper bounds are not counted, and every text may come to one of them.
+        EmptyLanguageError: every text is longer.
+        StateLimitError: upper bounds are not counted, and every text may reach one of them.
     """
     shortest = len(language.shortest())
     if max_bytes is not None and shortest > max_bytes:
@@ -154,10 +159,10 @@ def held_to(
 
 
 def out_of_reach(caveats: Sequence[Caveat], shortest: int | None = None) -> StateLimitError:
-    """Make the error for texts that are all too long for upper bounds not to be counted."""
+    """Make the error for uncounted upper bounds that every text is long enough to reach."""
     first = next(caveat for caveat in caveats if caveat.max_bytes is not None)
     least = "" if shortest is None else f", all of {shortest} bytes and more,"
-    what = f"counting up to {first.value} in texts that come to it{least}"
+    what = f"counting up to {first.value} in texts that reach it{least}"
     error = StateLimitError(max_states(), what)
     error.blame(first.keyword, first.pointer)
     return error

@@ -1,19 +1,19 @@
-"""This module finds what `$ref`, `$dynamicRef` and `$recursiveRef` point to in a document.
+"""Resolution of `$ref`, `$dynamicRef` and `$recursiveRef` in a document.
 
-A document holds one or more schema resources: the root, and every schema with an `$id` of its own,
-which is a URI reference resolved against that of the schema around it (RFC 3986, section 5). A
-reference is resolved likewise, against the URI of the resource it stands in; its fragment is a JSON
-pointer from the resource's top, or an `$anchor` in it. Nothing is ever fetched: what is not in the
-document is refused by name.
+A document contains one or more schema resources: the root, and every schema with its own `$id`, a
+URI reference resolved against the enclosing schema's URI (RFC 3986, section 5). A reference is
+resolved likewise, against the URI of its resource; its fragment is a JSON pointer from the
+resource's root, or an `$anchor` in it. Nothing is ever fetched: references out of the document are
+refused by name.
 
-**`$dynamicRef`** means the outermost resource on the way here that has that `$dynamicAnchor`.
-Where only one schema in the document has the anchor, or the root has it, from which every way
-begins, that is the one; elsewhere the reference is refused. `$recursiveRef` is the same with one
-anchor that has no name, `$recursiveAnchor`.
+**`$dynamicRef`** means the outermost resource on the path from the root that has the
+`$dynamicAnchor`. If only one schema in the document has the anchor, or the root has it, the target
+is that schema; otherwise the reference is refused. `$recursiveRef` is the same with a single
+unnamed anchor, `$recursiveAnchor`.
 
-Which draft a resource is written in is found here as well, since it decides what an identifier is
-and where schemas are (`gcd.languages.json_schema.drafts`); `References.read` gives each schema in
-the vocabulary of draft 2020-12.
+This module also determines the draft of each resource, which decides what an identifier is and
+where schemas are (`gcd.languages.json_schema.drafts`). `References.read` returns each schema in the
+vocabulary of draft 2020-12.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from gcd.errors import ConstraintError, UnsupportedSchemaError, at
 from gcd.languages.json_schema.drafts import DRAFTS, LENIENT, Draft, Schema, draft_of, translate
 from gcd.languages.json_schema.keywords import ANCHORS
 
-_MAX_NESTING = 64  # of schemas in schemas
+_MAX_NESTING = 64  # schemas inside schemas
 _MAX_SCHEMAS = 50_000
-_ROOT_URI = "schema:/root"  # of a document without an $id
-_RECURSIVE = "$recursiveAnchor"  # as a dynamic anchor; no anchor is spelled with a dollar
+_ROOT_URI = "schema:/root"  # URI of a document without an $id
+_RECURSIVE = "$recursiveAnchor"  # used as a dynamic anchor; no anchor name contains a dollar sign
 
 
 class Resource(NamedTuple):
-    """A resource is a schema with a URI of its own, and all in it up to the next such schema.
+    """Schema with its own URI, and everything inside it up to the next such schema.
 
     Attributes:
-        uri: without a fragment.
-        pointer: JSON pointer of its top.
-        draft: how it is to be read.
+        uri: URI without a fragment.
+        pointer: JSON pointer of its root.
+        draft: its draft.
     """
 
     uri: str
@@ -47,11 +47,12 @@ class Resource(NamedTuple):
 
 
 class References:
-    """This class knows the resources and anchors of a document.
+    """Resources and anchors of a document.
 
     Args:
-        base: JSON pointer to put before those of the document in messages.
-        draft: how the document is to be read, whatever `$schema` says; None: as that says.
+        root: the document.
+        base: JSON pointer to prepend to the document's pointers in messages.
+        draft: draft of the document, overriding `$schema`; None to follow `$schema`.
         assert_formats: whether `format` constrains.
     """
 
@@ -61,8 +62,8 @@ class References:
         self._draft = draft
         self._assert_formats = assert_formats
         self._schemas: dict[str, Schema] = {}  # by pointer
-        self._resource_of: dict[str, Resource] = {}  # by pointer of a schema in it
-        self._resources: dict[str, list[str]] = {}  # URI -> pointers of tops; one, or it is unclear
+        self._resource_of: dict[str, Resource] = {}  # by pointer of a schema in the resource
+        self._resources: dict[str, list[str]] = {}  # URI -> pointers of roots; ambiguous if several
         self._anchors: dict[tuple[str, str], list[str]] = {}  # (URI, anchor) -> pointers
         self._dynamic: dict[str, list[str]] = {}  # dynamic anchor -> pointers
         outside = Resource(_ROOT_URI, "", draft or LENIENT)
@@ -74,13 +75,13 @@ class References:
                 continue
             if depth > _MAX_NESTING:
                 raise ConstraintError(
-                    f"the schema nests more than {_MAX_NESTING} levels deep at "
+                    f"expected at most {_MAX_NESTING} levels of nested schemas, got more at "
                     f"{base + pointer!r}; write repeated parts once, under $defs"
                 )
             if len(self._schemas) >= _MAX_SCHEMAS:
                 raise ConstraintError(
-                    f"the document holds more than {_MAX_SCHEMAS} schemas; write repeated parts "
-                    "once, under $defs"
+                    f"expected at most {_MAX_SCHEMAS} schemas in the document, got more; write "
+                    "repeated parts once, under $defs"
                 )
             schema, resource = self._enter(pointer, raw, resource)
             stack.extend(
@@ -89,7 +90,7 @@ class References:
             )
 
     def read(self, pointer: str, raw: Any) -> Any:
-        """Return the schema at a pointer in words of draft 2020-12; what is no schema, as it is."""
+        """Return the schema at a pointer in the vocabulary of draft 2020-12; keep non-schemas."""
         if not isinstance(raw, Mapping):
             return raw
         if pointer not in self._schemas:  # where schemas are not expected, as below "x-types"
@@ -102,11 +103,12 @@ class References:
         )
 
     def target(self, keyword: str, reference: str, pointer: str) -> str:
-        """Return the pointer of the schema that a reference at `pointer` means.
+        """Return the pointer of the target of a reference at `pointer`.
 
         Raises:
-            UnsupportedSchemaError: if it is outside the document, or depends on the way there.
-            ConstraintError: if it points to nothing.
+            UnsupportedSchemaError: if the target is outside the document, or depends on the path
+                taken.
+            ConstraintError: if the target doesn't exist.
         """
         here = self._around(pointer)
         uri, fragment = urldefrag(_joined(here.uri, reference))
@@ -124,13 +126,15 @@ class References:
         named = self._anchors.get((uri, fragment), []) if is_anchor else tops
         if len(named) > 1:
             raise UnsupportedSchemaError(
-                keyword, shown, f"refers to {reference!r}, which several schemas are called"
+                keyword,
+                shown,
+                f"refers to {reference!r}, which names several schemas; rename all but one",
             )
         if is_anchor:
             if not named:
                 raise ConstraintError(
                     f"the {keyword} {reference!r} {at(shown)} points to nothing in the "
-                    "document: there is no such $anchor"
+                    "document; add an $anchor with this name, or correct the reference"
                 )
             return self._outermost(keyword, named[0], fragment, shown)
         found = tops[0] + fragment
@@ -138,12 +142,13 @@ class References:
             self.lookup(found)
         except (KeyError, IndexError, TypeError, ValueError):
             raise ConstraintError(
-                f"the {keyword} {reference!r} {at(shown)} points to nothing in the document"
+                f"the {keyword} {reference!r} {at(shown)} points to nothing in the document; "
+                "correct the reference"
             ) from None
         return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
 
     def _outermost(self, keyword: str, found: str, anchor: str, shown: str) -> str:
-        """What a dynamic reference means that leads to `found` by itself."""
+        """Return the target of a dynamic reference that leads to `found` by itself."""
         everywhere = self._dynamic.get(anchor, [])
         dynamic = "$recursiveRef" if anchor == _RECURSIVE else "$dynamicRef"
         if keyword != dynamic or found not in everywhere or len(everywhere) == 1:
@@ -154,11 +159,12 @@ class References:
         raise UnsupportedSchemaError(
             keyword,
             shown,
-            "refers to an anchor of several schemas; what it means would depend on the way there",
+            "refers to an anchor of several schemas, so its target depends on the path taken; "
+            "use $ref",
         )
 
     def lookup(self, pointer: str) -> Any:
-        """Return what a pointer from the root points to; `KeyError` and the like for nothing."""
+        """Return the target of a pointer from the root; raise `KeyError` or the like if missing."""
         found = self._root
         for step in pointer.split("/")[1:]:
             if isinstance(found, Mapping):
@@ -174,7 +180,7 @@ class References:
     def _enter(
         self, pointer: str, raw: Mapping[str, Any], around: Resource
     ) -> tuple[Schema, Resource]:
-        """Note the identifiers of a schema; the schema, and the resource it belongs to."""
+        """Record the identifiers of a schema; return the schema and the resource it belongs to."""
         draft = self._draft_at(pointer, raw, around)
         around = around._replace(draft=draft)
         schema = self._translated(raw, draft)
@@ -196,23 +202,24 @@ class References:
         return schema, around
 
     def _draft_at(self, pointer: str, raw: Mapping[str, Any], around: Resource) -> Draft:
-        """The draft of a schema: the option's, that of its own `$schema`, or the one around it."""
+        """Return the draft of a schema: the option's, its own `$schema`'s, or the enclosing one."""
         if self._draft is not None or "$schema" not in raw:
             return around.draft
         if pointer and not around.draft.lenient and not ("$id" in raw or "id" in raw):
-            return around.draft  # which `$schema` may only repeat
+            return around.draft  # `$schema` may only repeat it
         found = draft_of(raw["$schema"])
         if found is None:
             raise UnsupportedSchemaError(
                 "$schema",
                 self._base + pointer,
-                f"names the dialect {raw['$schema']!r}, which is not supported; say which draft it "
-                "comes closest to: draft=" + ", ".join(f'"{name}"' for name in DRAFTS),
+                f"names the dialect {raw['$schema']!r}, which is not supported; pass the "
+                "closest draft: "
+                "draft=" + ", ".join(f'"{name}"' for name in DRAFTS),
             )
         return found
 
     def _identified(self, pointer: str, around: Resource, uri: str, fragment: str) -> Resource:
-        """The resource of a schema with an identifier; a fragment alone only names the schema."""
+        """Return the resource of a schema with an identifier; a fragment only names the schema."""
         uri = urldefrag(_joined(around.uri, uri)).url if uri else around.uri
         if fragment:
             self._anchors.setdefault((uri, fragment), []).append(pointer)
@@ -222,13 +229,13 @@ class References:
         return Resource(uri, pointer, around.draft)
 
     def _around(self, pointer: str) -> Resource:
-        """The resource around a pointer, which may be no known place of schemas."""
+        """Return the resource around a pointer, which may be outside of all known schemas."""
         while pointer not in self._resource_of:
             pointer = pointer.rpartition("/")[0]
         return self._resource_of[pointer]
 
 
 def _joined(base: str, reference: str) -> str:
-    if base.startswith(("urn:", "tag:", "schema:")):  # no hierarchy that urljoin knows
+    if base.startswith(("urn:", "tag:", "schema:")):  # urljoin doesn't know these hierarchies
         return base + reference if reference.startswith("#") else reference or base
     return urljoin(base, reference)

@@ -1,7 +1,7 @@
-"""This module builds numbers, strings, and constants from the description of a value.
+"""Languages of numbers, strings and constants, from the description of a value.
 
-`wide` is explained in `gcd.languages.json_schema.languages`: every spelling, and every number with
-an exponent beside the others.
+`wide` is explained in `gcd.languages.json_schema.languages`: it means every spelling, and also
+every number with an exponent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PER_CONSTANT = 2_000  # units of work
 
 
 def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the numbers ("number") or whole numbers ("integer") that are as described."""
+    """Return the numbers ("number") or whole numbers ("integer") that fit the description."""
     lower, upper = facets.lower, facets.upper
     if kind == "number" and not facets.divisors:
         return numbers(lower, upper, wide=wide)
@@ -49,7 +49,7 @@ def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def strings(document: Document, notation: Notation, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the strings that are as described."""
+    """Return the strings that fit the description."""
     shortest, longest = facets.length
     if longest is not None and longest < shortest:
         return Automaton.empty()
@@ -66,7 +66,7 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
 
 
 def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
-    """Return what may stand in a string, before it is quoted."""
+    """Return the possible content of a string, before it is quoted."""
     parts = [texts(*facets.length)]
     for name, _ in facets.formats:
         language = text_format(name, widest=wide)
@@ -79,9 +79,11 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 
 @contextmanager
 def _counted_beside(facets: Facets) -> Iterator[None]:
-    """Let an error of too many states name the length and what it is counted beside.
+    """Name in a state-limit error the length and what is counted together with it.
 
-    A text is somewhere in a format or a pattern, and has so many characters: the states multiply.
+    The automaton tracks a position in a format or pattern and a number of characters, so their
+    states
+    multiply.
     """
     try:
         yield
@@ -95,17 +97,17 @@ def _counted_beside(facets: Facets) -> Iterator[None]:
         if longest is not None:
             length = f"maxLength {longest}"
             hint += (
-                "; or pass max_bytes=n to gcd.json_schema, the most bytes that an answer has: up "
-                f"to n = {longest + 2} no characters need counting"
+                "; or pass max_bytes=n to gcd.json_schema, the most bytes of an answer: up "
+                f"to n = {longest + 2}, no characters need counting"
             )
         what = f"{length} beside {' and '.join(said)}"
         raise StateLimitError(error.limit, what, hint) from error
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
-    """Return the texts of these scalars, built all at once, as there may be thousands.
+    """Return the texts of these scalars, built at once because there may be thousands.
 
-    If `wide`, in every spelling, and every number with an exponent beside the numbers.
+    If `wide`, use every spelling, and add every number with an exponent if there are numbers.
     """
     parts: list[Automaton] = []
     strings: list[str] = []
@@ -138,14 +140,14 @@ def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Au
 
 
 def _digits(number: Decimal) -> str:
-    """A number without an exponent and without zeros at the end of its fraction."""
+    """Write a number without an exponent and without trailing zeros in its fraction."""
     text = format(number, "f")
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text
 
 
 def fitting_constants(document: Document, facets: Facets) -> list[object]:
-    """Return the constants of a description that are as the rest of it says."""
+    """Return the constants of a description that satisfy the rest of it."""
     values = list((facets.constants or {}).values())
     spend(_PER_CONSTANT * len(values))
     said = facets.patterns or facets.formats
@@ -154,9 +156,9 @@ def fitting_constants(document: Document, facets: Facets) -> list[object]:
 
 
 def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
-    """Return whether a scalar is as described, by the standard's own definition.
+    """Return whether a scalar fits the description, by the standard's own definition.
 
-    `said` is what may stand in a string, if a pattern or a format says so.
+    `said` is the possible content of a string, if a pattern or a format restricts it.
     """
     kind = kind_of(value)
     if kind not in facets.kinds:

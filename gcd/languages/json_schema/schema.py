@@ -1,36 +1,36 @@
-"""This module compiles a JSON schema into the byte language of its valid values' texts.
+"""Compiler from a JSON schema to the byte language of its valid values' texts.
 
 A schema of any draft from 4 to 2020-12 is translated into the vocabulary of the newest
-(`gcd.languages.json_schema.drafts`) and multiplied out into cases of plain schemas
-(`gcd.languages.json_schema.choices`), each merged into one description of a value
+(`gcd.languages.json_schema.drafts`) and expanded into cases of plain schemas
+(`gcd.languages.json_schema.choices`). Each case is merged into one description of a value
 (`gcd.languages.json_schema.facets`) and built as a language
-(`gcd.languages.json_schema.languages`). Each place of the schema is compiled once, however often it
+(`gcd.languages.json_schema.languages`). Each part of the schema is compiled once, however often it
 is used.
 
-What is narrower than the standard, and stated here because nothing may be narrowed in silence:
+The language is narrower than the standard in these respects, and in no others:
 
-* **Order.** Members come in the order in which they are declared: a schema's own `properties`,
-  then those of its `$ref`, `allOf`, `anyOf` and so on, then names that only `required` and the like
-  have, then undeclared ones; `any_order=n` lets objects of up to n declared names take any order.
-  No declared name comes twice; an undeclared one may, which RFC 8259 permits. It then counts as
-  two members for `maxProperties`, and as one for `minProperties`, where names are told apart by a
-  checksum and one pair in 13 is taken for one name (`gcd.languages.values.names`).
-* **Undeclared members** are left out where a schema has `properties` but no
-  `additionalProperties`, `patternProperties` or `unevaluatedProperties`, as structured generation
-  is commonly understood; write `additionalProperties`, or pass `additional_properties="open"`, for
-  the standard's reading. A value that this leaves no object, where the standard has some, is read
-  as the standard has it.
+* **Order.** Members come in the order of their declaration: a schema's own `properties`, then
+  those of its `$ref`, `allOf`, `anyOf` and so on, then names that occur only in `required` and the
+  like, then undeclared ones. `any_order=n` lets objects of up to n declared names take any order.
+  No declared name occurs twice; an undeclared one may, which RFC 8259 permits. It then counts as
+  two members for `maxProperties`, and as one for `minProperties`, where names are distinguished by
+  a checksum and one pair in 13 is taken for one name (`gcd.languages.values.names`).
+* **Undeclared members** are excluded where a schema has `properties` but no
+  `additionalProperties`, `patternProperties` or `unevaluatedProperties`, as is common in structured
+  generation. Write `additionalProperties`, or pass `additional_properties="open"`, for the
+  standard's reading. If this leaves a value no objects where the standard has some, that value
+  follows the standard.
 * **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor, or compared
   with others under `not`, `oneOf` and the like, have no exponent. Integers and numbers
   with a bound or a divisor are never `-0` (`gcd.languages.values.numbers`). Constants are written
   as `json.dumps` writes them, or as an integer if they are whole.
 * **Keys and constants** have one spelling (`escapes="all"` for every one); the members of
-  constant objects keep the order they have in the schema.
-* **Depth.** Where the schema no longer says what a value is, arrays and objects nest at most
-  `max_depth` deep; a schema that contains itself is entered at most `max_depth` times on a path.
+  constant objects keep their order in the schema.
+* **Depth.** Where the schema doesn't describe a value, arrays and objects nest at most `max_depth`
+  deep; a schema that contains itself is entered at most `max_depth` times on a path.
 
-By the standard, keywords for one kind of value say nothing about others, so
-`{"properties": ...}` without `"type": "object"` also admits every number.
+By the standard, keywords for one kind of value don't affect others, so `{"properties": ...}`
+without `"type": "object"` also admits every number.
 """
 
 from __future__ import annotations
@@ -80,39 +80,40 @@ def json_schema(
 ) -> Automaton:
     """Return the language of all JSON texts that satisfy a schema.
 
-    Where it is narrower than the standard, the module's docstring says so.
+    The module docstring lists where the language is narrower than the standard.
 
     Args:
-        schema: a JSON schema as parsed JSON (a mapping or a boolean) or as JSON text; or what
-            pydantic validates: a model class, a dataclass, a TypedDict, an enum, `Literal[...]`,
-            `list[...]`, `A | B`, a `TypeAdapter`. Patterns of a class are Rust's (or Python's, if
-            its `regex_engine` says so), and texts that its validator refuses are left out.
+        schema: a JSON schema as parsed JSON (a mapping or a boolean) or as JSON text, or a type
+            that pydantic validates: a model class, a dataclass, a TypedDict, an enum,
+            `Literal[...]`, `list[...]`, `A | B`, a `TypeAdapter`. Patterns of a class use Rust's
+            syntax (or Python's, if its `regex_engine` selects it), and texts that its validator
+            refuses are excluded.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
-        max_depth: nesting of values the schema leaves free, and of recursive schemas.
+        max_depth: nesting of values that the schema leaves free, and of recursive schemas.
         escapes: spelling of keys and constants, "canonical" (as `json.dumps`) or "all".
-        additional_properties: whether undeclared members are left out ("closed") where a schema
-            has `properties` and does not speak of undeclared ones, or let in ("open").
-        any_order: objects of at most so many declared names take their members in any order; the
+        additional_properties: whether undeclared members are excluded ("closed") where a schema
+            has `properties` and no keyword for undeclared ones, or allowed ("open").
+        any_order: objects of up to this many declared names accept their members in any order; the
             automaton grows with 2 to their number.
-        formats: "assert" (`format` constrains) or "ignore" (it describes).
-        max_bytes: compile the texts of at most so many bytes, exactly; of longer ones there are
-            none. Counts that no such text comes to, as in `"maxLength": 32767`, take no states.
-            Budgets whose tokens could hold more are refused (`gcd.OverlongBudgetError`).
-        draft: "4", "6", "7", "2019-09" or "2020-12", whatever `$schema` says. None: the draft that
+        formats: "assert" (`format` constrains) or "ignore" (`format` is an annotation).
+        max_bytes: compile only the texts of at most this many bytes, exactly. Counts that no such
+            text reaches, as in `"maxLength": 32767`, take no states. Budgets whose tokens could
+            have more bytes are refused (`gcd.OverlongBudgetError`).
+        draft: "4", "6", "7", "2019-09" or "2020-12", overriding `$schema`. None: the draft that
             `$schema` names; without one, 2020-12 with the spellings of older drafts understood.
-        unknown: what becomes of keywords and formats that the draft does not know, and that
-            constrain nothing by its rules: "warn", "ignore", or "refuse" them.
-        unsupported: what becomes of keywords that no automaton of the size that is allowed can
-            hold. "warn": upper bounds such as `"maxLength": 65536` hold for texts that are too
-            short to come to them, and longer budgets are refused (`gcd.OverlongBudgetError`);
-            `uniqueItems` over any strings, and validators of a class that are written in Python,
-            are left to a check of the finished text; and a warning says so. "ignore": all of them
-            are left to that check, without a warning. "refuse": they are errors. The result's
-            `caveats` lists them.
+        unknown: treatment of keywords and formats that the draft doesn't know, and that therefore
+            constrain nothing: "warn", "ignore", or "refuse".
+        unsupported: treatment of keywords that no automaton of the allowed size can enforce.
+            "warn": upper bounds such as `"maxLength": 65536` are enforced for texts too short to
+            reach them, and longer budgets are refused (`gcd.OverlongBudgetError`); `uniqueItems`
+            over arbitrary strings, and Python validators of a class, are not enforced, so validate
+            the finished text; and a warning names them. "ignore": none of these keywords are
+            enforced, without a warning. "refuse": they are errors. The result's `caveats` lists
+            them.
 
     Raises:
-        UnsupportedSchemaError: for a keyword that cannot be honoured, with its JSON pointer.
+        UnsupportedSchemaError: for an unsupported keyword, with its JSON pointer.
         ConstraintError: for a malformed schema or option, or a `$ref` that cannot be followed.
         EmptyLanguageError: if no value satisfies the schema.
         StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
@@ -121,7 +122,7 @@ def json_schema(
 
     Warns:
         IgnoredKeywordWarning: once, naming the keywords that constrain nothing (`unknown="warn"`).
-        CaveatWarning: once, naming the keywords that the automaton does not hold in every text
+        CaveatWarning: once, naming the keywords that the automaton doesn't enforce in every text
             (`unsupported="warn"`).
     """
     check_options(whitespace, escapes, unknown, formats, max_bytes, unsupported)
@@ -144,7 +145,7 @@ def json_schema(
                 caveat.keyword,
                 caveat.pointer,
                 f"{caveat.value} is Python code, which no automaton runs; "
-                'unsupported="ignore" leaves it to a check of the finished text',
+                'set unsupported="ignore" and validate the finished text',
             )
 
     def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
@@ -181,11 +182,10 @@ def json_schema(
 def ignored_keywords(
     schema: Any, *, formats: str = "assert", draft: str | None = None
 ) -> tuple[IgnoredKeyword, ...]:
-    """Return the keywords of a schema that constrain nothing, of which `json_schema` would warn.
+    """Return the keywords of a schema that constrain nothing; `json_schema` warns about them.
 
-    Only schemas count that can be reached from the root. Titles, descriptions and other keywords
-    that every draft has for describing are not among them. Arguments and errors are those of
-    `json_schema`.
+    Only schemas reachable from the root count. Annotations that every draft has, such as titles and
+    descriptions, are not included. Arguments and errors are those of `json_schema`.
     """
     _check_option("formats", formats, FORMATS)
     document = Document(
@@ -199,19 +199,21 @@ def ignored_keywords(
 
 
 def _parsed(schema: Any) -> Any:
-    """The schema that JSON text or a type stands for; all else as it is."""
+    """Return the schema of a JSON text or a type; return everything else unchanged."""
     if is_class(schema):
         return class_schema(schema, partial(json_schema, unknown="ignore", unsupported="refuse"))
     if hasattr(schema, "model_json_schema"):
-        raise ConstraintError(f"{schema!r} is an object of a pydantic model; give the class")
+        raise ConstraintError(
+            f"expected a pydantic model class, got its instance {schema!r}; pass the class"
+        )
     if not isinstance(schema, (str, bytes)):
         return schema
     try:
         return json.loads(without_mark(schema) if isinstance(schema, str) else schema)
     except (ValueError, RecursionError) as error:
         raise ConstraintError(
-            f"the schema is a text that is no JSON ({error}): {shown(schema)}; give JSON text, "
-            "parsed JSON, or a class that pydantic reads"
+            f"expected a JSON schema ({error}), got the text {shown(schema)}; pass JSON text, "
+            "parsed JSON, or a class that pydantic validates"
         ) from error
 
 
@@ -223,7 +225,7 @@ def check_options(
     max_bytes: object,
     unsupported: object,
 ) -> None:
-    """Raise `ConstraintError` unless the options that every language of schemas has are usable."""
+    """Raise `ConstraintError` unless the options common to all schema languages are valid."""
     _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
     _check_option("escapes", escapes, ("canonical", "all"))
     _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
@@ -234,11 +236,11 @@ def check_options(
 
 
 def check_depth(max_depth: object) -> None:
-    """Raise `ConstraintError` unless `max_depth` is usable."""
+    """Raise `ConstraintError` unless `max_depth` is valid."""
     check_count("max_depth", max_depth, 0, _MAX_DEPTH)
 
 
 def _check_option(name: str, value: object, options: tuple[str, ...]) -> None:
     if value not in options:
         listed = " or ".join(f'"{option}"' for option in options)
-        raise ConstraintError(f"{name} must be {listed}, got {value!r}")
+        raise ConstraintError(f"expected {name} to be {listed}, got {value!r}")

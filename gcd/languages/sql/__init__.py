@@ -1,1 +1,1 @@
-"""This package turns database schemas into languages of SQL queries."""
+"""Compilers from database schemas to languages of SQL queries."""

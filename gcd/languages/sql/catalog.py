@@ -1,10 +1,10 @@
-"""Reader of the tables and views that a query may name, as an open SQLite database lists them.
+"""Tables and views of an open SQLite database that a query may name.
 
-Views and generated columns are read like tables and columns. Left out without a word is what
-belongs to SQLite itself or to a module: `sqlite_` tables, the shadow tables in which full-text and
-R-tree tables keep their index, and the hidden columns of virtual tables, which `*` leaves out too.
-What cannot be queried (a view of a table that is gone, a virtual table whose module is not there)
-is left out with a warning that names it.
+Views and generated columns are included like tables and columns. Objects that belong to SQLite
+itself or to a module are silently excluded: `sqlite_` tables, the shadow tables of full-text and
+R-tree indexes, and the hidden columns of virtual tables, which `*` excludes too. Tables and views
+that cannot be queried (a view of a missing table, a virtual table whose module is missing) are
+excluded with a warning that names them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folde
 # PRAGMA table_xinfo lists generated columns as well; SQLite has it since 3.26, these since 3.31.
 _COLUMNS = "table_xinfo" if sqlite3.sqlite_version_info >= (3, 26) else "table_info"
 _HAS_TABLE_LIST = sqlite3.sqlite_version_info >= (3, 37)
-_VIRTUAL = 1  # `hidden` of a virtual table's hidden column; 2 and 3 are of generated columns
+_VIRTUAL = 1  # `hidden` of a virtual table's hidden column; 2 and 3 are generated columns
 _SPACE = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
 _NAME = r"""("(?:[^"]|"")*"|'(?:[^']|'')*'|`(?:[^`]|``)*`|\[[^]]*\]|[^\s"'`\[(]+)"""
-_USING = re.compile(  # SQLite stores each virtual table as this, and as the user wrote it on
+# SQLite stores the statement of a virtual table this way, with the user's module.
+_USING = re.compile(
     rf"CREATE VIRTUAL TABLE {_SPACE}*{_NAME}{_SPACE}*USING{_SPACE}*{_NAME}", re.I | re.S
 )
 _ERROR = 1  # SQLITE_ERROR, in the lowest byte of an error's code: the statement is at fault
@@ -34,20 +35,20 @@ _SHADOWS = {
     "rtree_i32": ("node", "rowid", "parent"),
     "geopoly": ("node", "rowid", "parent"),
 }
-"""The tables that modules keep beside a virtual table t, named t_content and so on."""
+"""Tables that modules keep for a virtual table t, named t_content and so on."""
 
 
 def read_catalog(connection: sqlite3.Connection) -> SqlSchema:
     """Return the schema of an open database.
 
     Raises:
-        ConstraintError: there is no table that a query may name.
+        ConstraintError: there are no tables that a query may name.
         sqlite3.Error: the database is damaged.
     """
     shadows = _shadow_names(connection)
     found = connection.execute(
-        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') "
-        "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid"
+        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE "
+        "'sqlite\\_%' ESCAPE '\\' ORDER BY rowid"
     ).fetchall()
     tables = []
     for name, kind in found:
@@ -58,14 +59,14 @@ def read_catalog(connection: sqlite3.Connection) -> SqlSchema:
 
 
 def table_names(connection: sqlite3.Connection) -> set[str]:
-    """Return the names of an open database's tables; those of views are not among them."""
+    """Return the names of an open database's tables, without views."""
     return {n for (n,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _shadow_names(connection: sqlite3.Connection) -> set[str]:
     """Return the folded names of shadow tables.
 
-    PRAGMA table_list marks them, but it knows the modules of this process only.
+    PRAGMA table_list marks them, but it knows only the modules of this process.
     """
     names: set[str] = set()
     for table, sql in connection.execute(
@@ -92,7 +93,7 @@ def _table(connection: sqlite3.Connection, name: str, kind: str) -> Table | None
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", _ERROR) & 255 != _ERROR:
             raise  # the file cannot be read
-        _warn(f"SQLite cannot query the {kind} {name!r} ({error}), so it is left out")
+        _warn(f"SQLite cannot query the {kind} {name!r} ({error}), so it is excluded")
         return None
     visible = [row for row in rows if row[6:] != (_VIRTUAL,)]
     columns = tuple(
@@ -101,8 +102,8 @@ def _table(connection: sqlite3.Connection, name: str, kind: str) -> Table | None
     if len(columns) < len(visible):
         unnamed = [row[1] for row in visible if not (row[1] and row[1].isprintable())]
         _warn(
-            f"the {kind} {name!r} has columns without a printable name, {unnamed}, which are left "
-            "out; name them with AS"
+            f"the {kind} {name!r} has columns without a printable name, {unnamed}, which are "
+            "excluded; name them with AS"
         )
     primary = sorted((row[5], row[1]) for row in visible if row[5])
     return Table(name, columns, tuple(column for _, column in primary)) if columns else None
@@ -117,7 +118,7 @@ def _foreign_keys(connection: sqlite3.Connection, tables: Sequence[Table]) -> It
         )
         for column, referred, target, place in rows:
             other = known.get(folded(referred))
-            if other is None:  # SQLite lets a key refer to a table that is not there
+            if other is None:  # SQLite permits foreign keys to a missing table
                 continue
             if target is None and place < len(other.primary_key):
                 target = other.primary_key[place]

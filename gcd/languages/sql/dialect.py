@@ -1,8 +1,8 @@
-"""A dialect says how large a part of SQL a language has: how much is joined, nested and combined.
+"""Size of the supported part of SQL: how much is joined, nested and combined.
 
-Every option costs states, because an automaton has no memory but its state: from the FROM clause to
-the end it remembers which tables are joined, before a set operator how many columns were selected
-too. `SqlDialect.widest` finds the largest dialect of a list that fits into a number of states.
+Every option costs states, because an automaton's only memory is its state: from the FROM clause to
+the end it tracks which tables are joined, and before a set operator also how many columns were
+selected. `SqlDialect.widest` finds the largest dialect of a list that fits into a number of states.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gcd.errors import ConstraintError, check_count
 
 @dataclass(frozen=True)
 class SqlDialect:
-    """How much of SQL a language has.
+    """Limits on the SQL statements of a language.
 
     Attributes:
         tables: most tables that one SELECT joins.
@@ -25,13 +25,13 @@ class SqlDialect:
             operators.
         compound_tables: most tables that either side of a set operator joins.
         grouped_parts: whether sub-queries and the sides of set operators may have GROUP BY.
-        any_join: whether tables may be joined on any two of their columns, and not along foreign
-            keys alone.
+        any_join: whether tables may be joined on any two of their columns, rather than only along
+            foreign keys.
         values: the strings that columns are compared with; None for any printable ASCII.
 
     Raises:
-        ConstraintError: a number is negative, or `tables` is 0; `values` is empty, or holds
-            something that is no text.
+        ConstraintError: a number is negative, or `tables` is 0; `values` is empty, or contains
+            something other than strings.
     """
 
     tables: int = 3
@@ -54,13 +54,15 @@ class SqlDialect:
         for name, least in lowest.items():
             check_count(name, getattr(self, name), least)
         if self.values is not None and not self.values:
-            raise ConstraintError("values are empty; give None for any string, or some values")
+            raise ConstraintError(
+                "expected at least one string in values, got none; pass None for any string"
+            )
         for value in self.values or ():
             if not isinstance(value, str) or "\0" in value:
-                raise ConstraintError(f"a value must be a text without zero bytes, got {value!r}")
+                raise ConstraintError(f"expected a value as str without zero bytes, got {value!r}")
 
     def narrower(self) -> Iterator[SqlDialect]:
-        """Yield this dialect, then ones with less and less of what is rare in practice."""
+        """Yield this dialect, then ever narrower ones, giving up the rarest features first."""
         dialect = self
         yield dialect
         for limits in (

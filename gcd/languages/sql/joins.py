@@ -1,6 +1,6 @@
-"""Joins: which tables a query may join, and on what.
+"""Joins: the tables that a query may join, and on which columns.
 
-A query lists its tables one after the other; each but the first is joined on a column of its own
+A query lists its tables one after the other; each but the first is joined on one of its columns
 and one of a table before it. So the tables of a query are a connected set of the graph that has an
 edge wherever two tables may be joined.
 """
@@ -18,11 +18,11 @@ from gcd.languages.sql.schema import SqlSchema
 
 TableSet = frozenset[str]
 
-_STATES_PER_SET = 32  # at the least: a set has its own words from WHERE to LIMIT
+_STATES_PER_SET = 32  # at least: each set has its own words from WHERE to LIMIT
 
 
 class Joins:
-    """The joins of a schema.
+    """Joins of a schema.
 
     Args:
         schema: tables and foreign keys.
@@ -44,10 +44,10 @@ class Joins:
             self._neighbours[name] = (set(names) if any_columns else set(self._on[name])) - {name}
 
     def table_sets(self, most: int) -> set[TableSet]:
-        """Return the sets of at most so many tables that a query may join.
+        """Return the sets of at most this many tables that a query may join.
 
         Raises:
-            StateLimitError: there are so many that no automaton within the limit has them all.
+            StateLimitError: there are too many sets for an automaton within the limit.
         """
         found: set[TableSet] = set()
         latest = {frozenset([name]) for name in self._neighbours}
@@ -64,9 +64,9 @@ class Joins:
         return found
 
     def condition(self, listed: TableSet, table: str) -> Automaton:
-        """Return what may stand after ON where `table` joins those listed, the older column first.
+        """Return the conditions after ON that join `table` to listed ones, the older column first.
 
-        The language is empty if there is nothing to join on.
+        The language is empty if they have nothing to join on.
         """
         key = listed & self._neighbours[table], table
         if key not in self._conditions:
@@ -85,7 +85,7 @@ class Joins:
         return {other for table in tables for other in self._neighbours[table]} - tables
 
     def _references(self) -> Iterator[tuple[str, str, str, str]]:
-        """Foreign keys in both directions, names as the schema's tables spell them."""
+        """Yield foreign keys in both directions, with names as the schema's tables spell them."""
         for key in self._schema.foreign_keys:
             here = self._schema[key.table]
             there = self._schema[key.referred_table]

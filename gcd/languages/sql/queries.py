@@ -1,26 +1,26 @@
-"""The language of SELECT statements over a schema, as a graph.
+"""Language of SELECT statements over a schema, as a graph.
 
-A statement is well-formed SQL by its local order of words, and refers to what is there if all its
-columns belong to tables that it joins. The second is what states are for:
+A statement is well-formed SQL by its local order of words, and valid for the schema if all its
+columns belong to tables that it joins. The states enforce the second condition:
 
-* The SELECT list comes before FROM. While it is written, the state holds the set of tables that
-  its columns belong to; FROM then has to list them. A column is only offered if some set of tables
-  that may be joined holds its table and those before it.
-* While FROM is written, the state holds the tables listed, and those still missing. The clauses
-  begin where none is missing.
-* From then on the state holds the set of joined tables alone. Every clause offers their columns.
-* Where a set operator may follow, the state holds the number of selected columns too, since both
-  sides have as many.
+* The SELECT list comes before FROM. In the list, the state is the set of tables that its columns
+  belong to; FROM then has to list them. A column is offered only if some joinable set of tables
+  contains its table and those before it.
+* In FROM, the state is the tables listed, and those still missing. The next clauses begin where
+  none is missing.
+* After FROM, the state is only the set of joined tables. Every clause offers their columns.
+* Where a set operator may follow, the state also includes the number of selected columns, because
+  both sides need the same number.
 
-So with T sets of tables that may be joined, and C bytes of column names in a set, there are O(T C)
-states for each clause: the construction is a union over table sets that shares what it can, and
-what is left of nondeterminism (a prefix that two tables share) is resolved by one subset
-construction. A sub-query closes its WHERE clause and its statement, so that the tables outside of
-it may be forgotten while it is written, and one copy of it serves all.
+So with T joinable sets of tables, and C bytes of column names in a set, there are O(T C) states for
+each clause: the construction is a union over table sets with shared parts, and one subset
+construction resolves the remaining nondeterminism (a prefix that two tables share). A sub-query
+ends its WHERE clause and its statement. So the outer tables may be forgotten inside it, and one
+copy of it serves all outer statements.
 
-What SQLite asks for besides: aggregates stand neither in WHERE nor in GROUP BY, are not nested, and
-are in ORDER BY only behind GROUP BY; HAVING needs a GROUP BY; a sub-query selects one column; ORDER
-BY and LIMIT close a statement, not one side of a set operator.
+SQLite's other rules: aggregates don't occur in WHERE or GROUP BY, are not nested, and occur in
+ORDER BY only after GROUP BY; HAVING needs a GROUP BY; a sub-query selects one column; ORDER BY and
+LIMIT end a statement, not one side of a set operator.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from gcd.languages.sql.schema import SqlSchema, quoted
 
 @dataclass(frozen=True)
 class _Scope:
-    """One SELECT, as far as others must know of it.
+    """Properties of one SELECT that its surroundings depend on.
 
     Attributes:
         kind: the first or only one of a statement, the right side of a set operator, a sub-query.
         columns: of `first`, how many columns a set operator's other side must have, 0 if none may
             follow; of the others, how many columns must be selected.
-        depth: of a sub-query, how many statements it stands in.
+        depth: of a sub-query, how many statements it is nested in.
     """
 
     kind: Literal["first", "right", "nested"]
@@ -58,18 +58,18 @@ class _Scope:
 
     @property
     def alone(self) -> _Scope:
-        """The same, when it does not matter any more how many columns there are."""
+        """The same scope once the number of columns doesn't matter."""
         return replace(self, columns=0)
 
 
 class Queries:
-    """The graph of all statements; see the module."""
+    """Graph of all statements; see the module docstring."""
 
     def __init__(self, schema: SqlSchema, dialect: SqlDialect) -> None:
         self._schema = schema
         self._dialect = dialect
         self._graph = Assembly()
-        self._states = 0  # of all parts of the graph
+        self._states = 0  # in all parts of the graph
         self._nodes: dict[Hashable, int] = {}
         self._columns: dict[TableSet, Automaton] = {}
         self._texts: dict[tuple[str, ...], Automaton] = {}
@@ -83,7 +83,7 @@ class Queries:
             "right": min(dialect.tables, dialect.compound_tables),
             "nested": min(dialect.tables, dialect.subquery_tables),
         }
-        # The tables that some set of tables which may be joined holds, by the kind of scope.
+        # The tables contained in some joinable set of tables, by the kind of scope.
         sets = {n: _subsets(self._joins.table_sets(n)) for n in set(most.values())}
         self._viable = {kind: sets[n] for kind, n in most.items()}
         added = {n: _additions(viable) for n, viable in sets.items()}
@@ -106,7 +106,7 @@ class Queries:
         )
 
     def _before_item(self, scope: _Scope, count: int, used: TableSet) -> int:
-        """The node where an item of the SELECT list begins, `count` ones being written."""
+        """Return the node before an item of the SELECT list, after `count` items."""
         node, is_new = self._node("item", scope, count, used)
         if is_new:
             uncounted = self._dialect.compound_columns + 1
@@ -141,9 +141,9 @@ class Queries:
             self._insert(node, target, self._literal(quoted(name)))
 
     def _joined(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
-        """Return the node behind the tables that FROM lists, with tables in use still missing."""
+        """Return the node after the tables that FROM lists, with some tables still missing."""
         if len(listed | missing) > self._dialect.compound_tables:
-            scope = scope.alone  # so no set operator may follow
+            scope = scope.alone  # no set operator may follow
         node, is_new = self._node("joined", scope, listed, missing)
         if is_new:
             for name in sorted(self._joins.neighbours(listed)):
@@ -203,7 +203,7 @@ class Queries:
             order, is_new = self._node("order groups by", scope.alone, tables)
             self._insert(grouped, order, self._literal(" ORDER BY "))
             if is_new:
-                # Aggregates come first, so that what follows is as it is without groups.
+                # Aggregates come first, so that what follows is the same as without groups.
                 item, ordered = self._order_by(scope.alone, tables)
                 graph.skip(order, item)
                 aggregate = graph.node()
@@ -212,7 +212,7 @@ class Queries:
         self._close(grouped, scope)
 
     def _order_by(self, scope: _Scope, tables: TableSet) -> tuple[int, int]:
-        """The nodes before and after a column that rows are ordered by."""
+        """Return the nodes before and after a column that rows are ordered by."""
         item, is_new = self._node("order by", scope, tables)
         ordered, _ = self._node("ordered", scope, tables)
         if is_new and scope.kind != "right":
@@ -222,7 +222,7 @@ class Queries:
         return item, ordered
 
     def _close(self, source: int, scope: _Scope) -> None:
-        """End a SELECT: by a limit, by a set operator and another one, or at once."""
+        """End a SELECT: with a limit, with a set operator and another SELECT, or at once."""
         graph = self._graph
         limit, is_new = self._node("limit", scope.depth)
         self._insert(source, limit, self._literal(" LIMIT "))
@@ -237,7 +237,7 @@ class Queries:
                 self._select(begin, right)
 
     def _closed(self, depth: int) -> int:
-        """The node behind a statement that stands in so many others: their parentheses follow."""
+        """Return the node after a statement nested this deep; closing parentheses follow."""
         if depth == 0:
             return self._end
         node, is_new = self._node("closed", depth)
@@ -248,21 +248,21 @@ class Queries:
     # -- the parts -----------------------------------------------------------------------------
 
     def _node(self, *key: Hashable) -> tuple[int, bool]:
-        """Return the node of this name, and whether it was made for this call."""
+        """Return the node of this name, and whether this call made it."""
         is_new = key not in self._nodes
         if is_new:
             self._nodes[key] = self._graph.node()
         return self._nodes[key], is_new
 
     def _insert(self, source: int, target: int, *parts: Automaton) -> None:
-        """Let parts lead from one node to another; stop as soon as no graph of them is allowed."""
+        """Connect two nodes by a sequence of parts; raise once the graph exceeds the limit."""
         self._graph.insert(source, target, *parts)
         self._states += sum(part.num_states for part in parts)
         if self._states > max_states():
             raise StateLimitError(max_states())
 
     def _aggregate(self, source: int, target: int, tables: TableSet) -> None:
-        """Let aggregates of a column, and the number of rows, lead from one node to another."""
+        """Connect two nodes by aggregates of a column, and by the number of rows."""
         self._insert(source, target, *self._of_column(self._column(tables)))
         self._insert(source, target, self._literal("COUNT(*)"))
 
@@ -285,7 +285,7 @@ class Queries:
 
 
 def _subsets(sets: set[TableSet]) -> set[TableSet]:
-    """All subsets of the sets: 2^n of each, and n is the number of tables joined."""
+    """Return all subsets of the sets: 2^n of each, where n is the number of joined tables."""
     return {
         frozenset(part)
         for whole in sets
@@ -296,7 +296,7 @@ def _subsets(sets: set[TableSet]) -> set[TableSet]:
 
 
 def _additions(sets: set[TableSet]) -> dict[TableSet, list[str]]:
-    """The tables that may be added to each set, or are in it already, so that it is still one."""
+    """Return, for each set, the tables whose addition gives a set again, members included."""
     found: dict[TableSet, set[str]] = {each: set(each) for each in sets}
     for each in sets:
         for name in each:

@@ -22,36 +22,38 @@ def sql_schema(path: str | os.PathLike[str], name: str | None = None) -> SqlSche
     """Return the schema of a SQLite file, or of one of the databases that a `tables.json` lists.
 
     Args:
-        path: a SQLite database, which is opened for reading only; or, if it ends in `.json`, a list
-            of databases as Spider (Yu et al. 2018) writes them.
-        name: which database of the list, its `db_id`.
+        path: a SQLite database, which is opened read-only; or, if it ends in `.json`, a list
+            of databases in Spider's format (Yu et al. 2018).
+        name: the database of the list, by its `db_id`.
 
     Raises:
-        ConstraintError: there is no such file, it is damaged or something else, it has no such
-            database, or the database has no tables.
+        ConstraintError: the file doesn't exist, is damaged or isn't a database, the list doesn't
+            contain the database, or the database has no tables.
 
     Warns:
-        UserWarning: for tables and views that this version of SQLite cannot query, and for their
-            columns whose names cannot be printed; they are left out.
+        UserWarning: for tables and views that this version of SQLite cannot query, and for columns
+            with nonprintable names; they are excluded.
     """
     file = _file(path)
     if file.suffix == ".json":
         return schema_of_entry(_entry(file, name))
     if name is not None:
-        raise ConstraintError(f"{file} is one database, so it has none called {name!r}")
+        raise ConstraintError(
+            f"expected no name for the single database {file}, got {name!r}; omit it"
+        )
     with _opened(file) as connection:
         return read_catalog(connection)
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
-    check_kind(path, (str, os.PathLike), "a database is given by its path", "give a str or a Path")
+    check_kind(path, (str, os.PathLike), "expected the path of a database", "pass a str or a Path")
     return Path(path)
 
 
 def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, ...]:
     """Return the texts in the tables of a SQLite file, in order, for `SqlDialect.values`.
 
-    Texts with characters that cannot be printed are left out. Views are not evaluated.
+    Texts with nonprintable characters are excluded. Views are not evaluated.
 
     Raises:
         ConstraintError: the file cannot be read (see `sql_schema`), or it has more than `most`
@@ -66,14 +68,14 @@ def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, 
             for column in table.columns if table.name in tables else ():
                 name = table.qualified(column.name)
                 rows = connection.execute(
-                    f"SELECT DISTINCT {name} FROM {quoted(table.name)} "
-                    f"WHERE typeof({name}) = 'text' LIMIT {most + 1}"
+                    f"SELECT DISTINCT {name} FROM {quoted(table.name)} WHERE typeof({name}) = "
+                    f"'text' LIMIT {most + 1}"
                 )
                 values |= {text for (text,) in rows if text.isprintable() and "\ufffd" not in text}
                 if len(values) > most:
                     raise ConstraintError(
-                        f"{file} has more than {most} different texts, which would take a state "
-                        "for each of their letters in every clause; raise `most`, or use any string"
+                        f"expected at most {most} different texts in {file}, got more; each letter "
+                        "takes a state in every clause, so raise `most`, or use any string"
                     )
     return tuple(sorted(values))
 
@@ -82,7 +84,7 @@ def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
     """Return the schema that an entry of Spider's `tables.json` describes.
 
     Raises:
-        ConstraintError: a field is missing or holds something else than it should.
+        ConstraintError: a field is missing or malformed.
     """
     try:
         names = list(entry["table_names_original"])
@@ -114,7 +116,7 @@ def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
             raise
         cause = f"{type(error).__name__}: {error}"
         raise ConstraintError(
-            f"this is not an entry of Spider's tables.json ({cause}); it needs "
+            f"expected an entry of Spider's tables.json ({cause}); it needs "
             "table_names_original, column_names_original, column_types, primary_keys, foreign_keys"
         ) from error
     return SqlSchema(tables, keys)
@@ -130,32 +132,32 @@ def _entry(file: Path, name: str | None) -> Mapping[str, Any]:
         known = {entry["db_id"]: entry for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConstraintError(
-            f"{file} is not a list of databases ({type(error).__name__}: {error}); give Spider's "
-            "tables.json"
+            f"expected a list of databases in {file} ({type(error).__name__}: {error}); pass "
+            "Spider's tables.json"
         ) from error
     if name not in known:
         some = f"such as {', '.join(sorted(known)[:5])}" if known else "as it is empty"
         if name is None:
-            raise ConstraintError(f"{file} is a list of databases, {some}: say which by its name")
+            raise ConstraintError(f"{file} is a list of databases, {some}; select one by its name")
         raise ConstraintError(
-            f"{file} has no database called {name!r}, but {len(known)} others, {some}"
+            f"{file} has no database called {name!r}; it has {len(known)}, {some}"
         )
     return known[name]
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[sqlite3.Connection]:
-    """Open a SQLite file for reading; damage that shows while it is open is a message too."""
+    """Open a SQLite file for reading; also translate errors inside the block into messages."""
     try:
         with file.open("rb") as opened:
             header = opened.read(len(_HEADER))
     except OSError as error:
         raise ConstraintError(
-            f"{file} cannot be read ({error.strerror}); give a SQLite file"
+            f"cannot read {file} ({error.strerror}); pass a SQLite file"
         ) from error
     if header != _HEADER:
         raise ConstraintError(
-            f"{file} is not a SQLite database: it begins with {header!r}, and not with {_HEADER!r}"
+            f"expected a SQLite database in {file}, which begins with {_HEADER!r}, got {header!r}"
         )
     try:
         with closing(

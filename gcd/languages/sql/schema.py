@@ -1,8 +1,8 @@
-"""A database schema is its tables, their columns, and the foreign keys between them.
+"""Database schemas: tables, their columns, and the foreign keys between them.
 
-This is all that a query language needs to know of a database: which names exist, and which tables
-may be joined on what. Names are compared as SQLite compares them, without regard to the case of
-ASCII letters, and are written as the schema spells them.
+A query language needs only this part of a database: which names exist, and which tables may be
+joined on which columns. Names are compared as in SQLite, ignoring the case of ASCII letters, and
+are written as the schema spells them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WORDS = """
     unique update using vacuum values view virtual when where window with without
 """
 KEYWORDS = frozenset(_WORDS.split())
-"""The words of SQLite's grammar: a table or column of such a name is written in quotes."""
+"""Words of SQLite's grammar; tables and columns with these names are quoted."""
 
 
 def quoted(name: str) -> str:
-    """Return a name as a query writes it: as it is, or in double quotes where it needs them."""
+    """Return a name as written in a query, in double quotes if needed."""
     if _PLAIN.fullmatch(name) and name.lower() not in KEYWORDS:
         return name
     return '"' + name.replace('"', '""') + '"'
@@ -42,7 +42,7 @@ def quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its name, and its declared type (`""` if it has none)."""
+    """Column of a table: its name, and its declared type (`""` if it has none)."""
 
     name: str
     type: str = ""
@@ -50,14 +50,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its name, its columns, and the names of those that are its primary key."""
+    """Table: its name, its columns, and the names of its primary key's columns."""
 
     name: str
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
 
     def column(self, name: str) -> Column | None:
-        """Return the column of this name, whatever the case of its letters; None if none has it."""
+        """Return the column of this name, ignoring case; None if there is none."""
         return next((c for c in self.columns if folded(c.name) == folded(name)), None)
 
     def spelling(self, name: str) -> str:
@@ -68,13 +68,13 @@ class Table:
         return column.name
 
     def qualified(self, column: str) -> str:
-        """Return `table.column` as a query writes it."""
+        """Return `table.column` as written in a query."""
         return f"{quoted(self.name)}.{quoted(column)}"
 
 
 @dataclass(frozen=True)
 class ForeignKey:
-    """A column of a table that refers to a column of another one."""
+    """Column of a table that refers to a column of another table."""
 
     table: str
     column: str
@@ -84,11 +84,12 @@ class ForeignKey:
 
 @dataclass(frozen=True)
 class SqlSchema:
-    """The tables of a database, and the foreign keys between them.
+    """Tables of a database, and the foreign keys between them.
 
     Raises:
-        ConstraintError: there is no table, a table has no column, a name is not one, two tables
-            or two columns of a table have the same name, or a foreign key names what is not there.
+        ConstraintError: there are no tables, a table has no columns, a name is malformed, two
+            tables
+            or two columns of a table have the same name, or a foreign key names a missing column.
     """
 
     tables: tuple[Table, ...]
@@ -97,13 +98,15 @@ class SqlSchema:
     def __post_init__(self) -> None:
         if not self.tables:
             raise ConstraintError(
-                "the schema has no tables, so there is nothing to select from; give a database "
+                "expected a schema with at least one table, got none; pass a database "
                 "in which CREATE TABLE was run"
             )
         _check_names((table.name for table in self.tables), "the schema's tables")
         for table in self.tables:
             if not table.columns:
-                raise ConstraintError(f"table {table.name!r} has no columns; remove it")
+                raise ConstraintError(
+                    f"expected columns in table {table.name!r}, got none; remove the table"
+                )
             _check_names((c.name for c in table.columns), f"the columns of table {table.name!r}")
         for key in self.foreign_keys:
             for name, column in (
@@ -113,9 +116,9 @@ class SqlSchema:
                 table_of_key = self.table(name)
                 if table_of_key is None or table_of_key.column(column) is None:
                     raise ConstraintError(
-                        f"the foreign key {key.table}.{key.column} -> {key.referred_table}."
-                        f"{key.referred_column} names {name}.{column}, which is not in the schema; "
-                        "correct the key or leave it out"
+                        f"the foreign key {key.table}.{key.column} -> "
+                        f"{key.referred_table}.{key.referred_column} names {name}.{column}, which "
+                        "is not in the schema; correct the key or remove it"
                     )
 
     @cached_property
@@ -123,11 +126,11 @@ class SqlSchema:
         return {folded(table.name): table for table in self.tables}
 
     def table(self, name: str) -> Table | None:
-        """Return the table of this name, whatever the case of its letters; None if none has it."""
+        """Return the table of this name, ignoring case; None if there is none."""
         return self._by_name.get(folded(name))
 
     def __getitem__(self, name: str) -> Table:
-        """Return the table of this name; `KeyError` if none has it."""
+        """Return the table of this name; `KeyError` if there is none."""
         return self._by_name[folded(name)]
 
     def create_statements(self) -> list[str]:
@@ -140,7 +143,7 @@ class SqlSchema:
 
 
 def folded(name: str) -> str:
-    """Return a name with ASCII letters in lower case, by which SQLite compares names."""
+    """Return a name with ASCII letters in lower case, as SQLite compares names."""
     return "".join(c.lower() if c.isascii() else c for c in name)
 
 
@@ -154,7 +157,7 @@ def _check_names(names: Iterable[str], what: str) -> None:
             )
         if folded(name) in seen:
             raise ConstraintError(
-                f"{what} include {seen[folded(name)]!r} and {name!r}, which SQLite takes for one "
-                "name; rename one of them"
+                f"{what} include {seen[folded(name)]!r} and {name!r}, which are the same name in "
+                "SQLite; rename one of them"
             )
         seen[folded(name)] = name

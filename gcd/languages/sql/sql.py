@@ -1,4 +1,4 @@
-"""The language of the queries that one may ask of a database, compiled from its schema."""
+"""Language of the queries on a database, compiled from its schema."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
     """Return the language of SELECT statements that SQLite prepares on databases of this schema.
 
     Every table and column in a statement exists, and every column belongs to a table that the
-    statement joins. There is one way of writing: keywords in capitals, single spaces, columns as
+    statement joins. Each statement has one spelling: keywords in capitals, single spaces, columns
+    as
     `table.column`, names spelled as in the schema, no aliases. `docs/sql.md` has the grammar.
 
     Args:
         schema: tables, columns and foreign keys (`gcd.sql_schema`), or the path of a SQLite file.
-        dialect: how much may be joined, nested and combined; the default if there is none.
+        dialect: how much may be joined, nested and combined; None for the default.
 
     Raises:
-        ConstraintError: the file is no SQLite database, or its schema has no tables.
+        ConstraintError: the file is not a SQLite database, or its schema has no tables.
         StateLimitError: the schema has too many tables for the dialect; `widest_dialect` finds one
             that fits.
-        WorkLimitError: compiling it takes too much work, for the same reason.
+        WorkLimitError: compiling takes too much work, for the same reason.
     """
     dialect = SqlDialect() if dialect is None else dialect
-    check_kind(dialect, SqlDialect, "a dialect is a gcd.SqlDialect", "make one, or leave it out")
+    check_kind(dialect, SqlDialect, "expected a gcd.SqlDialect", "make one, or omit it")
     if not isinstance(schema, SqlSchema):
         schema = sql_schema(schema)
     with metered():
@@ -50,18 +51,20 @@ def widest_dialect(
 ) -> SqlDialect:
     """Return the widest of the ever narrower forms of a dialect whose language fits.
 
-    The order in which things are given up is `SqlDialect.narrower`'s. The forms are bisected,
-    because a narrower one has fewer states. The result depends on the schema and the number of
-    states alone, not on the machine.
+    `SqlDialect.narrower` defines the order in which features are given up. The search is a
+    bisection,
+    because a narrower form has fewer states. The result depends only on the schema and the number
+    of
+    states, not on the machine.
 
     Args:
         schema: tables, columns and foreign keys.
-        max_states: most states that the language's automaton may have. A token automaton takes
-            four bytes for each state and class of tokens, of which there are 400 to 1 000.
-        dialect: where to begin; the default if there is none.
+        max_states: most states of the language's automaton. A token automaton takes four bytes for
+            each state and class of tokens, and there are 400 to 1 000 classes.
+        dialect: the form to start from; None for the default.
 
     Raises:
-        StateLimitError: even the narrowest has more states.
+        StateLimitError: even the narrowest form has more states.
     """
     check_count("max_states", max_states, 1)
     dialects = list((dialect or SqlDialect()).narrower())
@@ -82,7 +85,7 @@ def widest_dialect(
 
 
 def _fits(schema: SqlSchema, dialect: SqlDialect, max_states: int) -> bool:
-    # Unminimised automata are larger, by less than this factor on all schemas that were looked at.
+    # Unminimized automata are larger, by less than this factor on all schemas that were examined.
     try:
         with state_limit(4 * max_states):
             return sql(schema, dialect).num_states <= max_states

@@ -1,7 +1,7 @@
 """Small parts of queries as languages: names, literals, operators, conditions.
 
-A condition is a column, an operator, and what the operator compares with. Literals are strings in
-single quotes, with quotes inside doubled, and decimal numbers.
+A condition is a column, an operator, and a right-hand side. Literals are strings in single quotes,
+with inner quotes doubled, and decimal numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def number() -> Automaton:
 
 
 def limit() -> Automaton:
-    """Return positive numbers of rows, below a milliard: larger ones are none to SQLite."""
+    """Return positive numbers of rows below a billion; SQLite doesn't accept larger ones."""
     return regex(r"[1-9][0-9]{0,8}")
 
 
@@ -41,7 +41,7 @@ def any_string() -> Automaton:
 
 
 def string_of(values: Iterable[str]) -> Automaton:
-    """Return the string literals that stand for these values."""
+    """Return the string literals for these values."""
     return choice(["'" + value.replace("'", "''") + "'" for value in values])
 
 

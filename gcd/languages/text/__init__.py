@@ -1,1 +1,1 @@
-"""This package has languages of texts: regular expressions, sets of code points, formats."""
+"""Languages of texts: regular expressions, sets of code points, formats."""

@@ -1,7 +1,7 @@
-"""Texts of pydantic's types: narrower than the formats of JSON Schema where pydantic refuses more.
+"""Texts of pydantic's types, narrower than JSON Schema's formats where pydantic refuses more.
 
-Every text here is one that pydantic validates, in any of its versions 2.x that has the type. Where
-the exact set is out of proportion the set is narrower:
+Every text in these languages passes pydantic's validation, in every version 2.x that has the type.
+Where the exact set would need a disproportionate automaton, the language is narrower:
 
 | type | texts |
 |---|---|
@@ -46,7 +46,7 @@ def dates(first: datetime.date | None = None, last: datetime.date | None = None)
 
 
 def _compared(text: str, how: str) -> Automaton:
-    """Texts that agree with `text`, or differ from it first in a greater or smaller character."""
+    """Return texts equal to `text`, or that first differ in a greater or smaller character."""
     options = [re.escape(text)]
     for at, character in enumerate(text):
         digits = [d for d in "0123456789" if (d > character if how == "greater" else d < character)]
@@ -67,7 +67,7 @@ def times(offset: str) -> Automaton:
 
 
 def timedeltas(*, signed: bool = True, zero: bool = True) -> Automaton:
-    """Return ISO 8601 durations that a `timedelta` holds."""
+    """Return ISO 8601 durations that fit into a `timedelta`."""
     second = r"([0-9]{1,8}(\.[0-9]{1,6})?S)"
     clock = f"(T(?=[0-9])([0-9]{{1,6}}H)?([0-9]{{1,6}}M)?{second}?)"
     within = r"(T(?=[0-9])((1?[0-9]|2[0-3])H)?([1-5]?[0-9]M)?([1-5]?[0-9](\.[0-9]{1,6})?S)?)"
@@ -82,12 +82,12 @@ def timedeltas(*, signed: bool = True, zero: bool = True) -> Automaton:
 
 @priced_cache(64)
 def decimals(whole: int | None, places: int | None, digits: int | None) -> Automaton:
-    """Return decimal numerals without exponent, with at most so many digits.
+    """Return decimal numerals without exponent, with limits on their digits.
 
     Args:
-        whole: most digits before the point; a zero alone is none.
-        places: most digits behind the point.
-        digits: most digits in all.
+        whole: most digits before the point; a lone zero doesn't count.
+        places: most digits after the point.
+        digits: most digits in total.
     """
     if whole is None and places is None and digits is None:
         return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
@@ -108,7 +108,7 @@ def decimals(whole: int | None, places: int | None, digits: int | None) -> Autom
 
 
 def uuids(version: int | None) -> Automaton:
-    """Return UUIDs, of a version or of any."""
+    """Return UUIDs of one version, or of any version for None."""
     third = (
         f"{_HEX}{{4}}-{_HEX}{{4}}"
         if version is None
@@ -136,7 +136,7 @@ def addresses(versions: str, form: str) -> Automaton:
 
 
 def _networks_4() -> Automaton:
-    """Addresses whose bits behind the prefix are zero, with the length of the prefix."""
+    """Return addresses whose bits after the prefix are zero, with the length of the prefix."""
     octet, dot = Automaton.from_strings(map(str, range(256))), Automaton.literal(".")
     options = []
     for length in range(33):
@@ -163,7 +163,7 @@ def _networks_6() -> Automaton:
 
 @priced_cache(64)
 def urls(schemes: tuple[str, ...]) -> Automaton:
-    """Return URLs of these schemes, of any scheme if there are none."""
+    """Return URLs of these schemes, or of any scheme if there are none."""
     character = rf"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
     after = rf"(\?({character}|[/?])*)?(#({character}|[/?])*)?"
     label = "[0-9A-Za-z]([0-9A-Za-z-]*[0-9A-Za-z])?"
@@ -195,7 +195,7 @@ def urls(schemes: tuple[str, ...]) -> Automaton:
 
 
 def emails() -> Automaton:
-    """Return addresses that `email-validator` takes: names of atoms, and registered domains."""
+    """Return addresses that `email-validator` accepts: names of atoms, and registered domains."""
     atom = r"[A-Za-z0-9!#$%&'*+\-/=?^_`{|}~]"
     label = "[0-9A-Za-z]([0-9A-Za-z-]{0,28}[0-9A-Za-z])?"
     reserved = "arpa|example|internal|invalid|local|localhost|onion|test"
@@ -207,7 +207,7 @@ def emails() -> Automaton:
 
 @priced_cache(4)
 def base64_texts(*, url_safe: bool, ascii_only: bool) -> Automaton:
-    """Return base64 of any bytes, or of ASCII texts alone."""
+    """Return base64 of any bytes, or only of ASCII texts."""
     digits = (base64.b64encode if not url_safe else base64.urlsafe_b64encode)(
         bytes(v for a in range(0, 64, 4) for v in _packed(a, a + 1, a + 2, a + 3))
     ).decode()
@@ -234,5 +234,5 @@ def byte_sizes() -> Automaton:
 
 
 def texts_of_bytes(fewest: int, most: int | None) -> Automaton:
-    """Return texts whose UTF-8 has so many bytes."""
+    """Return texts whose UTF-8 encoding has between `fewest` and `most` bytes."""
     return regex("(?s:.*)") & Automaton.byte_set(range(256)).repeat(fewest, most)

@@ -1,16 +1,16 @@
-"""This module turns sets of code points into byte automata, and back.
+"""Conversion between sets of code points and byte automata.
 
-UTF-8 writes a code point as a number in base 64 (six bits a byte) behind a first byte that says
-how many digits there are; JSON's escapes write it in base 16. A set of code points is a few
-**ranges**, and a range of numbers is a short tree of digits: each of its ends splits one digit a
-level, all between is whole. Equal subtrees are made once (hash-consing), so the tree of n ranges
-has O(n) nodes for a fixed number of digits, however many code points they hold.
+UTF-8 writes a code point as a number in base 64 (six bits a byte) after a first byte that gives
+the number of digits; JSON's escapes write it in base 16. A set of code points is a few **ranges**,
+and a range of numbers is a short tree of digits: each of its ends splits one digit per level, and
+everything between is complete. Equal subtrees are shared (hash-consing), so the tree of n ranges
+has O(n) nodes for a fixed number of digits, however many code points the ranges contain.
 
-The way back, `Moves`, reads off an automaton over UTF-8 texts where each code point leads from a
-state between two of them. Those maps are constant on few ranges too: bytes of one class behave
-alike, and a subtree that leads to one state only is one range.
+The inverse, `Moves`, computes where each code point leads in an automaton over UTF-8 texts, from a
+state between two code points. These maps are also constant on few ranges: bytes of one class behave
+alike, and a subtree that leads to a single state is one range.
 
-Surrogates (U+D800 to U+DFFF) are no code points of a text, and are in no set.
+Surrogates (U+D800 to U+DFFF) don't occur in texts, and are in no set.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gcd.automata.limits import max_states, priced_cache
 from gcd.errors import StateLimitError
 
 Ranges = tuple[tuple[int, int], ...]
-"""Code points from the first to the last of each pair; ascending, with gaps in between."""
+"""Code points from the first to the last of each pair, in ascending order with gaps in between."""
 
 Piece = tuple[int, int, int]
-"""Numbers from the first to the second lead to the state that is third."""
+"""Triple (first, last, state): the numbers from first to last lead to the state."""
 
-SCALARS: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # every code point that a text can hold
+SCALARS: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # every code point of Unicode texts
 # Code points by the number of their UTF-8 bytes, with the fixed bits of the first byte.
 _LENGTHS = ((0x80, 0x7FF, 0xC0), (0x800, 0xFFFF, 0xE0), (0x10000, 0x10FFFF, 0xF0))
 
@@ -49,7 +49,7 @@ def ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def complement(inside: Ranges) -> Ranges:
-    """Return all code points but these."""
+    """Return all other code points."""
     ends = [-1, *(end for pair in inside for end in pair), 0x110000]
     gaps = ((a + 1, b - 1) for a, b in zip(ends[::2], ends[1::2], strict=True))
     return ranges((a, b) for a, b in gaps if a <= b)
@@ -57,7 +57,7 @@ def complement(inside: Ranges) -> Ranges:
 
 @priced_cache(1024)
 def one_of(inside: Ranges) -> Automaton:
-    """Return the language of one code point out of the ranges, in UTF-8."""
+    """Return the language of one code point from the ranges, in UTF-8."""
     count = 2  # the initial and the final state
     edges: list[tuple[int, int, int, int]] = []
 
@@ -81,11 +81,11 @@ def one_of(inside: Ranges) -> Automaton:
 
 
 class DigitTrees:
-    """Numbers of a fixed count of digits as trees of states, equal subtrees shared.
+    """Numbers with a fixed count of digits as trees of states, with equal subtrees shared.
 
     Args:
-        bits: of one digit.
-        make: makes a state, given what each range of its next digit leads to.
+        bits: bits per digit.
+        make: makes a state from the targets of each range of its next digit.
     """
 
     def __init__(self, bits: int, make: Callable[[tuple[Piece, ...]], int]) -> None:
@@ -95,7 +95,7 @@ class DigitTrees:
         self._same: dict[tuple[Piece, ...], int] = {}
 
     def state(self, digits: int, pieces: tuple[Piece, ...]) -> int:
-        """Return the state from which numbers of that many digits lead where `pieces` say."""
+        """Return the state from which numbers of this many digits lead where `pieces` say."""
         if digits == 0:
             return pieces[0][2]
         key = digits, pieces
@@ -109,10 +109,11 @@ class DigitTrees:
         return known
 
     def split(self, digits: int, pieces: Iterable[Piece]) -> list[Piece]:
-        """Return ranges of the first digit, each with the state for the digits that follow."""
+        """Return ranges of the first digit, each with the state for the remaining digits."""
         size = 1 << (self._bits * (digits - 1))
         edges: list[Piece] = []
-        divided: dict[int, list[Piece]] = {}  # digits that more than one piece shares, or a part
+        # Digits that belong to several pieces, or partly to one.
+        divided: dict[int, list[Piece]] = {}
         for first, last, target in pieces:
             while first <= last:
                 digit, offset = divmod(first, size)
@@ -131,11 +132,11 @@ class DigitTrees:
 
 
 class Moves:
-    """Where code points lead in an automaton over UTF-8 texts, from states between code points."""
+    """Targets of code points in an automaton over UTF-8 texts, from states between code points."""
 
     def __init__(self, automaton: Automaton) -> None:
         self._delta = automaton.delta
-        # Bytes in a row of one class, cut where a first byte's meaning changes.
+        # Runs of bytes of one class, cut where a first byte's meaning changes.
         cuts = {0, 0x80, 0xC0, 0xE0, 0xF0, NUM_BYTES}
         cuts |= {int(b) + 1 for b in np.flatnonzero(np.diff(automaton.class_of_byte))}
         ordered = sorted(cuts)
@@ -147,7 +148,7 @@ class Moves:
         self._tails: dict[tuple[int, int], list[Piece]] = {}
 
     def of(self, state: int) -> list[Piece]:
-        """Return ascending ranges of code points and the state after each; the rest has none."""
+        """Return ascending ranges of code points with the state after each; omit dead ones."""
         row = self._delta[state].tolist()
         found = [(a, b, row[c]) for a, b, c in self._ascii if row[c] >= 0]
         for first, last, label in self._leads:
@@ -156,7 +157,7 @@ class Moves:
             number = 1 if first < 0xE0 else 2 if first < 0xF0 else 3
             low, high, fixed = _LENGTHS[number - 1]
             for a, b, target in self._many(first - fixed, last - fixed, row[label], number):
-                # Overlong forms, surrogates and what lies above U+10FFFF are no code points.
+                # Overlong forms, surrogates and numbers above U+10FFFF are not code points.
                 for low_, high_ in SCALARS:
                     x, y = max(a, low, low_), min(b, high, high_)
                     if x <= y:
@@ -164,7 +165,7 @@ class Moves:
         return _joined(found)
 
     def _many(self, first: int, last: int, child: int, digits: int) -> list[Piece]:
-        """What follows a digit between two others, `digits` of it, if each leads to `child`."""
+        """Return the pieces of all digits from `first` to `last`, if each leads to `child`."""
         size = 1 << (6 * digits)
         tail = self._tail(child, digits)
         if len(tail) == 1 and tail[0][1] - tail[0][0] == size - 1:
@@ -172,7 +173,7 @@ class Moves:
         return [(d * size + a, d * size + b, t) for d in range(first, last + 1) for a, b, t in tail]
 
     def _tail(self, state: int, digits: int) -> list[Piece]:
-        """Where numbers of that many further bytes lead."""
+        """Return the targets of numbers of this many further bytes."""
         if digits == 0:
             return [(0, 0, state)]
         key = state, digits
@@ -189,7 +190,7 @@ class Moves:
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Neighbours with one target made one; the pieces are ascending."""
+    """Merge adjacent pieces with the same target; the pieces are ascending."""
     joined: list[Piece] = []
     for first, last, target in pieces:
         if joined and joined[-1][2] == target and joined[-1][1] + 1 == first:

@@ -1,8 +1,8 @@
-"""Patterns that are not ECMA-262's: other dialects, and texts that no pattern is written for.
+"""Patterns in dialects other than ECMA-262, and sets of texts that have no pattern.
 
-A `pattern` of JSON Schema is ECMA-262's. A class's patterns are those of the engine that validates
-its values: Rust's `regex` crate for pydantic, or Python's `re` where the class asks for that. Its
-other types of texts, such as times, are given by the automaton itself.
+A `pattern` of JSON Schema uses ECMA-262's syntax. A class's patterns use the syntax of the engine
+that validates its values: Rust's `regex` crate for pydantic, or Python's `re` if the class selects
+it. Its other types of texts, such as times, are given by the automaton itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gcd.languages.text.rust_syntax import rust_pattern
 
 
 class TextPattern(str):
-    """A pattern whose texts are not those that ECMA-262 gives it.
+    """Pattern whose texts differ from those of the same pattern in ECMA-262.
 
     Attributes:
-        kind: what the text of the pattern means; patterns are equal if text and kind are.
-        build: makes the automaton of the texts in which the pattern is found.
+        kind: dialect of the text; patterns are equal if their text and kind are.
+        build: makes the automaton of the texts that contain a match.
     """
 
     kind: str
@@ -58,12 +58,12 @@ def python(pattern: str, flags: int = 0) -> TextPattern:
 
 
 def refused(name: str, reason: str) -> TextPattern:
-    """Return a pattern that stands for a type of texts that is refused where it is used."""
+    """Return a pattern for a type of texts that is refused wherever it is used."""
     return TextPattern(name, "refused", partial(_refuse, f"texts of {name} {reason}"))
 
 
 def search_language(pattern: str) -> Automaton:
-    """Return the texts in which a pattern is found, by the rules of its dialect."""
+    """Return the texts that contain a match of a pattern in its dialect."""
     return pattern.build() if isinstance(pattern, TextPattern) else ecma_pattern(pattern)
 
 

@@ -1,9 +1,9 @@
-r"""This module lists the Unicode properties that ECMA-262 admits by name alone in `\p{...}`.
+r"""Unicode properties that ECMA-262 admits by name alone in `\p{...}`.
 
-The standard's tables of binary properties and the values of General_Category (with their
-aliases), without Changes_When_NFKC_Casefolded, which the tables at hand lack.
+They are the standard's tables of binary properties and the values of General_Category (with their
+aliases), without Changes_When_NFKC_Casefolded, which the available tables lack.
 Names are case-sensitive.
-Scripts need `Script=` or `Script_Extensions=` in front, and are checked by the engine.
+Scripts need the prefix `Script=` or `Script_Extensions=`, and are checked by the engine.
 """
 
 from __future__ import annotations

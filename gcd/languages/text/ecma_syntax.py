@@ -1,18 +1,18 @@
-"""This module reads ECMA-262 patterns with the `u` flag, as JSON Schema writes `pattern`.
+"""Parser of ECMA-262 patterns with the `u` flag, the syntax of JSON Schema's `pattern`.
 
 A text satisfies a `pattern` if some part of it matches (`ecma_pattern`): the language is `.* P .*`,
-but for the anchors in P. A recursive-descent parser reads the part of ECMA-262 that describes
+except for the anchors in P. A recursive-descent parser supports the part of ECMA-262 that describes
 regular sets of texts. Classes and escapes become ranges of code points, with ECMA's meaning: `\\d`
 and `\\w` are ASCII, `\\s` is its white space and line terminators, `.` is all but line terminators.
-Captures and laziness say nothing about which texts match, and are read over.
+Captures and laziness don't affect which texts match, and are ignored.
 
-Strictness. With the `u` flag many a sloppy pattern is an error. Where the rest of the world agrees
-on what it means it is read that way, as Annex B of the standard does without the flag: `{`, `}`
-and `]` for themselves, `\\-` and other escaped punctuation, `[\\w-.]` with a literal hyphen. Where
-dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is refused.
+Strictness. The `u` flag makes many malformed patterns errors. Where all implementations agree on
+the meaning, such a pattern is accepted with it, as Annex B of the standard does without the flag:
+`{`, `}` and `]` for themselves, `\\-` and other escaped punctuation, `[\\w-.]` with a literal
+hyphen. Where dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is refused.
 
 Look-around and word boundaries are conditions on a position (`gcd.languages.text.look_around`).
-ES2025's modifiers `(?ims-ims:...)` are read, too. What is not regular (back-references) is refused
+ES2025's modifiers `(?ims-ims:...)` are supported. Non-regular syntax (back-references) is refused
 by name.
 """
 
@@ -42,7 +42,7 @@ from gcd.languages.text.unicode_tables import property_ranges
 DIGITS = ranges([(0x30, 0x39)])
 WORD = ranges([(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
 LINE_ENDS = ranges([(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])
-# WhiteSpace and LineTerminator of the standard: tab, VT, FF, U+FEFF, category Zs; and the above.
+# The standard's LineTerminator (above) and WhiteSpace: tab, VT, FF, U+FEFF, category Zs.
 SPACE = ranges(
     [
         *((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)),
@@ -56,13 +56,13 @@ _CLASSES = {
     "s": SPACE, "S": complement(SPACE),
 }  # fmt: skip
 _OPEN_COUNT = re.compile(r"\{,[0-9]+\}")
-_CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # not to be repeated
+_CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # cannot be repeated
 _MODIFIERS = re.compile(r"\?([ims]*)(-[ims]*)?:")
 _GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
 
 
 def parse(pattern: str) -> Node:
-    """Parse a pattern; `ConstraintError` names what is wrong with it or not supported."""
+    """Parse a pattern; `ConstraintError` names what is invalid or not supported."""
     return _Parser(pattern).pattern()
 
 
@@ -71,7 +71,7 @@ class _Parser(PatternParser):
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
-        self._flags = frozenset[str]()  # those of i, m, s that are on
+        self._flags = frozenset[str]()  # the active flags among i, m, s
 
     # -- structure ----------------------------------------------------------------------------
 
@@ -131,10 +131,10 @@ class _Parser(PatternParser):
         return inner
 
     def _modify(self, on: str, off: str, begin: int) -> None:
-        """Turn flags on and, of a text that begins with a hyphen, off."""
+        """Turn on flags, and turn off those after a hyphen."""
         letters = on + off[1:]
         if len(set(letters)) < len(letters) or off == "-" == on + off:
-            raise self._error("a modifier", begin, "each of i, m, s may come once, and one must")
+            raise self._error("a modifier", begin, "use at least one of i, m, s, each at most once")
         self._flags = (self._flags | set(on)) - set(off[1:])
 
     # -- classes and escapes ------------------------------------------------------------------
@@ -152,7 +152,7 @@ class _Parser(PatternParser):
             self._at += 1
             last = self._class_atom(begin)
             pair = self._range(first, last, at)
-            if pair is None:  # `\w-.`: a hyphen between a class and something
+            if pair is None:  # `\w-.`: a hyphen between a class and another member
                 found += [*first, (0x2D, 0x2D), *last]
             else:
                 found.append(pair)
@@ -160,7 +160,7 @@ class _Parser(PatternParser):
         return complement(inside) if negated else inside
 
     def _cased(self, inside: Ranges) -> Ranges:
-        """The code points and, under the flag i, their other cases."""
+        """Return the code points and, under the flag i, their other cases."""
         return self._with_other_cases(inside) if "i" in self._flags else inside
 
     def _class_atom(self, begin: int) -> Ranges:
@@ -171,11 +171,11 @@ class _Parser(PatternParser):
         return self._escape(at, in_class=True) if character == "\\" else single(ord(character))
 
     def _escape(self, begin: int, in_class: bool = False) -> Ranges:
-        """The code points that an escape stands for; its backslash is read already."""
+        """Return the code points of an escape whose backslash was consumed."""
         letter = self._next()
         if letter in _CLASSES:
             inside = self._paid(_CLASSES[letter])
-            # Under the flag i, words have the other cases of k and s, and `\W` lacks them.
+            # Under the flag i, words include the other cases of k and s, and `\W` excludes them.
             return complement(self._cased(WORD)) if letter == "W" else inside
         if letter in CONTROLS:
             return single(CONTROLS[letter])
@@ -216,7 +216,7 @@ class _Parser(PatternParser):
 
 @lru_cache(maxsize=256)
 def named_property(name: str) -> Ranges | None:
-    r"""Return the code points of `\p{name}`; None if ECMA-262 or the tables at hand lack it."""
+    r"""Return the code points of `\p{name}`; None if ECMA-262 or the available tables lack it."""
     key, _, value = name.partition("=")
     if not value and name in GENERAL_CATEGORIES:
         return property_ranges(f"gc={name}")
@@ -231,11 +231,12 @@ def named_property(name: str) -> Ranges | None:
 
 @priced_cache(256)
 def ecma_pattern(pattern: str) -> Automaton:
-    """Return the UTF-8 texts in which an ECMA-262 pattern (`u` flag, not anchored) finds a match.
+    """Return the UTF-8 texts that contain a match of an ECMA-262 pattern (`u` flag, not anchored).
 
     Raises:
-        ConstraintError: if the pattern is not valid, or uses what is not supported; says what and
-            where.
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
+            and
+            its position.
         StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """

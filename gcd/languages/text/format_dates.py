@@ -1,26 +1,27 @@
-"""This module has dates, times and durations by RFC 3339: `date`, `time`, `date-time`, `duration`.
+"""Dates, times and durations of RFC 3339: `date`, `time`, `date-time`, `duration`.
 
-**Calendar.** A year is leap if 4 divides it and 100 does not, or 400 does, and all three are read
-off pairs of digits: the last pair for 4, and the first pair where the last is `00`. So the days of
-a common year go with every year, 29 February with the leap years, and the union has some thirty
-states. Years run from 0000 to 9999, as in the RFC (section 1), by the Gregorian rule throughout.
+**Calendar.** A year is leap if 4 divides it and 100 does not, or 400 does. All three conditions
+depend on pairs of digits: the last pair for 4, and the first pair if the last is `00`. So the days
+of a common year combine with every year, 29 February with the leap years, and the union has some
+thirty states. Years run from 0000 to 9999, as in the RFC (section 1), by the Gregorian rule
+throughout.
 
 **Leap seconds.** Second 60 exists where it is 23:59:60 in UTC (RFC 3339, sections 5.6 and 5.7),
-which relates the local time in front to the offset behind: `01:29:60+01:30`. An automaton keeps
-that promise by remembering the local minute across the seconds and any fraction, and the offset is
-then what is left to write. All 1 440 of them are some ten thousand states, for one second in
-fifty million. Hence two readings, as `gcd.languages.text.formats` explains:
+which relates the local time at the beginning to the offset at the end: `01:29:60+01:30`. An
+automaton enforces the relation by remembering the local minute across the seconds and any fraction,
+so that only the matching offset remains. All 1 440 offsets take some ten thousand states, for one
+second in fifty million. Hence there are two variants, as `gcd.languages.text.formats` explains:
 
 * the narrow one has leap seconds at offsets of whole quarters of an hour, as all in civil use are,
   and in a `date-time` only where one can be: from -12:00 to +14:00, at the end of June or of
   December in UTC;
 * the wide one has them at every offset and on every date.
 
-Otherwise there is nothing to decide but letters. `T` and `Z` are either case in both readings, the
-wide one also knows a space for the `T`, which section 5.6 leaves to applications. Durations are
-appendix A's: weeks alone, and no unit left out between two that are there (`P1Y2D` is none). The
-wide reading has their letters in either case, as ABNF is read; the narrow one, as ISO 8601 and
-every checker, has capitals.
+Otherwise the variants differ only in letters. `T` and `Z` are in either case in both; the wide one
+also allows a space for the `T`, which section 5.6 leaves to applications. Durations follow appendix
+A: weeks alone, and no unit omitted between two present ones (`P1Y2D` is invalid). The wide variant
+has their letters in either case, following ABNF; the narrow one has capitals, like ISO 8601 and
+every validator.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from gcd.languages.text.regex import regex
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # of a common year
 _HOUR = 60
 _DAY = 24 * _HOUR  # in minutes
-_NARROW_STEP = 15  # minutes between the offsets at which the narrow reading has leap seconds
+_NARROW_STEP = 15  # minutes between the offsets at which the narrow variant has leap seconds
 _WESTERNMOST, _EASTERNMOST = -12 * _HOUR, 14 * _HOUR  # Baker Island, the Line Islands
 
 
@@ -55,7 +56,7 @@ def dates() -> Automaton:
 
 @lru_cache(maxsize=2)
 def times(*, wide: bool = False) -> Automaton:
-    """Return RFC 3339 full-time: time of day, perhaps a fraction of a second, offset from UTC."""
+    """Return RFC 3339 full-time: time of day, optional fraction of a second, offset from UTC."""
     return _ordinary_times() | _leap_seconds(_offsets(1 if wide else _NARROW_STEP))
 
 
@@ -65,7 +66,7 @@ def date_times(*, wide: bool = False) -> Automaton:
         return dates() + regex("[Tt ]") + times(wide=True)
     separator = regex("[Tt]")
     offsets = _offsets(_NARROW_STEP).items()
-    # East of Greenwich the day is over when UTC reaches 23:59:60, elsewhere it is still the last.
+    # East of Greenwich the local day is over when UTC reaches 23:59:60; elsewhere it is not.
     east = {text: minutes for text, minutes in offsets if 0 < minutes <= _EASTERNMOST}
     rest = {text: minutes for text, minutes in offsets if _WESTERNMOST <= minutes <= 0}
     ends = _years() + Automaton.from_strings(["-06-30", "-12-31"])
@@ -98,13 +99,13 @@ def _clock(minutes: int) -> str:
 
 
 def _ordinary_times() -> Automaton:
-    """Times with seconds 00 to 59."""
+    """Return times with seconds 00 to 59."""
     hour, sixty = "([01][0-9]|2[0-3])", "[0-5][0-9]"
     return regex(rf"{hour}:{sixty}:{sixty}(\.[0-9]+)?([Zz]|[+-]{hour}:{sixty})")
 
 
 def _offsets(step: int) -> dict[str, int]:
-    """Spellings of the offsets that are multiples of `step` minutes, with their minutes."""
+    """Return spellings of the offsets that are multiples of `step` minutes, with their minutes."""
     result = {"Z": 0, "z": 0}
     for minutes in range(0, _DAY, step):
         result["+" + _clock(minutes)] = minutes
@@ -113,7 +114,7 @@ def _offsets(step: int) -> dict[str, int]:
 
 
 def _leap_seconds(offsets: Mapping[str, int]) -> Automaton:
-    """Second 60, perhaps with a fraction, at those offsets, where it is 23:59:60 in UTC."""
+    """Return second 60 with an optional fraction, at those offsets, where UTC is 23:59:60."""
     endings: dict[str, list[str]] = {}  # local time -> the offsets at which it is 23:59 in UTC
     for text, minutes in offsets.items():
         endings.setdefault(_clock((_DAY - 1 + minutes) % _DAY), []).append(text)
@@ -121,13 +122,13 @@ def _leap_seconds(offsets: Mapping[str, int]) -> Automaton:
 
 
 def _paired(endings: Mapping[str, Iterable[str]], seconds: str) -> Automaton:
-    """Texts `start seconds [. digits] ending`, with the endings of this very start.
+    """Return texts `start seconds [. digits] ending`, with the endings of that start.
 
-    A state is named by what has been read, behind the fraction by what is left to read.
+    A state is identified by the text consumed so far; after the fraction, by the text that remains.
     """
     digits = b"0123456789"
     start = ("read", "")
-    edges: dict[tuple[tuple[str, str], bytes, tuple[str, str]], None] = {}  # a set with an order
+    edges: dict[tuple[tuple[str, str], bytes, tuple[str, str]], None] = {}  # ordered set
     for local, those in endings.items():
         text = local + seconds
         for k, character in enumerate(text):

@@ -1,9 +1,9 @@
-"""This module makes JSON Schema's `format` (draft 2020-12) an assertion: texts with real semantics.
+"""JSON Schema's `format` (draft 2020-12) as an assertion: texts with their real semantics.
 
-Each format is an automaton over the UTF-8 text of the string itself, unquoted: 30 February is no
-`date`, 256.0.0.1 no `ipv4`, and digits are ASCII digits. Names that are missing here are not
-regular (`regex`), or need tables of Unicode (`idn-email`, `idn-hostname`, `iri`): to the caller
-they are annotations, of which it warns.
+Each format is an automaton over the UTF-8 text of the string itself, unquoted: 30 February is not a
+`date`, 256.0.0.1 is not an `ipv4`, and digits are ASCII digits. The other formats are not regular
+(`regex`), or need Unicode tables (`idn-email`, `idn-hostname`, `iri`); callers treat them as
+annotations, with a warning.
 
 | format | source | states |
 |---|---|---|
@@ -19,28 +19,28 @@ they are annotations, of which it warns.
 | relative-json-pointer | draft-bhutton-relative-json-pointer-00 | 13 |
 
 An automaton for all host names counts up to 63 in each label and, at the same time, up to 253 in
-all: 24 000 states, and seven times as many once they may be escaped in JSON. The narrow reading
-counts the whole in units of 16 characters instead.
+total: 24 000 states, and seven times as many once they may be escaped in JSON. The narrow variant
+counts the total in units of 16 characters instead.
 
-**Two readings.** Where the sources leave a question open, or where an exact answer would be out of
-all proportion, a format has a narrow reading, every text of which is valid, and a wide one, outside
-of which none is. To generate, take the narrow one. What a negation forbids is the wide one:
-`{"not": {"format": "hostname"}}` must not let a valid host name through. For formats without an
-open question both are the same. The narrow readings leave out:
+**Two variants.** Where the sources leave a question open, or an exact answer would need a
+disproportionate automaton, a format has two variants. Every text of the narrow variant is valid,
+and every valid text is in the wide variant. Generation uses the narrow one. A negation excludes the
+wide one: `{"not": {"format": "hostname"}}` must not admit a valid host name. For formats without an
+open question both are the same. The narrow variants exclude:
 
 * `time`, `date-time`: leap seconds at odd offsets and on odd dates; `duration`: small letters
-  (`gcd.languages.text.format_dates` says why);
-* `hostname`: labels with `--` as third and fourth character. Behind `xn--` they are Punycode of
-  text to which IDNA2008 has tables and rules of context, and others are reserved (RFC 5890 section
-  2.3.1). In the official suite this costs the valid A-labels, and nothing else. The wide reading
-  has all of them, and 255 characters in place of 253. Every label with its dot is rounded up to 16,
-  32, 48 or 64 characters, and these come to 240 at most, so that names of more than 15 labels, and
-  some of more than 180 characters, are left out;
-* `email`: address literals other than `[127.0.0.1]` and `[IPv6:::1]`, since no other tag is
-  registered, and numbers such as `[127.0.0.001]` in them. `::` stands for two groups at least
-  there, says RFC 5321. Lengths are no part of the rule that JSON Schema names: add `maxLength`;
-* `relative-json-pointer`: adjustments of an array index (`0+1/a`), which are younger than most
-  checkers.
+  (`gcd.languages.text.format_dates` explains why);
+* `hostname`: labels with `--` as third and fourth character. After `xn--` they are Punycode of
+  text, which IDNA2008 restricts by tables and rules of context; others are reserved (RFC 5890
+  section 2.3.1). In the official suite this excludes the valid A-labels, and nothing else. The wide
+  variant has all of them, and 255 characters instead of 253. The narrow one rounds every label with
+  its dot up to 16, 32, 48 or 64 characters, and limits their sum to 240, so names of more than 15
+  labels, and some of more than 180 characters, are excluded;
+* `email`: address literals other than `[127.0.0.1]` and `[IPv6:::1]`, because no other tag is
+  registered, and numbers such as `[127.0.0.001]` in them. RFC 5321 requires `::` to stand for at
+  least two groups there. Lengths are not part of the rule that JSON Schema names: add `maxLength`;
+* `relative-json-pointer`: adjustments of an array index (`0+1/a`), which are newer than most
+  validators.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ENCODED = f"%{_HEX}{{2}}"
 _USER = f"{_UNRESERVED}{_SUB_DELIMS}:"
 _PCHAR = f"([{_USER}@]|{_ENCODED})"
 _PCHAR_NO_COLON = f"([{_UNRESERVED}{_SUB_DELIMS}@]|{_ENCODED})"
-_UNIT, _UNITS_OF_HOST = 16, 15  # characters; how many such units a host name has at most
+_UNIT, _UNITS_OF_HOST = 16, 15  # characters per unit, and units per host name
 _SEGMENTS = f"(/{_PCHAR}*)*"
 
 
@@ -74,9 +74,9 @@ def text_format(name: str, *, widest: bool = False) -> Automaton | None:
     """Return the language of a format's texts, None if there is no automaton for it.
 
     Args:
-        name: as the schema has it.
-        widest: the wide reading (nothing outside of it is valid), not the narrow one (everything
-            in it is valid).
+        name: name of the format in the schema.
+        widest: return the wide variant (all valid texts are in it) instead of the narrow one (all
+            its texts are valid).
     """
     build = _BUILDERS.get(name)
     return build(widest) if build else None
@@ -103,7 +103,7 @@ def _hostname(wide: bool) -> Automaton:
         return (label + (regex(r"\.") + label).star()) & regex("[0-9A-Za-z.-]").repeat(1, 255)
     label -= regex("[0-9A-Za-z-]{2}--[0-9A-Za-z-]*")
     graph = Assembly()
-    after = [graph.node() for _ in range(_UNITS_OF_HOST + 1)]  # so many units written, then a dot
+    after = [graph.node() for _ in range(_UNITS_OF_HOST + 1)]  # by units written; a dot comes next
     end = graph.node()
     for units in range(1, 65 // _UNIT + 1):
         longest = units * _UNIT - 1  # the dot counts as well
@@ -121,7 +121,7 @@ def _ipv4() -> Automaton:
 
 @lru_cache(maxsize=2)
 def _ipv6(fewest_elided: int = 1) -> Automaton:
-    """Eight groups of 16 bits, or fewer around one `::`, which stands for so many at least."""
+    """Return eight groups of 16 bits, of which `::` may replace `fewest_elided` or more."""
     group, ahead, ipv4 = regex(f"{_HEX}{{1,4}}"), regex(f"{_HEX}{{1,4}}:"), _ipv4()
     forms = [ahead.repeat(7, 7) + group, ahead.repeat(6, 6) + ipv4]
     most = 8 - fewest_elided  # groups written out beside `::`
@@ -130,7 +130,7 @@ def _ipv6(fewest_elided: int = 1) -> Automaton:
         tails = [Automaton.epsilon()]
         if left < most:
             tails.append(ahead.repeat(0, most - left - 1) + group)
-        if left < most - 1:  # an IPv4 address stands for two groups
+        if left < most - 1:  # an IPv4 address counts as two groups
             tails.append(ahead.repeat(0, most - left - 2) + ipv4)
         forms.append(Automaton.concatenate([head, regex("::"), Automaton.union(tails)]))
     return Automaton.union(forms)
@@ -147,7 +147,7 @@ def _uri() -> Automaton:
 
 
 def _uri_reference() -> Automaton:
-    """A URI, or a relative reference, whose first segment has no colon (it would be a scheme)."""
+    """Return URIs, and relative references without a colon in their first segment."""
     absolute = f"/({_PCHAR}+{_SEGMENTS})?"
     no_scheme = f"{_PCHAR_NO_COLON}+{_SEGMENTS}"
     relative = _with_authority() | regex(f"({absolute}|{no_scheme})?")
@@ -156,7 +156,7 @@ def _uri_reference() -> Automaton:
 
 @lru_cache(maxsize=1)
 def _with_authority() -> Automaton:
-    """`//`, who, where, which port, and the path behind. A reg-name is any text, even none."""
+    """Return `//`, user, host, port, and the path. A reg-name is any text, even an empty one."""
     bracketed = Automaton.concatenate(
         [regex(r"\["), _ipv6() | regex(rf"[Vv]{_HEX}+\.[{_USER}]+"), regex(r"\]")]
     )
@@ -175,7 +175,7 @@ def _query_and_fragment() -> Automaton:
 
 
 def _uri_template() -> Automaton:
-    """Literals and expressions in braces; reserved operators are not used."""
+    """Return literals and expressions in braces; reserved operators are not used."""
     ucs = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF"
     ucs += "".join(rf"\U{n:04X}0000-\U{n:04X}FFFD" for n in range(1, 14)) + r"\U000E1000-\U000EFFFD"
     private = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"
@@ -199,7 +199,7 @@ def _relative_json_pointer(wide: bool) -> Automaton:
     return regex(f"{whole}{adjustment}(#|{_POINTER})")
 
 
-# From the name to the automaton of a reading (wide or not).
+# Name -> function from the variant (wide or not) to the automaton.
 _BUILDERS: Mapping[str, Callable[[bool], Automaton]] = {
     "date": lambda wide: format_dates.dates(),
     "time": lambda wide: format_dates.times(wide=wide),

@@ -1,20 +1,21 @@
-"""Look-around, word boundaries and anchors of lines, compiled exactly into automata.
+"""Look-around, word boundaries and line anchors, compiled exactly into automata.
 
 A `Look` is a condition on a position of the text. Each distinct one gets a byte that no UTF-8 text
 contains, its *mark*, and the pattern is compiled in four steps:
 
-1. The pattern reads the mark wherever it requires the condition. That gives a language P of texts
-   with marks.
+1. The pattern consumes the mark wherever it requires the condition. That gives a language P of
+   texts with marks.
 2. The texts with one mark, at a position where the condition holds, are the language G of
-   `.* behind mark ahead .*`, which is compiled in the same way if it has look-around of its own.
-   The complement, among the texts with one mark, is that of the negated condition.
+   `.* behind mark ahead .*`, which is compiled recursively if it contains look-around. The language
+   of the negated condition is the complement of G among the texts with one mark.
 3. C is the language of texts in which every mark is where the condition holds. If the pattern
    requires a condition at most once on a path, C is the texts without marks and G. Otherwise it is
-   the complement of the texts that have one mark in the wrong place, beside any others.
-4. The result is the intersection of P with C for every mark, the marks erased.
+   the complement of the texts that have one mark in the wrong position, beside any others.
+4. The result is the intersection of P with C for every mark, with the marks erased.
 
 This holds for look-around anywhere: inside repetitions, alternatives and other look-around. A mark
-may be read any number of times at one position, in any order, since each C ignores other marks.
+may be consumed any number of times at one position, in any order, because each C ignores other
+marks.
 
 Cost: a product with a deterministic automaton for each distinct condition, and a subset
 construction to erase its mark. A condition inside a repetition tracks a set of states of G.
@@ -47,12 +48,12 @@ _PER_STATE = 2_000  # units of work for the edges of a state that an interpreted
 
 
 def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
-    """Return the texts that the tree describes, as a whole or, in a search, somewhere.
+    """Return the texts that match the tree as a whole or, in a search, contain a match.
 
     Args:
-        tree: of the pattern.
-        pattern: what the tree was read from, for error messages.
-        search: whether anything may stand before and after the match, but for anchors.
+        tree: the pattern's syntax tree.
+        pattern: the source of the tree, for error messages.
+        search: whether anything may come before and after the match, except at anchors.
 
     Raises:
         ConstraintError: if the pattern has too many different look-arounds.
@@ -64,12 +65,12 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
 
 
 def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool) -> Automaton:
-    """The texts of a tree, which may have marks that are not among the free ones."""
+    """Return the texts of a tree, with marks except those in `free`."""
     looks = dict.fromkeys(_looks(tree))
     if len(looks) > len(free):
         raise ConstraintError(
-            f"expected at most {len(_MARKS)} different look-arounds, word boundaries and anchors "
-            f"of lines, nested ones included, in the pattern {shown_pattern(pattern)}; got more: "
+            f"expected at most {len(_MARKS)} different look-arounds, word boundaries and line "
+            f"anchors, nested ones included, in the pattern {shown_pattern(pattern)}, got more; "
             "split it into several patterns"
         )
     marks = dict(zip(looks, free, strict=False))
@@ -84,7 +85,7 @@ def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool)
 
 
 def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Automaton:
-    """The texts with one mark, where the condition holds."""
+    """Return the texts with one mark, where the condition holds."""
     options = tuple(
         Sequence((_ANY, behind, Mark(mark), ahead, _ANY)) for behind, ahead in look.options
     )
@@ -93,7 +94,7 @@ def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Au
 
 
 def _everywhere(good: Automaton, mark: int) -> Automaton:
-    """The texts with any number of marks, if each of them alone would be in `good`."""
+    """Return the texts with any number of marks, if each of them alone would be in `good`."""
     bad = _with_one(mark) - good
     if bad.is_empty:
         return _ignoring(_without_marks(), [mark])
@@ -105,14 +106,14 @@ def _everywhere(good: Automaton, mark: int) -> Automaton:
 
 
 def _ignoring(automaton: Automaton, marks: list[int]) -> Automaton:
-    """The strings with any of these marks added anywhere."""
+    """Return the strings with any of these marks inserted anywhere."""
     table = automaton.transitions.copy()
     table[:, marks] = np.arange(automaton.num_states)[:, None]
     return Automaton.from_transitions(table, automaton.accepting)
 
 
 def _erase(automaton: Automaton, mark: int) -> Automaton:
-    """The strings with the mark left out."""
+    """Return the strings with the mark removed."""
     after = automaton.transitions[:, mark]
     if (after < 0).all():
         return automaton
@@ -128,7 +129,7 @@ def _erase(automaton: Automaton, mark: int) -> Automaton:
 
 
 def _edges(automaton: Automaton) -> list[tuple[int, list[int], int]]:
-    """(source, bytes, target) for all pairs of states."""
+    """Return (source, bytes, target) for all pairs of states."""
     return [
         (source, np.flatnonzero(row == target).tolist(), int(target))
         for source, row in enumerate(automaton.transitions)
@@ -149,12 +150,12 @@ def _with_one(mark: int) -> Automaton:
 
 
 def has_looks(node: Node) -> bool:
-    """Return whether a node has look-around, a word boundary or an anchor of lines."""
+    """Return whether a node has look-around, a word boundary or a line anchor."""
     return bool(_looks(node))
 
 
 def _looks(node: Node) -> list[Look]:
-    """The conditions in a node, without those inside of others."""
+    """Return the conditions in a node, without those inside others."""
     match node:
         case Look():
             return [node]
@@ -166,7 +167,7 @@ def _looks(node: Node) -> list[Look]:
 
 
 def _marked(node: Node, marks: dict[Look, int]) -> Node:
-    """The node with a mark for each condition."""
+    """Return the node with each condition replaced by its mark."""
     match node:
         case Look():
             return Mark(marks[node])
@@ -180,7 +181,7 @@ def _marked(node: Node, marks: dict[Look, int]) -> Node:
 
 
 def _times(node: Node, look: Look) -> int:
-    """How often a path may require a condition: 0, 1, or 2 for more."""
+    """Return how often a path may require a condition: 0, 1, or 2 for more."""
     match node:
         case Look():
             return int(node == look)

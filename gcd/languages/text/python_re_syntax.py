@@ -1,8 +1,8 @@
-r"""Parser for the patterns of Python's `re`, as a pydantic class reads them if it is told to.
+r"""Parser for the patterns of Python's `re`, which a pydantic class may select.
 
-What Rust and Python agree on is read by `gcd.languages.text.python_syntax`. This parser follows
-`re` where the two differ: `$` also matches before a line feed that ends the text, `[` has no
-special meaning inside a class, and `\d`, `\w`, `\s` and the cases of letters are those of the
+`gcd.languages.text.python_syntax` parses the syntax that Rust and Python agree on. This parser
+follows `re` where the two differ: `$` also matches before a line feed that ends the text, `[` has
+no special meaning inside a class, and `\d`, `\w`, `\s` and the cases of letters are those of the
 running Python.
 """
 
@@ -38,8 +38,9 @@ def python_pattern(pattern: str, flags: int = 0) -> Automaton:
     """Return the UTF-8 texts in which `re.search` finds a pattern, compiled with these flags.
 
     Raises:
-        ConstraintError: if the pattern is not valid, or uses what is not supported; says what and
-            where.
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
+            and
+            its position.
         StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """
@@ -60,7 +61,7 @@ class _PythonParser(CommonParser):
         return super()._anchor(character)
 
     def _boundary(self, begin: int) -> Node:
-        if self._text[self._at] in "<>":  # no boundary to Python
+        if self._text[self._at] in "<>":  # not a boundary in Python
             return Chars(self._escape(begin))
         return super()._boundary(begin)
 
@@ -79,7 +80,7 @@ class _PythonParser(CommonParser):
             pair = self._range(first, self._member(begin), at)
             if pair is None:
                 shown = self._text[at : self._at]
-                raise self._error(f"the range `{shown}`", at, "its ends must be single characters")
+                raise self._error(f"the range `{shown}`", at, "use single characters as its ends")
             found.append(pair)
         inside = self._cased(self._paid(ranges(found)))
         return complement(inside) if negated else inside
@@ -92,7 +93,9 @@ class _PythonParser(CommonParser):
         return self._escape(at, in_class=True) if character == "\\" else single(ord(character))
 
     def _property(self, begin: int, negated: bool) -> Ranges:
-        raise self._error("a property", begin, "Python's `re` has none")
+        raise self._error(
+            "a property", begin, "Python's `re` has none; list its characters in `[]`"
+        )
 
     def _perl_class(self, letter: str) -> Ranges:
         return super()._perl_class(letter) if self._flags.a else _perl_class(letter)

@@ -1,18 +1,18 @@
-"""Parser for what Python's `re` and Rust's `regex` crate agree on in regular expressions.
+"""Parser for the regular expression syntax that Python's `re` and Rust's `regex` crate agree on.
 
-What only one of the two has is read as that one does, if the other refuses it or warns that it will
-read it so one day: Rust's flags in the middle of a pattern, nested classes, `&&`, `--` and `~~`
-between them, POSIX classes and `\\p{...}`; Python's look-around, comments `(?#...)`, `\\0`, `{,n}`
-and a `{` that stands for itself. What the two read differently is refused: `a*+` (possessive, or a
-repetition repeated), `[--/]`, white space in classes under the flag x, `\\<`.
+Syntax of only one of the two is accepted with its meaning there, if the other refuses it or warns
+that it will adopt that meaning: Rust's flags in the middle of a pattern, nested classes, `&&`, `--`
+and `~~` between them, POSIX classes and `\\p{...}`; Python's look-around, comments `(?#...)`,
+`\\0`, `{,n}` and a literal `{`. Syntax that the two interpret differently is refused: `a*+`
+(possessive, or a repetition repeated), `[--/]`, white space in classes under the flag x, `\\<`.
 
-Where they differ in which characters a name means it is as in Rust, that is as in the Unicode
-standard: `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple case
-folding, and `$` is the end of the text, also if that is a line feed. The flags a (Python) and -u
+Where they differ in the characters that a name denotes, this parser follows Rust, that is, the
+Unicode standard: `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple
+case folding, and `$` is the end of the text, even after a line feed. The flags a (Python) and -u
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 
-Look-around is Python's alone, and look-behind may have any width here. Refused by name
-are atomic groups, and what is not regular (back-references).
+Look-around exists only in Python, and look-behind may have any width here. Atomic groups and
+non-regular syntax (back-references) are refused by name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _POSIX = {
 }
 _GROUP_NAME = re.compile(r"\?P?<([^\W\d]\w*)>")
 _FLAGS = re.compile(r"\?([A-Za-z]*)(-[A-Za-z]+)?([:)])")
-_FLAGS_ALONE = Sequence(())  # a term that sets flags; told from other empty ones by identity
+_FLAGS_ALONE = Sequence(())  # marks a term that sets flags, by identity
 _IGNORED = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")  # under the flag x
 ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
 _LINE_FEED = single(0x0A)
@@ -67,13 +67,13 @@ _OPERATORS = ("&&", "--", "~~")
 
 
 def parse(pattern: str) -> Node:
-    """Parse a pattern; `ConstraintError` names what is wrong with it or not supported."""
+    """Parse a pattern; `ConstraintError` names what is invalid or not supported."""
     return CommonParser(pattern).pattern()
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What the letters i, m, s, x and a turn on, and R in Rust."""
+    """Flags set by the letters i, m, s, x and a, and by R in Rust."""
 
     i: bool = False
     m: bool = False
@@ -84,11 +84,11 @@ class Flags:
 
 
 class CommonParser(PatternParser):
-    """A parser of what both agree on; those of one dialect alone are derived from it."""
+    """Parser of the common syntax; the parsers of single dialects derive from it."""
 
     _references = "kg"
     _ends = "zZ"  # letters of escapes for the end of the text
-    _flag_letters = "imsx"  # of flags that may be turned on and off
+    _flag_letters = "imsx"  # flags that may be turned on and off
     _ignored = _IGNORED  # under the flag x
     _reads_plus_twice = False  # whether `a*+` is a repetition of a repetition
 
@@ -117,7 +117,9 @@ class CommonParser(PatternParser):
         is_repeated = False
         while found := self._quantifier():
             if node is _FLAGS_ALONE:
-                raise self._error("a quantifier with nothing to repeat", self._at, "flags are set")
+                raise self._error(
+                    "a quantifier with nothing to repeat", self._at, "remove it after the flags"
+                )
             if is_repeated and found[0] == "+" and not self._reads_plus_twice:
                 raise self._error(
                     "`+` behind a quantifier", self._at,
@@ -131,14 +133,16 @@ class CommonParser(PatternParser):
         return node
 
     def _quantifier(self) -> re.Match[str] | None:
-        """The quantifier here, if there is one."""
+        """Return the quantifier at this position, if there is one."""
         found = QUANTIFIER.match(self._text, self._at)
         if found or not self._text.startswith("{", self._at):
             return found
         spaced = re.compile(r"\{[\s0-9]*(?:,[\s0-9]*)?\}").match(self._text, self._at)
         if spaced and re.search(r"[0-9]", spaced[0]) and re.search(r"\s", spaced[0]):
             raise self._error(
-                f"`{spaced[0]}`", self._at, "Rust and Python read it differently; leave out spaces"
+                f"`{spaced[0]}``{spaced[0]}`",
+                self._at,
+                "it differs between Rust and Python; remove the spaces",
             )
         # `{,n}`, as Python reads it.
         return re.compile(r"\{()(,)([0-9]+)\}").match(self._text, self._at)
@@ -172,17 +176,17 @@ class CommonParser(PatternParser):
         return _LINE_FEED
 
     def _anchor(self, character: str) -> Node:
-        """`^` or `$`."""
+        """Parse `^` or `$`."""
         if not self._flags.m:
             return Start() if character == "^" else End()
         return line_start(_LINE_FEED) if character == "^" else line_end(_LINE_FEED)
 
     def _boundary(self, begin: int) -> Node:
-        """A boundary of words, whose letter follows."""
+        """Parse a word boundary, whose letter comes next."""
         letter = self._next()
         if letter in "<>" or (letter == "b" and self._text.startswith("{", self._at)):
             raise self._error(
-                rf"`\{letter}`", begin, "Rust and Python read it differently; use look-around"
+                rf"`\{letter}`", begin, "it differs between Rust and Python; use look-around"
             )
         return word_boundary(self._perl_class("w"), negated=letter == "B")
 
@@ -194,7 +198,9 @@ class CommonParser(PatternParser):
             return look
         rest = self._text[self._at : self._at + 3]
         if rest.startswith(("?P=", "?(")):
-            raise self._error("a back-reference", begin, "no automaton can honour it")
+            raise self._error(
+                "a back-reference", begin, "automata cannot represent it; spell it out"
+            )
         if rest.startswith("?>"):
             raise self._error("an atomic group", begin, "write `(?:`: all matches count")
         if rest.startswith("?"):
@@ -219,23 +225,23 @@ class CommonParser(PatternParser):
         return inner
 
     def _set(self, on: str, off: str, begin: int) -> None:
-        """Turn flags on and, of a text that begins with a hyphen, off."""
+        """Turn on flags, and turn off those after a hyphen."""
         for letters, value in ((on, True), (off[1:], False)):
             for letter in letters:
                 if letter in self._flag_letters:
                     self._flags = replace(self._flags, **{letter: value})
                 elif letter == "u" or (letter == "a" and value):
                     self._flags = replace(self._flags, a=(letter == "a") == value)
-                elif letter != "U":  # which swaps greedy and lazy
-                    raise self._error(f"the flag {letter}", begin, "there are a, i, m, s, u, x, U")
+                elif letter != "U":  # U swaps greedy and lazy, which doesn't matter
+                    raise self._error(f"the flag {letter}", begin, "use a, i, m, s, u, x or U")
 
     # -- classes ------------------------------------------------------------------------------
 
     def _class(self, begin: int) -> Ranges:
-        """A class in brackets, the first of which is read already."""
+        """Parse a class in brackets, the first of which was consumed."""
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise self._error("a class", begin, f"they are nested deeper than {MAX_NESTING}")
+            raise self._error("a class", begin, f"nest at most {MAX_NESTING} classes")
         self._skip_class_space()
         negated = self._skip("^")
         if self._text.startswith("--", self._at):
@@ -259,10 +265,10 @@ class CommonParser(PatternParser):
             operator = self._next() + self._next()
 
     def _skip_class_space(self) -> None:
-        """Go on to what means something in a class."""
+        """Skip ignored characters in a class."""
 
     def _union(self, begin: int, *, may_close: bool) -> Ranges:
-        """Members of a class up to its end or to an operator."""
+        """Parse members of a class up to its end or to an operator."""
         found: list[tuple[int, int]] = []
         self._skip_class_space()
         first_at = self._at
@@ -273,7 +279,7 @@ class CommonParser(PatternParser):
             if follows in _OPERATORS or (follows.startswith("]") and (may_close or not is_first)):
                 if is_first:
                     raise self._error(
-                        "an operator of classes", self._at, "it needs characters on both sides"
+                        "an operator of classes", self._at, "put characters on both sides"
                     )
                 return self._cased(ranges(found))
             at = self._at
@@ -289,7 +295,7 @@ class CommonParser(PatternParser):
             pair = self._range(first, self._member(begin), at)
             if pair is None or "[" in (self._text[at], self._text[last_at]):
                 shown = self._text[at : self._at]
-                raise self._error(f"the range `{shown}`", at, "its ends must be single characters")
+                raise self._error(f"the range `{shown}`", at, "use single characters as its ends")
             found.append(pair)
 
     def _member(self, begin: int) -> Ranges:
@@ -305,18 +311,18 @@ class CommonParser(PatternParser):
                 return self._class(at)
             self._at = posix.end()
             if posix[2] not in _POSIX:
-                raise self._error(f"the class `[{posix[0]}`", at, f"there are {', '.join(_POSIX)}")
+                raise self._error(f"the class `[{posix[0]}`", at, f"use one of {', '.join(_POSIX)}")
             inside = self._cased(ranges(_POSIX[posix[2]]))
             return complement(inside) if posix[1] else inside
         if self._flags.x and (character.isspace() or character in "#\u200e\u200f"):
             raise self._error(
                 f"{character!r} in a class under the flag x", at,
-                "Rust skips it and Python does not; write an escape for it",
+                "only Rust skips it; write an escape for it",
             )  # fmt: skip
         return single(ord(character))
 
     def _cased(self, inside: Ranges) -> Ranges:
-        """The code points and, under the flag i, their other cases."""
+        """Return the code points and, under the flag i, their other cases."""
         if not self._flags.i:
             return inside
         if self._flags.a:
@@ -326,7 +332,7 @@ class CommonParser(PatternParser):
     # -- escapes ------------------------------------------------------------------------------
 
     def _escape(self, begin: int, in_class: bool = False) -> Ranges:
-        """The code points that an escape stands for; its backslash is read already."""
+        """Return the code points of an escape whose backslash was consumed."""
         letter = self._next()
         if letter and letter in "dDsSwW":
             kind = letter.lower()

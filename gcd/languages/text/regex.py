@@ -1,9 +1,9 @@
-"""This module compiles regular expressions, matched against the whole text, into byte automata.
+"""Compiler of regular expressions, matched against the whole text, into byte automata.
 
-The syntax is what Python's `re` and Rust's `regex` crate have in common, where they agree on what
-it means (`gcd.languages.text.python_syntax`). A constraint is the set of all texts that match from
-the first character to the last, so it makes no difference which match an engine would find first:
-`a|ab` has both, and laziness changes nothing.
+The syntax is the common part of Python's `re` and Rust's `regex` crate
+(`gcd.languages.text.python_syntax`). A constraint is the set of all texts that match from the first
+character to the last, so it doesn't matter which match an engine would find first: `a|ab` contains
+both, and laziness has no effect.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ def regex(pattern: str) -> Automaton:
             and without back-references.
 
     Raises:
-        ConstraintError: if the pattern is not valid, or uses what is not supported; says what and
-            where.
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
+            and
+            its position.
         StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """
     check_kind(
-        pattern, str, "a pattern is a str", "decode bytes, and give a compiled one's .pattern"
+        pattern,
+        str,
+        "expected a pattern as str",
+        "decode bytes, and pass a compiled pattern's .pattern",
     )
     with metered():
         return automaton_of(parse(pattern), pattern)

@@ -1,7 +1,7 @@
 r"""Parser for the regular expressions of Rust's `regex` crate, which pydantic uses by default.
 
-What Rust and Python agree on is read by `gcd.languages.text.python_syntax`; this parser adds what
-Python reads differently: `a*+` repeats a repetition, `a{ 2 }` is a count, `\<`, `\>` and
+`gcd.languages.text.python_syntax` parses the syntax that Rust and Python agree on. This parser adds
+what Python reads differently: `a*+` repeats a repetition, `a{ 2 }` is a count, `\<`, `\>` and
 `\b{start}` are edges of words, the flag R sets line ends to `\r\n`, and the flag x ignores white
 space in classes. Rust has no look-around, comments `(?#...)` or `\Z`.
 
@@ -28,11 +28,12 @@ _EDGES = re.compile(r"\{(start|end)(-half)?\}")
 
 @priced_cache(256)
 def rust_pattern(pattern: str) -> Automaton:
-    """Return the UTF-8 texts in which a pattern of Rust's `regex` crate finds a match.
+    """Return the UTF-8 texts that contain a match of a pattern of Rust's `regex` crate.
 
     Raises:
-        ConstraintError: if the pattern is not valid, or uses what is not supported; says what and
-            where.
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
+            and
+            its position.
         StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """
@@ -53,7 +54,7 @@ class _RustParser(CommonParser):
         self._asks_tables = False
         node = super()._term()
         if isinstance(node, Chars) and self._asks_tables:
-            # Versions of the crate have tables of different age; what is new is in no class.
+            # Versions of the crate have tables of different age; new characters are in no class.
             assigned = self._paid(unicode_tables.assigned())
             node = Chars(complement(ranges([*complement(node.inside), *complement(assigned)])))
         return node
@@ -79,7 +80,7 @@ class _RustParser(CommonParser):
     def _quantifier(self) -> re.Match[str] | None:
         if not self._text.startswith("{", self._at):
             return QUANTIFIER.match(self._text, self._at)
-        # A brace opens a count, and white space in it means nothing.
+        # A brace opens a count, and white space in it has no meaning.
         return re.compile(r"\{\s*([0-9]+)\s*(?:(,)\s*([0-9]*)\s*)?\}").match(self._text, self._at)
 
     def _line_ends(self) -> Ranges:

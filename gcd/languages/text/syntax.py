@@ -1,9 +1,9 @@
-"""This module has the syntax tree of an expression, which regular expressions and grammars share.
+"""Syntax trees of expressions, common to regular expressions and grammars.
 
-Flavours differ in how they spell a class or a group; what they describe is built of a few kinds of
-node. Captures, names and laziness are not among them: they say how a text is matched, and nothing
-about which texts are. Regular expressions have classes of characters and anchors, right-hand sides
-of a grammar's rules finished automata and references to rules.
+Dialects differ in how they spell a class or a group, but all are built of a few kinds of node.
+Captures, names and laziness are not among them: they affect how a text is matched, but not which
+texts match. Regular expressions have classes of characters and anchors. Right-hand sides of grammar
+rules have finished automata and references to rules.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from gcd.languages.text.code_points import Ranges, complement
 
 @dataclass(frozen=True)
 class Chars:
-    """One code point out of these."""
+    """One code point from this set."""
 
     inside: Ranges
 
 
 @dataclass(frozen=True)
 class Start:
-    """Nothing was read before."""
+    """Condition that nothing comes before."""
 
 
 @dataclass(frozen=True)
 class End:
-    """Nothing is read after."""
+    """Condition that nothing comes after."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """A condition on a position of the text, which reads nothing.
+    """Condition on a position of the text, which consumes nothing.
 
     The condition holds if, for one of the `options`, the text before the position ends with a match
     of the first node and the text after it begins with a match of the second; `negated` inverts it.
@@ -45,37 +45,37 @@ class Look:
 
 @dataclass(frozen=True)
 class Mark:
-    """One byte that no UTF-8 text contains; it stands for a `Look` while an automaton is built."""
+    """One byte that no UTF-8 text contains; represents a `Look` while an automaton is built."""
 
     byte: int
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the rule of this name describes."""
+    """Texts of the rule of this name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """One after the other."""
+    """Parts one after the other."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Any one of these."""
+    """Any one of these options."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """The body `minimum` to `maximum` times in a row; None: no upper bound.
+    """Repetition of the body, `minimum` to `maximum` times; None: no upper bound.
 
-    `span` is where it stands in the pattern, from its first character to behind its last.
+    `span` is its position in the pattern, from its first character to after its last.
     """
 
     body: Node
@@ -92,13 +92,13 @@ _LF, _CR = ((0x0A, 0x0A),), ((0x0D, 0x0D),)
 
 
 def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int]) -> Node:
-    """Make a repetition in its simplest form: nothing is repeated once, nested counts become one.
+    """Make a repetition in its simplest form: a single one is dropped, nested counts are merged.
 
     `(x{a,b}){c,d}` is `x{ac,bd}` if the counts that k rounds reach, from ka to kb, leave no gap
-    between one k of c, ..., d and the next. So nested counters are seen for what they are before
-    anything is laid out.
+    between one k of c, ..., d and the next. So nested counters are recognized before their graph is
+    built.
     """
-    if _reads_nothing(body):  # what holds once holds any number of times
+    if _reads_nothing(body):  # a condition that holds once holds any number of times
         minimum = min(minimum, 1)
         maximum = 1 if maximum is None else min(maximum, 1)
     if maximum == 0:
@@ -150,13 +150,13 @@ def look_around(body: Node, *, ahead: bool, negated: bool) -> Look:
 
 
 def word_boundary(word: Ranges, *, negated: bool = False) -> Look:
-    """Return the boundary of a word, whose characters are given."""
+    """Return the boundary of a word with the given characters."""
     inside, before, after = Chars(word), _start_or(complement(word)), _end_or(complement(word))
     return Look(((inside, after), (before, inside)), negated)
 
 
 def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
-    """Return the start of a word, or its end; if `half`, only the side that is no word matters."""
+    """Return the start of a word, or its end; if `half`, check only the side outside the word."""
     inside = EMPTY if half else Chars(word)
     if end:
         return Look(((inside, _end_or(complement(word))),))
@@ -168,7 +168,7 @@ def line_start(ends: Ranges, *, crlf: bool = False) -> Look:
 
     Args:
         ends: the characters that end a line.
-        crlf: whether `\\r` followed by `\\n` is one end; `ends` has both then.
+        crlf: whether `\\r` followed by `\\n` is a single end; `ends` contains both then.
     """
     if not crlf:
         return Look(((_start_or(ends), EMPTY),))
@@ -176,7 +176,7 @@ def line_start(ends: Ranges, *, crlf: bool = False) -> Look:
 
 
 def line_end(ends: Ranges, *, crlf: bool = False) -> Look:
-    """Return the end of a line, as `line_start` does for its start."""
+    """Return the end of a line; arguments as in `line_start`."""
     if not crlf:
         return Look(((EMPTY, _end_or(ends)),))
     return Look(((EMPTY, _end_or(_CR)), (_start_or(complement(_CR)), Chars(_LF))))
@@ -191,7 +191,7 @@ def _end_or(inside: Ranges) -> Node:
 
 
 def literal_text(node: Node) -> str | None:
-    """Return the only text of a node that is nothing but characters in a row, None for others."""
+    """Return the only text of a node that is a sequence of characters, None for other nodes."""
     match node:
         case Chars(((first, last),)) if first == last:
             return chr(first)
@@ -202,5 +202,5 @@ def literal_text(node: Node) -> str | None:
 
 
 def shown_pattern(pattern: str) -> str:
-    """Quote a pattern for a message; of a long one, only the beginning."""
+    """Quote a pattern for a message, shortened to its beginning if it is long."""
     return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."

@@ -1,4 +1,4 @@
-"""This module has the texts of so many code points: length limits, byte by byte."""
+"""Texts with limits on the number of their code points."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
     """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
 
     Raises:
-        StateLimitError: at once if these are far too many.
+        StateLimitError: before any work, if these are far too many.
     """
     return repeated(characters(), minimum, maximum)
 
 
 def anything() -> Automaton:
-    """Return free text: every text there is, the empty one too, in UTF-8."""
+    """Return free text: every UTF-8 text, including the empty one."""
     return texts()
 
 
 def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
-    """Repeat a character that often; `StateLimitError` at once if that is far too many times."""
+    """Repeat a character; raise `StateLimitError` before any work if there are far too many."""
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
         raise StateLimitError(

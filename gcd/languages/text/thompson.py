@@ -1,15 +1,15 @@
-"""This module turns the syntax tree of an expression into the automaton of its texts.
+"""Construction of the automaton of an expression's texts from its syntax tree.
 
-Thompson's construction (1968) lays the tree out between nodes: what reads is an edge, labelled here
-with a finished automaton over UTF-8 bytes and not with one byte, what reads nothing is a skip. One
-subset construction over all of it (`Automaton.join`) gives the result. Labels that are
-automata keep the layout small: a class of characters is one edge however many bytes it takes, and
+Thompson's construction (1968) turns the tree into a graph: what consumes text is an edge, labeled
+here with a finished automaton over UTF-8 bytes instead of one byte; everything else is a skip. One
+subset construction over the whole graph (`Automaton.join`) gives the result. Labels that are
+automata keep the graph small: a class of characters is one edge however many bytes it takes, and
 so is a word, a list of words (as a prefix tree), and a counted repetition, which is made
-deterministic by itself before it is put in its place.
+deterministic separately before it is inserted.
 
-**Anchors** are edges that read nothing and have a condition: `Start` that nothing was read before,
-`End` that nothing is read after. They may stand anywhere, as in `(^|,)x(,|$)`, so a path through
-the pattern is in one of four *phases*:
+**Anchors** are edges that consume nothing and have a condition: `Start` that nothing was consumed
+before, `End` that nothing is consumed after. They may occur anywhere, as in `(^|,)x(,|$)`, so a
+path through the pattern is in one of four *phases*:
 
     0  nothing read yet          --any byte-->  1            --End-->  3
     1  something read            --any byte-->  1            --End-->  2
@@ -17,14 +17,14 @@ the pattern is in one of four *phases*:
     3  nothing read, and `End` passed: the text is empty
 
 `Start` is open in phases 0 and 3, `End` in all of them. The conditional edges become ordinary ones
-in four copies of the layout. Patterns such as `^P$` need none of that: the text that matches as a
-whole begins and ends there anyway, and a search leaves out what it would read before and after.
+in four copies of the graph. Patterns such as `^P$` don't need copies: a match of the whole text
+begins and ends there anyway, and a search omits the text before and after.
 
 **Look-around** is a `Mark` here, an edge with a byte that no text contains
-(`gcd.languages.text.look_around`). Marks are no part of the text, so the phase stays as it is.
+(`gcd.languages.text.look_around`). Marks are not part of the text, so the phase doesn't change.
 
-Nothing here takes long without paying for it (`gcd.automata.limits`): what is laid out is counted
-before it is, and errors say which part of the pattern was too much.
+All expensive steps are charged to the work limit (`gcd.automata.limits`): the size of the graph is
+counted before it is built, and errors name the part of the pattern that was too large.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ from gcd.languages.text.syntax import (
     shown_pattern,
 )
 
-# Units for a node, an edge or a range of code points, and for an automaton, of the layout: they
-# are made one by one by interpreted code.
+# Units for a node, an edge or a range of code points, and for an automaton, of the graph, all made
+# by interpreted code.
 _PER_STEP, _PER_PART = 400, 8000
 _EPSILON = Automaton.epsilon()
 
 
 def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
-    """Return the texts that the tree describes, as a whole or, in a search, somewhere.
+    """Return the texts that match the tree as a whole or, in a search, contain a match.
 
     Args:
-        tree: of the pattern.
-        pattern: what the tree was read from, for error messages.
-        search: whether anything may stand before and after the match, but for anchors.
+        tree: the pattern's syntax tree.
+        pattern: the source of the tree, for error messages.
+        search: whether anything may come before and after the match, except at anchors.
 
     Raises:
         StateLimitError: if more states are needed than `gcd.state_limit` allows.
@@ -91,7 +91,7 @@ def automaton_of_rule(tree: Node, language: Callable[[str], Automaton]) -> Autom
 
 @contextmanager
 def _blamed(what: str) -> Iterator[None]:
-    """Say `what` it was that came to a limit, unless that is said already."""
+    """Add `what` as the cause to limit errors that don't name a cause yet."""
     try:
         yield
     except (StateLimitError, WorkLimitError) as error:
@@ -101,18 +101,18 @@ def _blamed(what: str) -> Iterator[None]:
 
 
 class _Layout(Assembly):
-    """Nodes, the automata that lead from one to another, and edges that read nothing.
+    """Nodes, the automata that lead from one to another, and skips.
 
-    `language` gives the texts of a rule by its name.
+    `language` returns the texts of a rule by its name.
     """
 
     def __init__(self, pattern: str, language: Callable[[str], Automaton] | None = None) -> None:
         super().__init__()
         self._pattern = pattern
         self._language = language
-        self._num_nodes = 2  # the first is where texts begin, the second where they end
+        self._num_nodes = 2  # texts begin at the first and end at the second
         self._num_states = 0
-        self._absorbing = -1  # the part that reads what follows a match: anything
+        self._absorbing = -1  # the part that consumes anything after a match
         self._starts: list[tuple[int, int]] = []
         self._ends: list[tuple[int, int]] = []
         self._marks: list[tuple[int, int, int]] = []
@@ -120,7 +120,7 @@ class _Layout(Assembly):
     # -- the tree ---------------------------------------------------------------------------
 
     def lay_options(self, tree: Node, *, search: bool) -> None:
-        """The whole tree from the first node to the second, anchors at its ends left out."""
+        """Add the whole tree between the first two nodes, without anchors at its ends."""
         at_ends: dict[tuple[bool, bool], list[Node]] = {}  # options by their anchors
         for option in tree.options if isinstance(tree, Choice) else (tree,):
             parts = option.parts if isinstance(option, Sequence) else (option,)
@@ -143,13 +143,13 @@ class _Layout(Assembly):
             self.skip(done, 1 if ends else after)
 
     def lay_rule(self, tree: Node) -> None:
-        """The whole tree from the first node to the second, as it is."""
+        """Add the whole tree between the first two nodes."""
         self.skip(self._lay(tree, 0), 1)
 
     def _lay(self, node: Node, entry: int) -> int:
-        """Lay the node out from `entry`; returns where it is done.
+        """Add a node of the tree from `entry` on; return the node of the graph where it ends.
 
-        Only loops lead back, and only to nodes of their own: alternatives may share an entry.
+        Only loops lead back, and only to their own nodes, so alternatives may share an entry.
         """
         match node:
             case Start():
@@ -177,7 +177,7 @@ class _Layout(Assembly):
         return self._insert(self._alone(node), entry)
 
     def _alone(self, node: Node) -> Automaton:
-        """The automaton of a node by itself."""
+        """Return the automaton of a node by itself."""
         spend(_PER_PART)
         match node:
             case Chars(inside):
@@ -191,7 +191,7 @@ class _Layout(Assembly):
         return inner.automaton()
 
     def _sequence(self, parts: tuple[Node, ...], entry: int) -> int:
-        word: list[str] = []  # characters in a row are one literal
+        word: list[str] = []  # consecutive characters form one literal
         for part in parts:
             text = literal_text(part)
             if text is not None:
@@ -240,7 +240,7 @@ class _Layout(Assembly):
         return done
 
     def _lay_once_of(self, node: Repeat, number: int, entry: int) -> int:
-        """Lay the body for the time of that number; what will be too much is refused at once."""
+        """Add the body's repetition of this number; refuse at once what will be too large."""
         before = self._num_states
         done = self._lay(node.body, entry)
         if number == 0:
@@ -251,7 +251,7 @@ class _Layout(Assembly):
         return done
 
     def _quoted(self, node: Repeat) -> str:
-        """The part of the pattern that the node was read from, and where it is."""
+        """Return the source text of the node and its position."""
         first, last = node.span
         part = shown_pattern(self._pattern[first:last])
         return f"{part} at position {first} of the pattern {shown_pattern(self._pattern)}"
@@ -263,7 +263,7 @@ class _Layout(Assembly):
         return super().node()
 
     def _insert(self, part: Automaton, entry: int) -> int:
-        """A string of the part leads from `entry` to the node that is returned."""
+        """Add an edge with a part from `entry`; return its target."""
         if part.num_states == 1 and part == _EPSILON:
             return entry
         done = self.node()
@@ -282,7 +282,7 @@ class _Layout(Assembly):
             raise StateLimitError(max_states())
 
     def automaton(self) -> Automaton:
-        """The strings on the way from the first node to the second."""
+        """Return the strings on paths from the first node to the second."""
         if self._starts or self._ends:
             self._split_into_phases()
         for source, target, byte in self._marks:
@@ -292,7 +292,7 @@ class _Layout(Assembly):
         return self.build(0, 1, self._absorbing)
 
     def _is_chain(self) -> bool:
-        """Whether the one part leads from the first node and, over skips alone, to the second."""
+        """Return whether the only part leads from the first node, via skips, to the second."""
         ((entry, done),) = self._joints
         following = dict(self._skips)
         if entry != 0 or len(following) != len(self._skips):
@@ -304,11 +304,11 @@ class _Layout(Assembly):
         return done == 1 and not following and passed == len(self._skips)
 
     def _split_into_phases(self) -> None:
-        """Four copies of the nodes, one for each phase of the module's table."""
+        """Copy the nodes four times, once for each phase of the module docstring."""
         size = self._num_nodes
         joints = np.array(self._joints, np.int64).reshape(-1, 2)
         nullable = [i for i, part in enumerate(self._parts) if part.accepting[0]]
-        # A part that may read nothing leads on within each phase as well.
+        # A part that accepts the empty text also leads on within each phase.
         skips = np.array(self._skips, np.int64).reshape(-1, 2)
         skips = np.concatenate([skips, joints[nullable]])
         starts, ends = (np.array(e, np.int64).reshape(-1, 2) for e in (self._starts, self._ends))
@@ -317,7 +317,7 @@ class _Layout(Assembly):
         copies += [ends + np.array([a, b]) * size for a, b in ((0, 3), (1, 2), (2, 2), (3, 3))]
         copies.append(np.array([[1 + phase * size, 1] for phase in (1, 2, 3)]))
         both = [joints + np.array([phase, 1]) * size for phase in (0, 1)]
-        if self._absorbing >= 0:  # once something was read
+        if self._absorbing >= 0:  # once something was consumed
             self._absorbing += len(self._parts)
         self._skips = [(a, b) for a, b in np.concatenate(copies).tolist()]
         self._joints = [(a, b) for a, b in np.concatenate(both).tolist()]
@@ -331,5 +331,5 @@ class _Layout(Assembly):
 
 
 def _anything() -> Automaton:
-    """All texts: any number of code points."""
+    """Return all texts: any number of code points."""
     return one_of(SCALARS).star()

@@ -1,8 +1,8 @@
-"""This module looks up code points by Unicode property, and closes sets of them under letter case.
+"""Unicode properties of code points, and closure of sets under letter case.
 
 The tables are those of the `regex` package (mrab-regex), which follows the newest Unicode version
-and answers whole ranges at once: it is asked for the runs of a set in a text of all code points.
-It is imported when a pattern first needs it.
+and handles whole ranges at once: it searches a text of all code points for runs of a set. It is
+imported when a pattern first needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import regex as unicode_regex
 
-# I and i with a dot and without one are cases of each other in Turkic languages alone.
+# I and i with and without a dot are cases of each other only in Turkic languages.
 _TURKIC = ranges([(0x130, 0x131)])
 
 
@@ -56,7 +56,7 @@ def assigned() -> Ranges:
 
 @lru_cache(maxsize=256)
 def with_other_cases(inside: Ranges) -> Ranges:
-    """Add to a set all code points whose simple case folding is that of one in it."""
+    """Add to a set all code points whose simple case folding equals that of a member."""
     import regex as unicode_regex
 
     plain = complement(ranges([*complement(inside), *_TURKIC]))
@@ -79,7 +79,7 @@ def with_other_ascii_cases(inside: Ranges) -> Ranges:
 
 
 def runs(pattern: unicode_regex.Pattern[str] | re.Pattern[str], text: str) -> Ranges:
-    """Return the ranges that a pattern finds in a text of code points in order."""
+    """Return the ranges that a pattern matches in a text of consecutive code points."""
     return ranges((match.start(), match.end() - 1) for match in pattern.finditer(text))
 
 
@@ -91,7 +91,7 @@ def all_code_points() -> str:
 
 @lru_cache(maxsize=1)
 def _cased() -> str:
-    """All code points with more than one case, but the Turkic ones."""
+    """Return all code points with more than one case, except the Turkic ones."""
     found = [property_ranges(f"Changes_When_{how}") for how in ("Casefolded", "Casemapped")]
     inside = ranges(pair for part in found for pair in part or ())
     plain = complement(ranges([*complement(inside), *_TURKIC]))

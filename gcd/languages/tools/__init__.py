@@ -1,1 +1,1 @@
-"""This package reads tool lists as people write them, and compiles the calls that they allow."""
+"""Parsers of tool lists, and compilers of the calls that they allow."""

@@ -1,15 +1,15 @@
-"""This module compiles a tool list into the byte language of its calls.
+"""Compiler from a tool list to the byte language of its calls.
 
     style="json"      [{"name": "weather", "arguments": {"city": "Rome", "days": 3}}, ...]
     style="python"    [weather(city="Rome", days=3), ...]
 
-Both styles are built by the same steps. They differ in how values are written
-(`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in what stands around
-the arguments of a call, whose language is the one that `gcd.json_schema` compiles their schema to.
-`docs/tools.md` has what is written where.
+Both styles are built in the same steps. They differ in the notation of values
+(`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in the delimiters
+around a call's arguments. The language of the arguments is the one that `gcd.json_schema` compiles
+from their schema. `docs/tools.md` specifies the texts.
 
-By default the number of calls is not bounded: the token budget ends every answer anyway, and the
-automaton needs the tools once, where `max_calls=n` needs them n times.
+By default the number of calls is unbounded: the token budget ends every answer anyway, and the
+automaton contains the tools only once, whereas `max_calls=n` needs n copies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gcd.languages.values.python_values import (
 )
 
 Call = Sequence[Automaton]
-"""The parts of a call, one written after another."""
+"""Consecutive parts of a call."""
 
 
 def tool_calls(
@@ -65,24 +65,24 @@ def tool_calls(
         tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM, as
             `gcd.parse_tools` reads them.
         style: "json" or "python".
-        min_calls, max_calls: how many calls there may be; None is no upper bound.
+        min_calls, max_calls: fewest and most calls; None is no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
-        max_depth: how deep values nest whose type says nothing about them, such as `any`.
+        max_depth: nesting of values whose type doesn't describe them, such as `any`.
         escapes, formats, unknown, unsupported: as in `gcd.json_schema`, for the schemas of all
             tools.
-        max_bytes: compile the answers of at most so many bytes, all calls together, as in
+        max_bytes: compile only answers of at most this many bytes, all calls together, as in
             `gcd.json_schema`.
 
     Raises:
-        UnsupportedSchemaError: for a keyword or a type of a schema that is not honoured.
+        UnsupportedSchemaError: for an unsupported keyword or type of a schema.
         ConstraintError: for a malformed tool list, or a name that cannot be written.
-        EmptyLanguageError: if there is no valid answer, as with no tools at all.
+        EmptyLanguageError: if there is no valid answer, for example without tools.
         StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
 
     Warns:
-        UserWarning: for types of parameters that are not known and are read as any JSON value.
+        UserWarning: for unknown types of parameters, which are treated as any JSON value.
         IgnoredKeywordWarning: once, for the keywords that constrain nothing.
-        CaveatWarning: once, for the keywords that the automaton does not hold in every text.
+        CaveatWarning: once, for the keywords that the automaton doesn't enforce in every text.
     """
     check_count("min_calls", min_calls, 0)
     if max_calls is not None:
@@ -92,9 +92,7 @@ def tool_calls(
     parsed = parse_tools(tools)
     if parsed.unknown_types:
         listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
-        warnings.warn(
-            f"types that are not known are read as any JSON value: {listed}", stacklevel=2
-        )
+        warnings.warn(f"unknown types are treated as any JSON value: {listed}", stacklevel=2)
     if style == "json":
         notation = json_notation(whitespace, escapes)
         write: Callable[[Tool, SchemaLanguages], Call] = _json_call
@@ -103,13 +101,13 @@ def tool_calls(
         equals = separators(whitespace, "=", after="", blanks=PYTHON_BLANKS).colon
         write = partial(_python_call, equals=equals)
     else:
-        raise ConstraintError(f'style must be "json" or "python", got {style!r}')
+        raise ConstraintError(f'expected style to be "json" or "python", got {style!r}')
     ignored: dict[IgnoredKeyword, None] = {}
 
     def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
         graph = Assembly()
         start, end = graph.node(), graph.node()
-        why_none = ""  # of the first tool that cannot be called
+        why_none = ""  # reason of the first tool that cannot be called
         caveats: list[Caveat] = []
         for tool in parsed.tools:
             document = Document(
@@ -142,7 +140,7 @@ def tool_calls(
             caveats += values.parts.caveats
         call = graph.build(start, end)
         most = max_calls
-        if max_bytes is not None and not call.is_empty:  # counts that no such text comes to
+        if max_bytes is not None and not call.is_empty:  # drop counts that no such text reaches
             reach = max_bytes // len(call.shortest())
             _check_reach(min_calls, reach, max_bytes)
             most = None if most is not None and most > reach else most
@@ -169,7 +167,7 @@ def tool_calls(
 def _check_reach(min_calls: int, reach: int, max_bytes: int) -> None:
     if min_calls > reach:
         raise EmptyLanguageError(
-            f"at most {reach} calls go into max_bytes={max_bytes} bytes, but min_calls is "
+            f"at most {reach} calls fit into max_bytes={max_bytes} bytes, but min_calls is "
             f"{min_calls}; raise max_bytes or lower min_calls"
         )
 
@@ -191,12 +189,12 @@ def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> Call
 
 
 def _check_name(name: str) -> None:
-    """Raise unless Python reads the name of a tool as it is: identifiers joined by dots."""
+    """Raise unless Python reads the name of a tool unchanged: identifiers joined by dots."""
     for part in name.split("."):
         why = why_no_python_name(part)
         if why is not None:
             raise ConstraintError(
-                f"the tool name {name!r} cannot be written in Python style: expected an "
-                f"identifier, or several joined by dots, but {part!r} {why}; rename the tool, or "
-                'use style="json"'
+                "expected a tool name in Python style, identifiers joined by dots, got "
+                f"{name!r}, in which "
+                f'{part!r} {why}; rename the tool, or use style="json"'
             )

@@ -1,13 +1,13 @@
-"""This module finds the key under which a tool says what its arguments are.
+"""Keys under which a tool describes its arguments.
 
     parameters              OpenAI, Gemini, BFCL: a JSON schema; xLAM: a description for each name
     parametersJsonSchema    Gemini: a JSON schema
     input_schema            Anthropic: a JSON schema
     inputSchema             MCP: a JSON schema; Bedrock: {"json": a JSON schema}
 
-A tool without any of them has no arguments. So a schema under another key, such as a misspelt
-`paramters`, would be lost in silence: every other key that may hold one is refused by its name,
-unless it is known to describe something else, such as what the tool returns.
+A tool without any of them has no arguments. A schema under another key, such as a misspelled
+`paramters`, would be lost silently. So every other key that may contain a schema is refused by
+name, unless it is known to describe something else, such as the tool's result.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from gcd.errors import ConstraintError, UnsupportedSchemaError, shown
 from gcd.languages.tools.type_strings import parse_type
 
-BY_NAME = "parameters"  # may hold descriptions by name
+BY_NAME = "parameters"  # may contain descriptions by name
 _USUAL = (BY_NAME, "input_schema", "inputSchema")
 _KEYS = (*_USUAL, "parametersJsonSchema", "parameters_json_schema")
-_INNER = "json"  # Bedrock has the schema one level down
-# Keys that describe a tool and constrain none of its calls, though they may hold a schema.
+_INNER = "json"  # Bedrock nests the schema one level deeper
+# Keys that describe a tool without constraining its calls, though they may contain a schema.
 _DESCRIPTIONS = frozenset(
     [
         *("outputSchema", "output_schema", "return", "returns", "response", "responseJsonSchema"),
@@ -42,7 +42,7 @@ SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf
 
 
 def schema_key(tool: Mapping[str, Any]) -> str | None:
-    """Return the key under which a tool has its arguments; None if it has none of them.
+    """Return the key of a tool's arguments; None if it has none.
 
     Raises:
         ConstraintError: if the tool has several.
@@ -50,14 +50,14 @@ def schema_key(tool: Mapping[str, Any]) -> str | None:
     found = [key for key in _KEYS if tool.get(key) is not None]
     if len(found) > 1:
         raise ConstraintError(
-            f"the tool {shown(tool.get('name'))} has both {found[0]!r} and {found[1]!r}, and "
-            "either could be its arguments; remove one of them"
+            f"expected one key for the arguments of the tool {shown(tool.get('name'))}, got both "
+            f"{found[0]!r} and {found[1]!r}; remove one of them"
         )
     return found[0] if found else None
 
 
 def declared_parameters(tool: Mapping[str, Any]) -> Any:
-    """Return what a tool has under the key for its arguments; an empty object without one."""
+    """Return the value under a tool's key for its arguments; an empty object without one."""
     key = schema_key(tool)
     if key is None:
         return {}
@@ -65,7 +65,7 @@ def declared_parameters(tool: Mapping[str, Any]) -> Any:
 
 
 def schema_path(tool: Mapping[str, Any]) -> str:
-    """Return the JSON pointer of a tool's arguments, from the tool."""
+    """Return the JSON pointer from a tool to its arguments."""
     key = schema_key(tool) or BY_NAME
     return f"/{key}/{_INNER}" if _is_nested(key, tool.get(key)) else f"/{key}"
 
@@ -83,7 +83,7 @@ def is_schema(parameters: Any) -> bool:
         return False
     if isinstance(parameters.get("type"), (str, list)):
         return True
-    # A tool may have a parameter called "properties": then it is described by a type.
+    # A tool may have a parameter called "properties"; then it is described by a type.
     return any(word in parameters and not _has_type(parameters[word]) for word in SCHEMA_WORDS)
 
 
@@ -92,14 +92,14 @@ def _has_type(description: Any) -> bool:
 
 
 def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str = "") -> None:
-    """Raise `UnsupportedSchemaError` if a tool has a schema under a key that is not read.
+    """Raise `UnsupportedSchemaError` if a tool has a schema under an unknown key.
 
     Args:
-        tool: the object to look at.
+        tool: the object to check.
         name: the tool's name, for the message.
         pointer: JSON pointer of the object in the tool list.
         outside: the key of this object under which the tool itself is, so that no key of this
-            object is read for arguments; "" if the object is the tool.
+            object describes arguments; "" if the object is the tool.
     """
     for key, value in tool.items():
         if value is None or key in _DESCRIPTIONS or (outside and key == outside):
@@ -107,7 +107,7 @@ def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str
         if key in _KEYS:
             if outside:
                 raise UnsupportedSchemaError(
-                    key, pointer, f"stands beside {outside!r} of the tool {name!r}; put it inside"
+                    key, pointer, f"is beside {outside!r} of the tool {name!r}; move it inside"
                 )
             continue
         near = _near_miss(str(key))
@@ -116,15 +116,15 @@ def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str
             raise UnsupportedSchemaError(
                 str(key),
                 pointer,
-                f"of the tool {name!r} is not read; {meant}The arguments of a tool stand under "
-                f"{', '.join(map(repr, _USUAL[:-1]))} or {_USUAL[-1]!r}, so rename it or remove it",
+                f"of the tool {name!r} is not supported; {meant}Put the arguments of a tool under "
+                f"{', '.join(map(repr, _USUAL[:-1]))} or {_USUAL[-1]!r}, or remove this key",
             )
     kind = tool.get("type", "function")
     if not outside and kind != "function" and schema_key(tool) is None:
         raise ConstraintError(
-            f"the tool {name!r} at {pointer!r} is of type {shown(kind)} and says nothing of its "
-            f"arguments; give their schema under {BY_NAME!r}, or remove a tool that the provider "
-            "runs itself"
+            f"expected arguments for the tool {name!r} of type {shown(kind)} at {pointer!r}, got "
+            f"none; put their schema under {BY_NAME!r}, or remove the tool if the provider runs it "
+            "itself"
         )
 
 
@@ -135,7 +135,7 @@ def _near_miss(key: str) -> str | None:
 
 
 def _holds_schema(value: Any) -> bool:
-    """Whether a value is a schema, or an object or a list of them."""
+    """Return whether a value is a schema, or an object or a list of schemas."""
     inner = value if isinstance(value, list) else []
     if isinstance(value, Mapping):
         inner = [value, *value.values()]

@@ -1,17 +1,16 @@
-"""This module turns the JSON schemas of tool lists into JSON schemas as the standard has them.
+"""Translation of schemas in tool lists into standard JSON schemas.
 
-Benchmarks write schemas in a dialect of their own. BFCL, for one:
+Benchmarks write schemas in their own dialects, such as BFCL's:
 
     {"type": "dict", "properties": {"at": {"type": "tuple", "items": {"type": "float"}},
                                     "note": {"type": "String", "optional": true}}}
 
-Its structure is JSON Schema's; what differs is the name of a type, at any depth, and the word
-`optional`. Gemini writes counts as texts (`"minItems": "1"`), as protocol buffers do with long
-integers. `standard_schema` replaces the names by what they stand for (the table of
-`gcd.languages.tools.type_names`, or a Python type such as `List[str]`), reads such counts, and
-takes `optional` into account. Everything else is left as it is, at the same JSON pointer, for the
-compiler of JSON schemas to honour or to refuse. A type that nobody knows is refused by its name and
-its place.
+Its structure is that of JSON Schema; the differences are type names, at any depth, and the word
+`optional`. Gemini writes counts as strings (`"minItems": "1"`), as protocol buffers do with long
+integers. `standard_schema` replaces type names by their meaning (the table of
+`gcd.languages.tools.type_names`, or a Python type such as `List[str]`), parses such counts, and
+applies `optional`. Everything else stays unchanged, at the same JSON pointer, for the JSON schema
+compiler to support or refuse. An unknown type is refused with its name and location.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE
 from gcd.languages.tools.type_names import TYPE_NAMES, Schema
 from gcd.languages.tools.type_strings import any_of, parse_type
 
-# Where schemas are inside a schema, older spellings included; `items` may be one or a list.
+# Keywords that contain schemas, older spellings included; `items` may be one schema or a list.
 _NAMED = (*NAMED, *DEFINITIONS, "dependencies")
 _SINGLE = (*SINGLE, "additionalItems")
 _LISTS = (*LISTS, "items")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _TRUTH = {"true": True, "false": False}
-_MAX_NESTING = 64  # the compiler of JSON schemas refuses deeper ones
+_MAX_NESTING = 64  # the JSON schema compiler refuses deeper ones
 
 
 def standard_schema(schema: Any, pointer: str, depth: int = 0) -> Any:
-    """Return the schema of the standard that a schema of a tool list stands for.
+    """Return the standard schema that a schema of a tool list means.
 
     Args:
-        schema: the schema; what is no object is returned as it is.
+        schema: the schema; anything but an object is returned unchanged.
         pointer: its JSON pointer in the tool list, for messages.
         depth: how many schemas it is nested in.
 
     Raises:
-        UnsupportedSchemaError: for a type whose name is not known.
+        UnsupportedSchemaError: for an unknown type name.
         ConstraintError: if two keywords of a schema contradict each other.
     """
     if not isinstance(schema, Mapping) or depth > _MAX_NESTING:
@@ -52,7 +51,7 @@ def standard_schema(schema: Any, pointer: str, depth: int = 0) -> Any:
     found = type_schema(schema["type"], pointer) if "type" in schema else {}
     for keyword, value in schema.items():
         if not isinstance(keyword, str):
-            raise UnsupportedSchemaError(str(keyword), pointer, "is no text, as a keyword must be")
+            raise UnsupportedSchemaError(str(keyword), pointer, "is not a string; quote it")
         if keyword not in ("type", "optional"):
             add_keyword(found, keyword, value, schema, pointer, depth)
     _check_optional(schema, pointer)
@@ -67,20 +66,20 @@ def add_keyword(
     pointer: str,
     depth: int = 0,
 ) -> None:
-    """Add one keyword of a schema to `found`, which holds what the schema's type says."""
+    """Add one keyword of a schema to `found`, which contains the schema's type."""
     value = _inside(keyword, value, f"{pointer}/{escape(keyword)}", depth + 1)
     if keyword in found and found[keyword] != value:
         raise ConstraintError(
-            f"keyword {keyword!r} at {pointer!r} says {shown(value)}, but the type "
-            f"{schema.get('type')!r} says {shown(found[keyword])}; keep one of them"
+            f"keyword {keyword!r} at {pointer!r} is {shown(value)}, but the type "
+            f"{schema.get('type')!r} requires {shown(found[keyword])}; keep one of them"
         )
     found[keyword] = value
 
 
 def type_schema(kind: Any, pointer: str) -> Schema:
-    """Return the JSON schema that the value of `type` stands for: a name, or a list of names.
+    """Return the JSON schema for a value of `type`: a name, or a list of names.
 
-    What is neither is left to the compiler of JSON schemas, which says what is wrong with it.
+    Other values are left to the JSON schema compiler, which reports them.
     """
     if isinstance(kind, str):
         return _named(kind, pointer)
@@ -99,14 +98,14 @@ def _named(name: str, pointer: str) -> Schema:
         raise UnsupportedSchemaError(
             "type",
             pointer,
-            f"is {shown(name)}, which is not known. The types are, in any case, "
-            f"{', '.join(TYPE_NAMES)}; and Python's, such as List[str] and Optional[int]",
+            f"is {shown(name)}, which is unknown; use one of, in any case, "
+            f"{', '.join(TYPE_NAMES)}, or a Python type, such as List[str] and Optional[int]",
         )
     return dict(parsed.schema)
 
 
 def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
-    """The value of a keyword, with the schemas in it translated."""
+    """Return the value of a keyword, with the schemas in it translated."""
     if keyword in _NAMED and isinstance(value, Mapping):
         return {
             name: standard_schema(inner, f"{pointer}/{escape(str(name))}", depth)
@@ -120,10 +119,11 @@ def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
 
 
 def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
-    """Raise if a property is called optional that `required` names.
+    """Raise if a property is marked optional but named by `required`.
 
-    `required` alone says what must be given; `optional`, of a property or as a list of their
-    names, can only repeat that or contradict it.
+    `required` alone decides. `optional`, of a property or as a list of property names, can only
+    agree
+    with it or contradict it.
     """
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, Mapping) or not isinstance(required, list):
@@ -135,13 +135,13 @@ def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
         )
         if name in required and (says or (isinstance(listed, list) and name in listed)):
             raise ConstraintError(
-                f"the property {name!r} at {pointer!r} is called optional, but 'required' names "
+                f"the property {name!r} at {pointer!r} is marked optional, but 'required' names "
                 "it; keep one of them"
             )
 
 
 def says_optional(schema: Mapping[str, Any], pointer: str) -> bool:
-    """Whether the keyword `optional` of a property lets it be left out; BFCL also writes "True".
+    """Return whether a property's `optional` makes it optional; BFCL also writes "True".
 
     Raises:
         ConstraintError: if `optional` is neither true nor false.
@@ -149,10 +149,10 @@ def says_optional(schema: Mapping[str, Any], pointer: str) -> bool:
     says = schema.get("optional", False)
     if isinstance(says, str):
         says = _TRUTH.get(says.lower(), says)
-    if isinstance(says, list):  # the names of its own properties that may be left out
+    if isinstance(says, list):  # names of its own properties that are optional
         return False
     if not isinstance(says, bool):
         raise ConstraintError(
-            f"keyword 'optional' at {pointer!r} must be true or false, got {shown(says)}"
+            f"expected keyword 'optional' at {pointer!r} to be true or false, got {shown(says)}"
         )
     return says

@@ -1,17 +1,17 @@
-"""This module reads tool lists in the forms found in the wild: a name and a JSON schema a tool.
+"""Parser of tool lists in the forms in common use, to one name and JSON schema per tool.
 
-What is around tools is taken off first (`gcd.languages.tools.tool_wrappers`). Two forms are told
-apart tool by tool (`docs/tools.md` has all that is read):
+Wrappers around tools are removed first (`gcd.languages.tools.tool_wrappers`). Each tool is in one
+of two forms (`docs/tools.md` has the details):
 
-* **OpenAI** and whoever follows it: `parameters` is a JSON schema of type object
+* **OpenAI** and compatible formats: `parameters` is a JSON schema of type object
   (`gcd.languages.tools.tool_schemas`). Anthropic, MCP and others have the schema under another key
   (`gcd.languages.tools.tool_keys`).
-* **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, a Python
-  type as a string (`gcd.languages.tools.type_strings`) or the name of a type. Where the tool has a
-  list `required`, or any parameter of the tool list says `"required": true`, those not named so may
-  be left out, beside those that say so themselves.
+* **xLAM** and similar formats: `parameters` maps each name to a description with a `type`, a Python
+  type as a string (`gcd.languages.tools.type_strings`) or the name of a type. If the tool has a
+  list `required`, or any parameter of the tool list has `"required": true`, all other parameters
+  are optional. Otherwise only those that are marked optional are.
 
-What else is said of a tool (`description`, `return`, examples, units) does not constrain its calls.
+The rest of a tool (`description`, `return`, examples, units) does not constrain its calls.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _STATED_DEFAULT = re.compile(
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a tool.
+    """Parameter of a tool.
 
     Attributes:
-        name: as it is written in a call.
+        name: the name as written in a call.
         schema: the JSON schema of its values.
         required: whether every call must give it.
     """
@@ -74,14 +74,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool holds what the language of its calls is made of.
+    """Tool with the data from which the language of its calls is compiled.
 
     Attributes:
-        name: as it is written in a call.
+        name: the name as written in a call.
         description: what the tool does, in words; may be empty.
         schema: the JSON schema of the arguments, of type object.
         pointer: JSON pointer of that schema in the tool list, for messages.
-        flat: whether the tool list describes each parameter by itself, without "properties".
+        flat: whether the tool list describes each parameter directly, without "properties".
     """
 
     name: str
@@ -92,7 +92,7 @@ class Tool:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """In declared order."""
+        """Parameters in declared order."""
         required = self.schema.get("required", ())
         properties = self.schema.get("properties", {})
         return tuple(Parameter(n, schema, n in required) for n, schema in properties.items())
@@ -100,12 +100,12 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolList:
-    """A tool list holds the tools that were read, and the types that were not understood.
+    """Tools of a tool list, and the types that are unknown.
 
     Attributes:
         tools: in the order given.
-        unknown_types: how often each type that is not known occurred among the parameters; such a
-            type is read as any JSON value.
+        unknown_types: number of parameters with each unknown type; such a type is treated as any
+            JSON value.
     """
 
     tools: tuple[Tool, ...]
@@ -113,15 +113,15 @@ class ToolList:
 
 
 def parse_tools(tools: Any) -> ToolList:
-    """Read a list of tools, each in either form, and return names and schemas.
+    """Parse a list of tools, each in either form, into names and schemas.
 
     Args:
         tools: any iterable of mappings, as `json.loads` returns them, or an object with one under
             `tools`, `functions` or `function_declarations`.
 
     Raises:
-        ConstraintError: for a malformed tool, with its place in the list and what is wrong.
-        UnsupportedSchemaError: for a keyword or a type of a parameter that is not honoured.
+        ConstraintError: for a malformed tool, with its position in the list and the problem.
+        UnsupportedSchemaError: for an unsupported keyword or type of a parameter.
     """
     found = declarations(tools)
     marked = any(
@@ -135,8 +135,8 @@ def parse_tools(tools: Any) -> ToolList:
     for i, tool in enumerate(parsed):
         if tool.name in seen:
             raise ConstraintError(
-                f"tool {i} has the name {tool.name!r} of tool {seen[tool.name]}; a call would not "
-                "say which is meant, so give each tool a name of its own"
+                f"expected tools with different names, got {tool.name!r} for both tool "
+                f"{seen[tool.name]} and tool {i}; rename one"
             )
         seen[tool.name] = i
     return ToolList(tuple(parsed), unknown)
@@ -154,12 +154,15 @@ def _tool(declaration: Declaration, marked: bool, unknown: Counter[str]) -> Tool
     called = f"{called} ({name})"
     key, parameters = schema_key(entry) or BY_NAME, declared_parameters(entry)
     if not isinstance(parameters, Mapping):
-        raise ConstraintError(f"{called}: {key!r} must be an object, got {shown(parameters)}")
+        raise ConstraintError(
+            f"{called}: expected {key!r} to be an object, got {shown(parameters)}"
+        )
     pointer = inside + schema_path(entry)
     flat = key == BY_NAME and not is_schema(parameters)
     if parameters and not flat and not is_schema(parameters):
         raise ConstraintError(
-            f"{called}: {key!r} must be a JSON schema of type 'object', got {shown(parameters)}"
+            f"{called}: expected {key!r} to be a JSON schema of type 'object', got "
+            f"{shown(parameters)}"
         )
     if flat:
         required = entry.get("required")
@@ -174,7 +177,8 @@ def _object_schema(parameters: Mapping[str, Any], called: str, pointer: str) -> 
     kind = parameters.get("type", "object")
     if type_schema(kind, pointer) not in ({"type": "object"}, {"type": ["object"]}):
         raise ConstraintError(
-            f"{called}: the schema of the parameters must have type 'object', got {shown(kind)}"
+            f"{called}: expected the schema of the parameters to have type 'object', got "
+            f"{shown(kind)}"
         )
     return standard_schema({**parameters, "type": "object"}, pointer)
 
@@ -191,19 +195,19 @@ def _flat_schema(
         isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
     ):
         raise ConstraintError(
-            f"{called}: 'required' must be a list of names, got {shown(required)}"
+            f"{called}: expected 'required' to be a list of names, got {shown(required)}"
         )
     properties: Schema = {}
     mandatory = []
     for name, description in parameters.items():
         if not isinstance(name, str) or not isinstance(description, Mapping):
             raise ConstraintError(
-                f"{called}: parameter {name!r} must be described by an object, "
+                f"{called}: expected parameter {name!r} to be described by an object, "
                 f"got {shown(description)}"
             )
         properties[name], optional = _parameter(description, f"{pointer}/{escape(name)}", unknown)
         says = description.get("required")
-        if isinstance(says, list):  # the members that an object must have
+        if isinstance(says, list):  # required members of an object
             says = None
         if required is not None:
             optional = optional or name not in required
@@ -222,7 +226,7 @@ def _flat_schema(
 def _parameter(
     description: Mapping[str, Any], pointer: str, unknown: Counter[str]
 ) -> tuple[Schema, bool]:
-    """The schema of a parameter, and whether its own description lets it be left out."""
+    """Return the schema of a parameter, and whether its own description makes it optional."""
     kind = description.get("type")
     optional = "default" in description or bool(
         _STATED_DEFAULT.search(str(description.get("description", "")))
@@ -236,7 +240,7 @@ def _parameter(
     elif isinstance(kind, (str, list)):
         schema = type_schema(kind, pointer)
     elif kind is not None:
-        raise ConstraintError(f"the type at {pointer!r} must be a text, got {shown(kind)}")
+        raise ConstraintError(f"expected the type at {pointer!r} to be a string, got {shown(kind)}")
     for keyword, value in description.items():
         if keyword in _DESCRIPTIONS or (keyword == "required" and not isinstance(value, list)):
             continue

@@ -1,10 +1,10 @@
-"""The names of types that tool lists use, and the JSON schema that each of them stands for.
+"""Type names in tool lists, and the JSON schema that each of them means.
 
-Tool lists name types in the words of whatever language their author programs in: JSON Schema's own,
-Python's (`str`, `List`, `dict`), Java's (`long`, `ArrayList`, `HashMap`), JavaScript's (`Bigint`,
-`Array`). This table has them all, whatever their case (Gemini's `STRING` is JSON Schema's
-`string`). A name says what kind of value there is and no more: the width of a Java integer is not a
-bound here, and `minimum` and `maximum` are there for whoever wants one.
+Tool lists use type names of their authors' programming languages: JSON Schema's own, Python's
+(`str`, `List`, `dict`), Java's (`long`, `ArrayList`, `HashMap`), JavaScript's (`Bigint`, `Array`).
+This table contains all of them, case-insensitively (Gemini's `STRING` is JSON Schema's `string`). A
+name determines only the kind of value: the width of a Java integer isn't a bound here; use
+`minimum` and `maximum` for that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MEANINGS: tuple[tuple[tuple[str, ...], Schema], ...] = (
 _SCHEMA_OF = {name: schema for names, schema in _MEANINGS for name in names}
 
 TYPE_NAMES = tuple(_SCHEMA_OF)
-"""Every name that is known, in lower case."""
+"""Every known name, in lower case."""
 
 
 def named_type(name: str) -> Schema | None:

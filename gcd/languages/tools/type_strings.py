@@ -1,11 +1,11 @@
-"""This module reads types as Python programmers write them, and returns JSON schemas.
+"""Parser of Python type expressions into JSON schemas.
 
 Tool lists in the style of xLAM describe a parameter by a string: `str, optional`,
-`List[Union[int, float]]`, `Tuple[float, float]`, `str, optional, default 'London'`. What stands
-before the first comma outside brackets is a Python expression; it is parsed, never evaluated. The
-flags behind it are read for `optional` and `default`. A name that is not in the table of
+`List[Union[int, float]]`, `Tuple[float, float]`, `str, optional, default 'London'`. The part before
+the first comma outside brackets is a Python expression; it is parsed, never evaluated. The flags
+after it may contain `optional` and `default`. A name that is not in the table of
 `gcd.languages.tools.type_names`, such as `Callable`, becomes any JSON value and is reported, so
-that nothing is widened in silence.
+that no type is widened silently.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CHOICES = ("Union", "Optional")
 
 
 class TypeString(NamedTuple):
-    """A type string has been read into this.
+    """Parsed type string.
 
     Attributes:
         schema: the JSON schema of its values.
-        optional: whether the parameter may be left out.
-        unknown: the types in it that are not known, each read as any JSON value.
+        optional: whether the parameter may be omitted.
+        unknown: the unknown types in it, each treated as any JSON value.
     """
 
     schema: Schema
@@ -36,9 +36,9 @@ class TypeString(NamedTuple):
 
 
 def parse_type(text: str) -> TypeString:
-    """Read a type string and return its schema, and whether the parameter may be left out.
+    """Parse a type string to its schema, and whether the parameter may be omitted.
 
-    A string that is no Python expression is unknown as a whole, and stands for any value.
+    A string that isn't a Python expression is unknown as a whole, and means any value.
     """
     first, *flags = _split(text)
     words = [flag.strip().lower() for flag in flags]
@@ -52,7 +52,7 @@ def parse_type(text: str) -> TypeString:
 
 
 def _split(text: str) -> list[str]:
-    """Split a text at the commas that stand outside brackets and quotes."""
+    """Split a text at the commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -71,7 +71,7 @@ def _split(text: str) -> list[str]:
 
 
 def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
-    """Return the schema of a type parsed by Python; calls `unknown` with what is not known."""
+    """Return the schema of a type parsed by Python; call `unknown` with unknown names."""
     match tree:
         case ast.Constant(value=None):
             return dict(_NULL)
@@ -112,7 +112,7 @@ def _generic(
 
 
 def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Schema:
-    """Return the schema of a type by its name and the schemas of its arguments, if it has any."""
+    """Return the schema of a type by its name and the schemas of its arguments."""
     if name in _CHOICES and inner:
         return any_of([*inner, dict(_NULL)] if name == "Optional" else inner)
     base = named_type(name)
@@ -131,12 +131,12 @@ def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Sc
 
 
 def _is_text_key(key: Schema) -> bool:
-    """Whether a dictionary's keys may be strings, which is all that JSON has."""
+    """Return whether a dictionary's keys may be strings, the only keys in JSON."""
     return key.get("type", "string") == "string"
 
 
 def any_of(schemas: list[Schema]) -> Schema:
-    """Return the schema of the values that one of these schemas admits."""
+    """Return the schema of the values that any of these schemas admits."""
     different = [s for i, s in enumerate(schemas) if s not in schemas[:i]]
     return different[0] if len(different) == 1 else {"anyOf": different}
 

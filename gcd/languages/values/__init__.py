@@ -1,1 +1,1 @@
-"""This package has languages of values as a notation writes them: JSON and Python literals."""
+"""Languages of values in a notation: JSON or Python literals."""

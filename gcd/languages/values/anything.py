@@ -1,4 +1,4 @@
-"""This module has values that nothing is said about: anything, nested to a depth."""
+"""Unconstrained values, nested up to a depth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcd.languages.values.objects import Member, mapping
 def any_value(notation: Notation, depth: int) -> Automaton:
     """Return all nulls, booleans, numbers, strings, and arrays and objects nested to `depth`.
 
-    The automaton remembers which brackets are open, so it doubles with each level.
+    The automaton tracks which brackets are open, so it doubles with each level.
     """
     scalars = [
         notation.null,
@@ -26,7 +26,7 @@ def any_value(notation: Notation, depth: int) -> Automaton:
     ]
     if depth == 0:
         return Automaton.union(scalars)
-    if 10 * 2**depth * scalars[-1].num_states > max_states():  # what it comes to, about
+    if 10 * 2**depth * scalars[-1].num_states > max_states():  # approximate size of the result
         raise StateLimitError(max_states(), f"a free value nested to a depth of {depth}")
     inner = any_value(notation, depth - 1)
     return Automaton.union([*scalars, array(notation, inner), any_object(notation, inner)])

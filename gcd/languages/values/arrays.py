@@ -1,13 +1,13 @@
-"""This module builds languages of arrays by their length, their elements, and whether they differ.
+"""Languages of arrays, by their length, their elements, and whether the elements are distinct.
 
 Each is one subset construction over wired parts (`gcd.automata.assembly`).
 
-* `array` has a place for each element that is told apart: those of `head`, and as many as the
-  bounds on the length ask for.
-* `containing` counts, from the first element on, those that satisfy a schema. It says nothing
-  about the length; intersect it.
-* `distinct` remembers which of finitely many values are taken: 2^k places for k values, fewer
-  where few elements are taken from many.
+* `array` has a node for each distinguished element: those of `head`, and as many more as the
+  bounds on the length require.
+* `containing` counts the elements that satisfy a schema. It doesn't bound the length; intersect it
+  with `array`.
+* `distinct` tracks which of finitely many values have been used: 2^k nodes for k values, fewer if
+  few elements are chosen from many values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def array(
 ) -> Automaton:
     """Return arrays of `minimum` to `maximum` elements: those of `head` first, then any of `items`.
 
-    They stand in any of the brackets, by default in those of a list.
+    `brackets` are the possible delimiters, by default those of a list.
     """
     copies = len(head) if items.is_empty else max(minimum, maximum or 0)
     if maximum is not None:
@@ -73,9 +73,9 @@ def _add_array(
             graph.insert(start, end, mark(brackets.empty))
     if maximum == 0:
         return
-    before = graph.node()  # an element is due
+    before = graph.node()  # an element is expected
     graph.insert(start, before, opened, notation.gap)
-    # With no upper bound the last element may come again, from the same place.
+    # Without an upper bound the last element may repeat from the same node.
     last = maximum if maximum is not None else max(minimum, len(head) + 1)
     if maximum is None and brackets.close_single is not None:
         last = max(last, 2)
@@ -94,7 +94,7 @@ def _add_array(
 
 
 class Sorted(NamedTuple):
-    """The elements at one position of an array, as two languages that may overlap."""
+    """Elements at one position of an array, as two languages that may overlap."""
 
     counted: Automaton
     others: Automaton
@@ -110,7 +110,7 @@ def containing(
 ) -> Automaton:
     """Return arrays of any length in which `fewest` to `most` elements are counted ones.
 
-    `head` are the first elements one by one, `rest` is every further one.
+    `head` are the first elements one by one; `rest` is every further one.
     """
     highest = fewest if most is None else most
     if most is not None and most < fewest:
@@ -126,7 +126,7 @@ def containing(
     closed = mark(brackets.close)
     if fewest == 0:
         graph.insert(start, end, mark(brackets.open), notation.gap, closed)
-    due = [graph.node() for _ in range(highest + 1)]  # an element is due, so many counted so far
+    due = [graph.node() for _ in range(highest + 1)]  # an element is expected, by count so far
     graph.insert(start, due[0], mark(brackets.open), notation.gap)
     for position, part in enumerate(parts):
         after = [graph.node() for _ in range(highest + 1)]
@@ -152,16 +152,18 @@ def distinct(
     longest: int,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of at most `longest` elements that are different values.
+    """Return arrays of at most `longest` elements with distinct values.
 
-    Values are numbered; `head` gives what each value may look like as the first, second, … element,
-    `rest` as every further one.
+    Values are numbered. `head` maps them to their texts as the first, second, … element, and `rest`
+    as
+    every further one.
     """
     graph = Assembly()
     start, end = graph.node(), graph.node()
     closed = mark(brackets.close)
     graph.insert(start, end, mark(brackets.open), notation.gap, closed)
-    due: dict[frozenset[int], int] = {frozenset(): graph.node()}  # values taken -> element is due
+    # Values used -> element is expected.
+    due: dict[frozenset[int], int] = {frozenset(): graph.node()}
     graph.insert(start, due[frozenset()], mark(brackets.open), notation.gap)
     last = graph.node()
     graph.insert(last, end, notation.gap, closed)
@@ -170,7 +172,7 @@ def distinct(
         written: dict[frozenset[int], int] = {}
         for taken, node in due.items():
             table = head[position] if position < len(head) else rest
-            if position == longest - 1:  # which of the values it is does not matter any more
+            if position == longest - 1:  # the identity of the last value doesn't matter
                 left = [language for value, language in table.items() if value not in taken]
                 graph.insert(node, last, Automaton.union(left))
                 continue

@@ -1,16 +1,16 @@
-"""This module writes texts as JSON strings: in quotes, every character in every legal spelling.
+"""JSON strings with a given content, in every legal spelling of each character.
 
-A `pattern`, a `format` or a set of names describes the *content* of a string. What a model writes
-is its spelling, and RFC 8259 leaves a choice: a code point stands for itself (unless it is a
+A `pattern`, a `format` or a set of names describes the *content* of a string. A model generates a
+spelling of it, and RFC 8259 allows several: a code point is written as itself (unless it is a
 control character, a quote or a backslash), or as `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, or as
 `\\uXXXX` with digits of either case, above U+FFFF as two of those, a surrogate pair.
 
-`quoted` translates an automaton. Between two code points the automaton is in one of its states,
-and the next code point leads to another; whichever spelling is chosen must lead there. So bytes
-stay as they are, and every such state gets a tree of escapes beside them, over the few ranges of
-code points that lead to one state (`gcd.languages.text.code_points`). Nothing in it is
-non-deterministic: a raw character never begins with a backslash. Cost: linear in the states, and
-for each of them in the number of its ranges.
+`quoted` translates an automaton. Between two code points the automaton is in one of its states, and
+the next code point leads to another state; every spelling has to lead to the same one. So raw bytes
+keep their transitions, and every such state gets an additional tree of escapes, over the few ranges
+of code points that lead to one state (`gcd.languages.text.code_points`). The result is
+deterministic, because a raw character never begins with a backslash. Cost: linear in the states,
+and for each of them in the number of its ranges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gcd.languages.text.texts import texts
 _HEX = [f"{d:x}{d:X}".encode() if d > 9 else f"{d}".encode() for d in range(16)]
 _ESCAPED, _LETTERS = b'"\\/\b\f\n\r\t', b'"\\/bfnrt'
 _NOT_RAW = [*range(0x20), *b'"\\']
-# Bytes that escapes tell apart: every one of these is a class of its own, but control characters.
+# Bytes that escapes distinguish: each is a class of its own, except control characters.
 _STRUCTURE = np.zeros(NUM_BYTES, np.uint8)
 _STRUCTURE[:0x20] = 1
 for _number, _byte in enumerate(sorted({*b"".join(_HEX), *_LETTERS, *b"u"})):
@@ -38,7 +38,7 @@ for _number, _byte in enumerate(sorted({*b"".join(_HEX), *_LETTERS, *b"u"})):
 def quoted(language: Automaton) -> Automaton:
     """Return the JSON strings, quotes included, whose content is a text of the language.
 
-    Byte strings of the language that are not UTF-8 are no texts, and have no spelling.
+    Byte strings of the language that aren't valid UTF-8 have no spelling.
     """
     content = language & texts()
     if content.is_empty:
@@ -47,7 +47,7 @@ def quoted(language: Automaton) -> Automaton:
 
 
 class _Spelling:
-    """The states of `content`, in order, then an opening state, a closing one, and escapes."""
+    """States of `content`, in order, followed by an opening state, a closing state, and escapes."""
 
     def __init__(self, content: Automaton) -> None:
         self._content = content
@@ -55,7 +55,7 @@ class _Spelling:
         self._edges: list[tuple[int, bytes, int]] = []
         self._states: dict[tuple[tuple[bytes, int], ...], int] = {}
         self._units = DigitTrees(4, self._hexadecimal)
-        self._pairs = DigitTrees(10, self._second_half)  # of code points above U+FFFF
+        self._pairs = DigitTrees(10, self._second_half)  # for code points above U+FFFF
 
     def automaton(self) -> Automaton:
         content = self._content
@@ -63,7 +63,7 @@ class _Spelling:
         self._edges.append((opening, b'"', 0))
         self._edges += [(int(end), b'"', closing) for end in np.flatnonzero(content.accepting)]
         moves = Moves(content)
-        inside = (content.transitions[:, 0x80:0xC0] >= 0).any(axis=1)  # a character begun
+        inside = (content.transitions[:, 0x80:0xC0] >= 0).any(axis=1)  # inside a character
         for state in np.flatnonzero(~inside).tolist():
             escapes = self._escapes(moves.of(state))
             if escapes:
@@ -83,7 +83,7 @@ class _Spelling:
         return Automaton.minimal(table, accepting, class_of_byte)
 
     def _escapes(self, pieces: list[Piece]) -> list[tuple[bytes, int]]:
-        """What may follow a backslash, if code points lead where `pieces` say."""
+        """Return what may follow a backslash if code points lead where `pieces` say."""
         found = []
         for character, letter in zip(_ESCAPED, _LETTERS, strict=True):
             leads = [target for first, last, target in pieces if first <= character <= last]
@@ -97,13 +97,13 @@ class _Spelling:
         return found
 
     def _second_half(self, digits: tuple[Piece, ...]) -> int:
-        """The state that reads the second half of a surrogate pair, written as an escape."""
+        """Return the state before the second half of a surrogate pair, written as an escape."""
         units = tuple((0xDC00 + a, 0xDC00 + b, target) for a, b, target in digits)
         after_backslash = self._state([(b"u", self._units.state(4, units))])
         return self._state([(b"\\", after_backslash)])
 
     def _state(self, edges: list[tuple[bytes, int]]) -> int:
-        """The state with these edges."""
+        """Return the state with these edges."""
         key = tuple(edges)
         if key not in self._states:
             self._states[key] = self._new_state()

@@ -1,10 +1,11 @@
-"""This module says how JSON (RFC 8259) writes values, as byte languages.
+"""JSON notation (RFC 8259) of values, as byte languages.
 
 **Strings.** One code point of a string is one unit, however it is written: as its UTF-8 bytes
 (no overlong forms, no surrogates), as a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, as
 `\\uXXXX`, or, above U+FFFF, as a pair of surrogate escapes. Control characters under U+0020 must
-be escaped. A lone surrogate is no Unicode text, and is not in the language. Counting code points
-is then counting units: the automaton of a string of at most n code points has about 20 n states.
+be escaped. A lone surrogate isn't Unicode text, and is not in the language. Counting code points
+therefore means counting units: the automaton of a string of at most n code points has about 20 n
+states.
 
 **Keys and constants** are written in one spelling by default, that of `json.dumps`: with
 `ensure_ascii` either on or off. `escapes="all"` admits every spelling of them, at some 8 states a
@@ -29,16 +30,16 @@ from gcd.languages.values.json_text import quoted
 from gcd.languages.values.notation import Brackets, Notation, separators
 
 _HEX = "[0-9a-fA-F]"
-# \uXXXX for a code point of its own, and the two halves of a surrogate pair.
+# \uXXXX for a code point other than a surrogate, and the two halves of a surrogate pair.
 LONE_UNIT = rf"u(?:[0-9a-ce-fA-CE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}})"
 _PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
 
 
 @priced_cache(maxsize=8)
 def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
-    """Return how JSON writes values in a whitespace style; keys and constants as `escapes` says."""
+    """Return JSON's notation in a whitespace style; `escapes` applies to keys and constants."""
     if escapes not in ("canonical", "all"):
-        raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
+        raise ConstraintError(f'expected escapes to be "canonical" or "all", got {escapes!r}')
     gap, comma, colon = separators(whitespace)
     return Notation(
         gap=gap,

@@ -1,20 +1,20 @@
-"""This module has the decimal numerals whose value is a multiple of a divisor, exactly.
+"""Decimal numerals whose value is an exact multiple of a divisor.
 
 Numerals are those of `gcd.languages.values.numbers` without an exponent:
-`-?(0|[1-9][0-9]*)(\\.[0-9]+)?`. `multipleOf` is about the value: `5.0` is a multiple of 1, `-0` of
-everything.
+`-?(0|[1-9][0-9]*)(\\.[0-9]+)?`. `multipleOf` applies to the value: `5.0` is a multiple of 1, `-0`
+of everything.
 
-Long division reads a numeral from the left. Write the divisor as a · 10^e, with a not divisible
+Long division consumes a numeral from the left. Write the divisor as a · 10^e, with a not divisible
 by 10.
 
 * e < 0: a value v is a multiple if v · 10^k, with k = -e, is a whole number divisible by a. The
-  state is the remainder modulo a of the digits so far, and how many of them stand behind the point.
-  A numeral that ends after j < k of those has k - j zeros understood; after k only zeros may come.
-* e >= 0: v is whole, divisible by a, and behind the digits that say so come e zeros. The state is
-  the remainder and the number of zeros since it became 0: a + e states, where division by a · 10^e
-  would take their product.
+  state is the remainder modulo a of the digits so far, and how many of them follow the point. A
+  numeral that ends after j < k of those has k - j implied zeros; after k only zeros may follow.
+* e >= 0: v is whole, divisible by a, and ends with e more zeros. The state is the remainder, and
+  the number of zeros since it became 0: a + e states, where division by a · 10^e would take their
+  product.
 
-Cost: O(a · (k + 1) + e) states before minimisation, and the tables are filled by array operations.
+Cost: O(a · (k + 1) + e) states before minimization, and array operations fill the tables.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from gcd.automata.limits import max_states, priced_cache
 from gcd.errors import ConstraintError, StateLimitError
 from gcd.languages.values.numbers import MAX_DIGITS
 
-_MAX_LAID_OUT = 50_000  # states before minimisation, whatever the limit on states is
+_MAX_LAID_OUT = 50_000  # states before minimization, independent of the state limit
 
 _DIGITS = np.arange(10)
-_POINT, _MINUS, _OTHER = 10, 11, 12  # classes of bytes; a digit is its own
+_POINT, _MINUS, _OTHER = 10, 11, 12  # classes of bytes; the class of a digit is the digit
 _CLASS_OF_BYTE = np.full(NUM_BYTES, _OTHER, np.uint8)
 _CLASS_OF_BYTE[list(b"0123456789.-")] = np.arange(12)
 
-# Single states: the numeral's beginning, behind the minus, behind a leading zero, and behind the
-# last digit that counts (only zeros may follow), or the point in that place.
+# Single states: at the beginning, after the minus sign, after a leading zero, after the last digit
+# that counts (only zeros may follow), and after a point in that position.
 _START, _SIGNED, _ZERO, _ZEROS, _LAST_POINT = range(5)
-_FIRST = 5  # then come remainders
+_FIRST = 5  # the first remainder's state
 
 
 @priced_cache(maxsize=256)
@@ -48,20 +48,20 @@ def multiples(divisor: Decimal) -> Automaton:
 
     Raises:
         ConstraintError: if the divisor is not positive, has more than `MAX_DIGITS` digits on
-            either side of the point, or takes more than 50 000 states to divide by.
-        StateLimitError: if these are more than `gcd.state_limit` allows.
+            either side of the point, or division takes more than 50 000 states.
+        StateLimitError: if division takes more states than `gcd.state_limit` allows.
     """
     modulus, exponent = _reduced(divisor)
     places, zeros = max(-exponent, 0), max(exponent, 0)
     whole = _FIRST  # [remainder], then the zeros after remainder 0
-    fraction = whole + modulus + zeros  # [digits behind the point, fewer than `places`][remainder]
+    fraction = whole + modulus + zeros  # [digits after the point, fewer than `places`][remainder]
     count = fraction + places * modulus
     if count > max_states():
         raise StateLimitError(max_states(), f"multipleOf {divisor}")
     if count > _MAX_LAID_OUT:
         raise ConstraintError(
-            f"multipleOf {divisor} lays out {count} states, more than {_MAX_LAID_OUT}; "
-            "use a divisor with fewer digits"
+            f"expected multipleOf to need at most {_MAX_LAID_OUT} states, got {count} for "
+            f"{divisor}; use a divisor with fewer digits"
         )
     table = np.full((count, _OTHER + 1), -1, np.int32)
     accepting = np.zeros(count, bool)
@@ -69,7 +69,7 @@ def multiples(divisor: Decimal) -> Automaton:
     remainders = np.arange(modulus)
     # The remainder after one more digit: [remainder, digit].
     after = (10 * remainders[:, None] + _DIGITS) % modulus
-    # Whether the remainder is 0 once that many zeros are added, for 0..places of them.
+    # Whether the remainder is 0 after appending 0..places zeros.
     divisible = [remainders * pow(10, k, modulus) % modulus == 0 for k in range(places + 1)]
 
     # The integer part.
@@ -79,7 +79,7 @@ def multiples(divisor: Decimal) -> Automaton:
     table[whole : whole + modulus, :10] = whole + after
     accepting[_ZERO] = True
     if zeros:
-        # Behind remainder 0 a zero counts; any other digit takes the place of those counted.
+        # After remainder 0, a zero counts; any other digit replaces the counted zeros.
         chain = whole + modulus + np.arange(zeros)
         table[chain, :10] = whole + after[0]
         table[whole, 0] = chain[0]
@@ -103,7 +103,7 @@ def multiples(divisor: Decimal) -> Automaton:
             table[rows, :10] = fraction + (read + 1) * modulus + after
         else:
             table[rows, :10] = np.where(after == 0, _ZEROS, -1)
-        if read:  # behind the point there is a digit
+        if read:  # at least one digit follows the point
             accepting[rows] = divisible[places - read]
     return Automaton.minimal(table, accepting, _CLASS_OF_BYTE)
 
@@ -114,15 +114,15 @@ def whole_numbers() -> Automaton:
 
 
 def _reduced(divisor: Decimal) -> tuple[int, int]:
-    """a and e with divisor = a · 10^e, a not divisible by 10; refuses what is no divisor."""
+    """Return a and e with divisor = a · 10^e, a not divisible by 10; refuse invalid divisors."""
     if not divisor.is_finite() or divisor <= 0:
-        raise ConstraintError(f"multipleOf takes a number greater than 0, got {divisor}")
+        raise ConstraintError(f"expected multipleOf to be greater than 0, got {divisor}")
     _, digits, exponent = divisor.as_tuple()
-    assert isinstance(exponent, int)  # of a finite number
+    assert isinstance(exponent, int)  # finite
     if divisor.adjusted() > MAX_DIGITS or exponent < -MAX_DIGITS:
         raise ConstraintError(
-            f"multipleOf {divisor:.6E} has more than {MAX_DIGITS} digits before or behind the "
-            "point; use a shorter one"
+            f"expected multipleOf to have at most {MAX_DIGITS} digits before and after the point, "
+            f"got {divisor:.6E}; use a shorter one"
         )
     coefficient = int("".join(map(str, digits)))
     while coefficient % 10 == 0:

@@ -1,10 +1,10 @@
-"""Objects with enough different names: a name that comes twice counts once.
+"""Objects with enough different names, where repeated names count once.
 
-No automaton compares two names of any length. It can sort names into finitely many classes, and two
-names of different classes are different. So an object has enough names if its declared members and
-the classes of its undeclared ones are as many. Where names are few, each is a class by itself, and
-this is exact. In general the classes are those of a checksum of the name, so that of all pairs of
-different names one in `_CLASSES` is taken for one name.
+No automaton can compare two names of arbitrary length. It can sort names into finitely many
+classes, and names of different classes are different. So an object has enough names if its declared
+members plus the classes of its undeclared members reach the count. If there are few names, each is
+its own class, and the result is exact. Otherwise the classes are those of a checksum of the name,
+and one in `_CLASSES` of all pairs of different names is taken for one name.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from gcd.automata.limits import priced_cache
 from gcd.languages.values.notation import Notation, mark
 from gcd.languages.values.objects import Member
 
-_CLASSES, _FACTOR = 13, 5  # of the checksum, in which names that differ in one letter differ
-_MAX_SETS = 120  # of classes that are remembered
+_CLASSES, _FACTOR = 13, 5  # of the checksum; names that differ in one letter differ in it
+_MAX_SETS = 120  # tracked sets of classes
 
 
 def can_tell(fewest: int, classes: int) -> bool:
-    """Return whether so many different names can be told apart, out of so many classes."""
+    """Return whether this many different names can be distinguished with this many classes."""
     return fewest <= classes and sum(comb(classes, taken) for taken in range(fewest)) <= _MAX_SETS
 
 
 @priced_cache(maxsize=1)
 def checksums() -> tuple[Automaton, ...]:
-    """Return the texts of each checksum: the characters are the digits of a number, modulo a prime.
+    """Return the texts of each checksum: characters are digits of a number, modulo a prime.
 
-    All characters outside of ASCII are the same digit, as escapes of each take states.
+    All non-ASCII characters are the same digit, because distinguishing their escapes takes states.
     """
     sums, values = np.arange(_CLASSES)[:, None], np.arange(NUM_BYTES)[None, :]
     digits = np.where(values < 0x80, values, 0)
-    continues = (values >= 0x80) & (values < 0xC0)  # a byte inside of a character
+    continues = (values >= 0x80) & (values < 0xC0)  # a byte inside a character
     table = np.where(continues, sums, (sums * _FACTOR + digits + 1) % _CLASSES)
     return tuple(
         Automaton.from_transitions(table, np.arange(_CLASSES) == checksum)
@@ -56,16 +56,17 @@ def enough_names(
     """Return objects of `gcd.languages.values.objects.mapping` with `fewest` different names.
 
     Args:
-        members, extras: what may be there, as in `mapping`; braces stand around them.
-        fewest: how many names there must be.
-        classes: keys, quotes included, in languages that do not overlap; keys of different
-            languages are different names.
+        notation: the notation of objects.
+        members, extras: the possible members, as in `mapping`, between braces.
+        fewest: required number of names.
+        classes: keys, quotes included, in disjoint languages; keys of different languages are
+            different names.
     """
     graph = Assembly()
     start, end, enough = graph.node(), graph.node(), graph.node()
-    written = [graph.node() for _ in range(fewest)]  # so many declared members
+    written = [graph.node() for _ in range(fewest)]  # by number of declared members
     graph.insert(start, written[0], mark("{"), notation.gap)
-    done = graph.node()  # enough of them
+    done = graph.node()  # enough names
     for member in members:
         after = [graph.node() for _ in range(fewest)]
         satisfied = graph.node()

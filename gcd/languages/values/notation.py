@@ -1,8 +1,8 @@
-"""This module describes how values are written: one description of values, several notations.
+"""Notations of values: one description of the values, written in JSON or Python.
 
-A schema says what values are allowed; a notation says how they look. JSON and Python literals
-differ in their words (`true`, `True`), their strings and their brackets, and in nothing else, so
-whatever is built from a schema is built from the pieces below, for either.
+A schema describes the allowed values; a notation describes their texts. JSON and Python literals
+differ only in their words (`true`, `True`), their strings and their brackets. So everything built
+from a schema is built from the pieces below, for either notation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from gcd.languages.literal import encodable
 
 
 class Brackets(NamedTuple):
-    """What stands around the elements of an array.
+    """Delimiters around the elements of an array.
 
-    `empty` is written for no elements at all (None: `open` and `close` with a gap between), and
-    `close_single` after exactly one (None: as after several). With `of_hashable` the elements
-    are written in the notation's `hashable` form.
+    `empty` is the text of an array without elements (None: `open` and `close` with a gap between),
+    and
+    `close_single` follows exactly one element (None: the same as after several). With `of_hashable`
+    the
+    elements are written in the notation's `hashable` form.
     """
 
     open: str
@@ -34,19 +36,19 @@ class Brackets(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Notation:
-    """How values are written.
+    """Description of how values are written.
 
     Attributes:
-        gap: what may stand next to a bracket.
-        comma, colon: separators, with the whitespace that goes with them.
+        gap: whitespace allowed next to a bracket.
+        comma, colon: separators, including their whitespace.
         null, true, false: the three words.
         string: (shortest, longest or None) length in code points -> all strings, all spellings.
-        choice: strings -> the spellings they are written in as keys or constants.
+        choice: strings -> their spellings as keys or constants.
         spell_all: a string -> all its spellings.
         quoted: a language of texts -> the same as strings, all spellings; None if not supported.
-        containers: kind of array ("list", "tuple", "set") -> brackets it may have.
-        objects: whether there are objects at all.
-        hashable: the part of this notation that may stand in brackets `of_hashable`.
+        containers: kind of array ("list", "tuple", "set") -> its possible brackets.
+        objects: whether the notation has objects.
+        hashable: the part of this notation allowed in brackets `of_hashable`.
     """
 
     gap: Automaton
@@ -80,7 +82,7 @@ def _spelled(notation: Notation, text: str) -> Automaton:
 
 
 class Separators(NamedTuple):
-    """What stands next to brackets, between elements, and between a label and its value."""
+    """Texts next to brackets, between elements, and between a label and its value."""
 
     gap: Automaton
     comma: Automaton
@@ -89,7 +91,7 @@ class Separators(NamedTuple):
 
 @priced_cache(maxsize=64)
 def mark(text: str) -> Automaton:
-    """Return a bracket or another short sign as a language."""
+    """Return a bracket or another short delimiter as a language."""
     return Automaton.literal(text)
 
 
@@ -97,9 +99,9 @@ def mark(text: str) -> Automaton:
 def separators(
     whitespace: str, colon: str = ":", *, after: str = " ", blanks: bytes = b" \t\n\r"
 ) -> Separators:
-    """Return the separators of a whitespace style; `ConstraintError` for an unknown one.
+    """Return the separators of a whitespace style; `ConstraintError` for an unknown style.
 
-    `after` is what the style "spaced" puts behind a colon, `blanks` what "flexible" admits.
+    The style "spaced" writes `after` behind a colon, and "flexible" allows any of `blanks`.
     """
     nothing = Automaton.epsilon()
     match whitespace:
@@ -113,5 +115,5 @@ def separators(
             return Separators(gap, *padded)
         case _:
             raise ConstraintError(
-                f'whitespace must be "compact", "spaced" or "flexible", got {whitespace!r}'
+                f'expected whitespace to be "compact", "spaced" or "flexible", got {whitespace!r}'
             )

@@ -1,21 +1,23 @@
-"""This module has numbers as they are written, and those between two bounds.
+"""Numbers as they are written, and numbers between two bounds.
 
-The integers and the decimals without exponent are ordered by their digits: a longer integer part
-is the greater number, equally long ones compare digit by digit, then the fractions do, as if both
-went on with zeros for ever. So "at least 12.5" is a finite automaton with a few states per digit
-of the bound, for numbers of any length. With exponents that is no longer so (`0.00…01e100` and
-`1e-5` may be equal, and counting zeros is not regular), hence **a number with a bound is written
-without an exponent**. A number without bounds has the whole grammar of RFC 8259:
+Integers and decimals without exponent are ordered by their digits: a longer integer part is the
+greater number, integer parts of equal length compare digit by digit, and then the fractions
+compare, as if padded with infinitely many zeros. So "at least 12.5" is a finite automaton with a
+few states per digit of the bound, for numbers of any length. With exponents, comparison is not
+regular (`0.00…01e100` and `1e-5` may be equal, and counting zeros takes unbounded memory). Hence
+**a number with a bound is written without an exponent**. A number without bounds has the whole
+grammar of RFC 8259:
 
     -?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?
 
 **Integers are written without fraction and exponent**: `5`, not `5.0` or `5e0`.
 
-**Zero is written without a sign** in integers and in numbers with a bound or a divisor. A model
-that has begun with `-` would otherwise end in `-0` where it finds no number below zero. So these
-are never `-0`, and have no sign where the lower bound leaves only zero to it. `-0.0` stays where
-negative numbers may stand: `json.dumps` and `repr` write the float -0.0 so. All spellings together
-are the *wide* form, which is for what is taken away (`gcd.languages.json_schema.languages`).
+**Zero is written without a sign** in integers and in numbers with a bound or a divisor. Otherwise,
+a model that has begun with `-` would write `-0` if no number below zero is allowed. So these
+numbers are never `-0`, and have no sign if the lower bound allows only zero with one. `-0.0`
+remains allowed with negative numbers, because `json.dumps` and `repr` write the float -0.0 that
+way. All spellings together are the *wide* form, for languages that are subtracted
+(`gcd.languages.json_schema.languages`).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ MAX_DIGITS = 400  # of a bound, on either side of the point; 1e308 has 309
 
 
 class Bound(NamedTuple):
-    """An end of an interval; `strict` leaves the value itself out."""
+    """End of an interval; `strict` excludes the value itself."""
 
     value: Decimal
     strict: bool
@@ -48,9 +50,9 @@ def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automato
 def numbers(
     lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
 ) -> Automaton:
-    """Return the numbers between the bounds; without bounds also those with an exponent.
+    """Return the numbers between the bounds; without bounds, include those with an exponent.
 
-    If `wide`, in every spelling, and every number with an exponent beside them.
+    If `wide`, use every spelling, and also include every number with an exponent.
     """
     if wide:
         return decimals(lower, upper, wide=True) | with_exponent()
@@ -96,7 +98,7 @@ def _mirrored(bound: Bound | None) -> Bound | None:
 
 
 def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
-    """Numbers without a sign, hence at least zero, between the bounds."""
+    """Return unsigned numbers between the bounds."""
     result = _magnitudes()
     if lower and lower.value >= 0:
         result &= _compared(lower.value, frozenset({_GREATER} if lower.strict else {0, _GREATER}))
@@ -109,10 +111,11 @@ def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
 
 @priced_cache(maxsize=1024)
 def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
-    """Numbers without sign and exponent whose comparison with `bound` >= 0 is one of `wanted`."""
+    """Return unsigned decimals whose comparison with `bound` >= 0 is one of `wanted`."""
     whole, fraction = _digits(bound)
     edges: list[tuple[int, list[int], int]] = []
-    verdict: dict[int, int | None] = {}  # how a number that ends here compares; None: may not end
+    # Comparison of a number that ends here; None if it may not end.
+    verdict: dict[int, int | None] = {}
 
     def state(outcome: int | None) -> int:
         verdict[len(verdict)] = outcome
@@ -122,14 +125,14 @@ def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
         if digits:
             edges.append((source, list(digits.encode()), target))
 
-    # The fraction once the comparison is settled, and while it is open.
+    # The fraction after the comparison is decided, and before.
     settled = {}
     for outcome in (_LESS, _GREATER):
         settled[outcome] = state(outcome)
         read(settled[outcome], "0123456789", settled[outcome])
-    open_after = [state(None)]  # nothing but the point so far
+    open_after = [state(None)]  # after the point, no digits yet
     open_after += [state(_LESS) for _ in fraction[:-1]]
-    tail = state(_EQUAL)  # the bound's digits are used up: zeros keep it equal
+    tail = state(_EQUAL)  # after the bound's digits, zeros keep it equal
     open_after += [tail] if fraction else []
     for digit, here, there in zip(fraction, open_after, open_after[1:], strict=False):
         less, greater = _sides(digit)
@@ -142,14 +145,14 @@ def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
     read(tail, "0", tail)
     read(tail, "123456789", settled[_GREATER])
 
-    point = {}  # right after the point of a number that is already settled
+    point = {}  # after the point of a number whose comparison is decided
     for outcome in (_LESS, _GREATER):
         point[outcome] = state(None)
         read(point[outcome], "0123456789", settled[outcome])
     point[_EQUAL] = open_after[0]
 
     def whole_part(outcome: int) -> int:
-        """A state in which the integer part may end, with this comparison."""
+        """Return a state in which the integer part may end, with this comparison."""
         ended = outcome if outcome != _EQUAL else (_LESS if fraction else _EQUAL)
         here = state(ended)
         read(here, ".", point[outcome])
@@ -183,16 +186,16 @@ def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
 
 
 def _sides(digit: str) -> tuple[str, str]:
-    """The digits below and above `digit`."""
+    """Return the digits below and above `digit`."""
     digits = "0123456789"
     return digits[: int(digit)], digits[int(digit) + 1 :]
 
 
 def _digits(bound: Decimal) -> tuple[str, str]:
-    """Digits before and after the point, without leading or trailing zeros (but "0" before)."""
+    """Return digits before and after the point, without leading or trailing zeros except "0"."""
     if bound and (bound.adjusted() > MAX_DIGITS or bound.as_tuple().exponent < -MAX_DIGITS):  # type: ignore[operator]
         raise ConstraintError(
-            f"the bound {bound:.6E} has more than {MAX_DIGITS} digits; use a shorter one"
+            f"expected a bound of at most {MAX_DIGITS} digits, got {bound:.6E}; use a shorter one"
         )
     whole, _, fraction = format(bound.copy_abs(), "f").partition(".")
     return whole.lstrip("0") or "0", fraction.rstrip("0")

@@ -1,9 +1,9 @@
-"""This module builds languages of objects: members in order, undeclared ones last, a count of all.
+"""Languages of objects: ordered members, then undeclared ones, with bounds on their number.
 
-One subset construction over wired parts. In declared order the number of places is linear in the
-members, optional ones included: what may follow member i depends only on i and on how many were
-written, as far as that matters. In any order it is a place for each set of members written, so
-that is for few.
+Each is one subset construction over wired parts. In declared order, the number of nodes is linear
+in the members, optional ones included: what may follow member i depends only on i and on how many
+members were written, if that matters. In any order there is a node for each set of written members,
+which is feasible for few members.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from gcd.languages.values.notation import Notation, mark
 
 
 class Member(NamedTuple):
-    """A member of an object: its key, its value, whether it must be there.
+    """Member of an object: its key, its value, and whether it is required.
 
-    One that is `unpacked` stands in a dictionary behind two asterisks, as Python's calls have
-    arguments whose names are not identifiers: `**{"page-size": 3}`. Such a dictionary holds one or
-    several of them.
+    An `unpacked` member is written in a dictionary after two asterisks, as Python calls pass
+    arguments
+    whose names aren't identifiers: `**{"page-size": 3}`. Such a dictionary contains one or more of
+    them.
     """
 
     key: Automaton
@@ -33,13 +34,13 @@ class Member(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """How an object is framed; a call's arguments are written like members, in another frame.
+    """Delimiters of an object; the arguments of a call are written like members in another frame.
 
     Attributes:
-        opened, closed: what stands around the members.
-        colon: what stands between a key and its value; None is as the notation has it.
-        is_bare: whether a name is written as it is; members with other names are unpacked. None:
-            all are written as keys of the notation.
+        opened, closed: delimiters around the members.
+        colon: separator between a key and its value; None for the notation's own.
+        is_bare: whether a name is written without quotes; members with other names are unpacked.
+            None: all names are written as keys of the notation.
     """
 
     opened: str = "{"
@@ -63,12 +64,13 @@ def mapping(
     """Return objects with these members in this order, then any number of `extras`.
 
     Args:
-        members: what may be there once, in order.
-        extras: what may be there any number of times behind them; not required.
-        count: fewest and most members as they are written; None is no upper bound.
-        any_order: whether all members, `extras` too, may stand in any order; no member is
+        notation: the notation of objects.
+        members: members that may occur once, in order.
+        extras: members that may occur any number of times afterwards; not required.
+        count: fewest and most written members; None is no upper bound.
+        any_order: whether all members, including `extras`, may occur in any order; no member is
             unpacked then.
-        frame: what stands around them.
+        frame: delimiters around the members.
 
     Raises:
         StateLimitError: if counting or ordering takes more than `gcd.state_limit` allows.
@@ -84,7 +86,7 @@ def mapping(
         most = None
     if any_order:
         return _in_any_order(notation, members, extras, (fewest, most), frame)
-    # Beyond `highest` it does not matter how many there are, or there cannot be more.
+    # Counts above `highest` are either equivalent or impossible.
     highest = max(1, fewest) if most is None else most
     size = 1 + sum(member.value.num_states for member in [*members, *extras])
     if highest > 1 and highest * size > max_states():
@@ -135,11 +137,11 @@ def mapping(
 
 
 class _Stage(NamedTuple):
-    """Nodes before or after a member, by how many members were written so far.
+    """Nodes before or after a member, by the number of members written so far.
 
     Attributes:
-        written: outside of dictionaries that are unpacked.
-        open: inside one; empty if there are none.
+        written: nodes outside unpacked dictionaries.
+        open: nodes inside such a dictionary; empty if there are none.
     """
 
     written: list[int]
@@ -165,7 +167,7 @@ def _in_any_order(
     colon = frame.colon or notation.colon
     graph = Assembly()
     start, end = graph.node(), graph.node()
-    nodes: dict[tuple[frozenset[int], int], int] = {}  # (members written, how many in all)
+    nodes: dict[tuple[frozenset[int], int], int] = {}  # (members written, number of all)
 
     def node(key: tuple[frozenset[int], int]) -> int:
         if key not in nodes:
@@ -208,5 +210,5 @@ def _close(
 ) -> None:
     for number, node in written.items():
         if number >= fewest:
-            gap = [notation.gap] if number else []  # one stands behind the opening sign already
+            gap = [notation.gap] if number else []  # the opening delimiter already includes one
             graph.insert(node, end, *gap, mark(frame.closed))

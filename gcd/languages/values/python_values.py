@@ -1,24 +1,24 @@
-"""This module says how Python writes values: the literals that `ast.literal_eval` reads.
+"""Python notation of values: the literals that `ast.literal_eval` reads.
 
 The values are those of JSON. `null`, `true`, `false` are written `None`, `True`, `False`; an array
-is a list, or a tuple or a set where a tool's type says so; an object is a dictionary with string
-keys. Numbers are written as in JSON (digits, point, exponent), which is a part of what Python
-reads: no `1_000`, `.5`, `0x1F`, `inf`. A set in braces holds only what Python can hash: scalars,
-and tuples of such in round brackets; a set of anything else is written as a list.
+is a list, or a tuple or a set if a tool's type requires it; an object is a dictionary with string
+keys. Numbers are written as in JSON (digits, point, exponent), which is a subset of Python's: no
+`1_000`, `.5`, `0x1F`, `inf`. A set in braces contains only hashable values: scalars, and tuples of
+them in round brackets; a set of anything else is written as a list.
 
-**Strings** stand in single or double quotes, on one line, without prefix (`r`, `b`, `f`) and
-without concatenation of neighbours. A code point is written as its UTF-8 bytes, or escaped as
-`\\\\ \\' \\" \\a \\b \\f \\n \\r \\t \\v`, `\\xHH`, `\\uXXXX` or `\\UXXXXXXXX`. Three kinds of
+**Strings** are in single or double quotes, on one line, without prefix (`r`, `b`, `f`) and
+without concatenation of adjacent literals. A code point is written as its UTF-8 bytes, or escaped
+as `\\\\ \\' \\" \\a \\b \\f \\n \\r \\t \\v`, `\\xHH`, `\\uXXXX` or `\\UXXXXXXXX`. Three kinds of
 escapes are not in the language: octal ones (how many digits `\\1` takes depends on what follows),
 names `\\N{...}`, and continued lines. Control characters under U+0020 must be escaped. Surrogates
 are not Unicode text, and Python does not join a pair of them, so their escapes are not in the
 language.
 
-**Names** are written bare where Python reads them as they are (`is_python_name`): it reads `ﬁle`,
-with a ligature, as `file`, because identifiers are normalized (NFKC).
+**Names** are written without quotes if Python reads them unchanged (`is_python_name`): it reads
+`ﬁle`, with a ligature, as `file`, because identifiers are normalized (NFKC).
 
-**Keys and constants** are written in either quotes, characters that do not print either as
-themselves or as `repr` escapes them; `escapes="all"` admits every spelling above.
+**Keys and constants** are written in either quotes, with nonprintable characters either raw or
+escaped as by `repr`; `escapes="all"` admits every spelling above.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _SET = Brackets("{", "}", empty="set()", of_hashable=True)
 
 
 def is_python_name(name: str) -> bool:
-    """Return whether Python reads a text as the identifier of exactly this name."""
+    """Return whether Python reads a text as the identifier with exactly this name."""
     return why_no_python_name(name) is None
 
 
 def why_no_python_name(name: str) -> str | None:
-    """Say why Python does not read a text as an identifier of this name; None if it does."""
-    if iskeyword(name) or name == "__debug__":  # a constant, though it is spelled like a name
+    """Return why Python doesn't read a text as an identifier of this name; None if it does."""
+    if iskeyword(name) or name == "__debug__":  # a constant, though spelled like a name
         return "is a keyword or a constant of Python"
     if not name.isidentifier():
         return "is not an identifier"
@@ -76,10 +76,10 @@ def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
         escapes: spelling of keys and constants, "canonical" or "all".
 
     Raises:
-        ConstraintError: for another whitespace or another `escapes`.
+        ConstraintError: for an unknown `whitespace` or `escapes`.
     """
     if escapes not in ("canonical", "all"):
-        raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
+        raise ConstraintError(f'expected escapes to be "canonical" or "all", got {escapes!r}')
     gap, comma, colon = separators(whitespace, blanks=PYTHON_BLANKS)
     everything = Notation(
         gap=gap,
@@ -119,7 +119,7 @@ def python_string(minimum: int, maximum: int | None) -> Automaton:
 
 
 def python_constants(texts: Iterable[str]) -> Automaton:
-    """Return these strings in either quotes, escaped as far as needed, or as `repr` escapes."""
+    """Return these strings in either quotes, escaped as far as needed, or as by `repr`."""
     return Automaton.from_strings(
         quote + "".join(_written(character, quote, as_repr) for character in text) + quote
         for text in map(encodable, texts)
@@ -165,5 +165,5 @@ def _alternatives(character: str, quote: str) -> list[str]:
 
 
 def _any_case(digits: str) -> str:
-    """A regular expression for hexadecimal digits in either case."""
+    """Return a regular expression for hexadecimal digits in either case."""
     return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in digits)

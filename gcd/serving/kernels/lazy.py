@@ -1,12 +1,12 @@
-"""Masks of a constraint that is not lifted: the vocabulary is walked from the states visited.
+"""Masks of a constraint that is not lifted, from walks of the vocabulary at the visited states.
 
-A state is a state of the byte automaton, and `final` follows them. The tokens of a row are kept in
-parts (`gcd.serving.kernels.parts`): all tokens of a part lead to states of one bound
+A state is a state of the byte automaton, and `final` follows them. The tokens of a mask are stored
+in parts (`gcd.serving.kernels.parts`): all tokens of a part lead to states of one bound
 (`gcd.tokens.completions`), so a budget selects parts.
 
-Inside counted runs the vocabulary is not walked for each state. What stays in the run is shared by
-all constraints over a vocabulary; only what leaves the run is walked. Oracle: the definition, and
-the lifted table.
+Inside counted runs the vocabulary is not walked for each state. The tokens that stay in the run are
+shared by all constraints over a vocabulary; only those that leave the run are walked. Oracle: the
+definition, and the lifted table.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PER_PART = cython.declare(cython.longlong, 200)  # bytes of a part besides its 
 
 
 def _steps_of(part: Part) -> int:
-    """Return the bound of a part, to sort by."""
+    """Return the bound of a part, as a sort key."""
     return int(part.steps)
 
 
@@ -64,12 +64,12 @@ class LazyTable(Steps):
 
     Args:
         tree: the vocabulary.
-        delta, class_of_byte, accepting: the byte automaton; every index lies inside.
-        bounds: tokens from each state to the end at most, `UNREACHABLE` for states that no tokens
-            complete; int32.
+        delta, class_of_byte, accepting: the byte automaton; every index is in range.
+        bounds: upper bound on the tokens from each state to the end, `UNREACHABLE` for states that
+            no tokens complete; int32.
         cells: its counted runs.
         units: their units, over the same vocabulary.
-        most_bytes: bytes of rows to keep at most.
+        most_bytes: limit on the bytes of cached masks.
     """
 
     tree: TokenTree
@@ -115,11 +115,11 @@ class LazyTable(Steps):
 
     @property
     def num_rows(self) -> int:
-        """Rows that are kept."""
+        """Number of cached masks."""
         return len(self.rows)
 
     def forget(self) -> None:
-        """Drop the rows that are kept."""
+        """Drop the cached masks."""
         self.rows.clear()
         self.num_bytes = 0
 
@@ -147,7 +147,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def row(self, state: cython.int) -> list:
-        """Return the parts of a state, those of the least bound first; made at its first visit."""
+        """Return the parts of a state in order of their bounds; computed at its first visit."""
         found: list | None = self.rows.get(state)
         part: Part
         if found is not None:
@@ -202,7 +202,7 @@ class LazyTable(Steps):
     def look_ahead(
         self, cell: cython.int, furthest: cython.int
     ) -> tuple[cython.Py_ssize_t, cython.bint]:
-        """List the boundaries from a cell on in `ahead`: (how many, whether the last repeats)."""
+        """List the boundaries after a cell in `ahead`: (number, whether the last one repeats)."""
         ahead: cython.int[:, ::1] = self.tree.ahead
         count: cython.Py_ssize_t = 0
         beyond: cython.int
@@ -232,7 +232,7 @@ class LazyTable(Steps):
         length: cython.Py_ssize_t,
         loops: cython.bint,
     ) -> cython.int:
-        """Return the bound at a place after so many of the boundaries in `ahead`."""
+        """Return the bound at a place after `far` boundaries of those in `ahead`."""
         ahead: cython.int[:, ::1] = self.tree.ahead
         if far >= length:
             if not loops:
@@ -272,7 +272,7 @@ class LazyTable(Steps):
                 same = bound if same in (-1, bound) else -2
                 if bound < _NONE:
                     apart.append(again(part, bound))
-            # Mostly all of them are as near to the end; so one part is enough.
+            # Usually all of them have the same bound, so one part is enough.
             found.extend([again(place.unions[i], same)] if 0 <= same < _NONE else apart)
         count: cython.Py_ssize_t = 0
         node: cython.Py_ssize_t
@@ -295,7 +295,7 @@ class LazyTable(Steps):
     def write_row(
         self, state: cython.int, remaining: cython.longlong, out: cython.p_int
     ) -> cython.int:
-        """Write the packed mask of a state with so many tokens left; -1 allows none."""
+        """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
         first: Part | None = None
         part: Part
         if state < 0:
@@ -335,7 +335,7 @@ class LazyTable(Steps):
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
-        """Return the token of a state's mask that has one token, else -1."""
+        """Return the token of a state's mask if it has exactly one, else -1."""
         token: cython.longlong = -1
         part: Part
         if self.num_allowed(state, remaining) != 1:

@@ -1,6 +1,6 @@
-"""Packed mask rows of a served constraint, and a cache of the wide ones.
+"""Packed masks of a served constraint, and a cache of the wide ones.
 
-Rows are handed on as pointers to their first words, or, uncompiled, as arrays.
+Masks are passed as pointers to their first words or, uncompiled, as arrays.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ else:
     from gcd.serving.kernels.table import Table
 
 _UNKNOWN = cython.declare(cython.int, -1)
-# Instead of a slot: a row assembled from its few tokens as fast as copied.
+# Marks a mask that is assembled from its few tokens as fast as it could be copied.
 _NARROW = cython.declare(cython.int, -2)
 
-# In words written, part of a row: a cached row pays from a quarter on, as copying runs in vectors.
+# As a fraction of a mask, in words written: caching pays off above a quarter, because copying is
+# vectorized.
 NARROW_PART = 4
 _PART = cython.declare(cython.int, NARROW_PART)
-_NEIGHBORS = cython.declare(cython.int, 4)  # cached rows that a new one is compared with
+_NEIGHBORS = cython.declare(cython.int, 4)  # cached masks that a new one is compared with
 
 _FACTOR = cython.declare(cython.ulonglong, 0x5851F42D4C957F2D)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 _ONE = cython.declare(cython.ulonglong, 1)
 
 
@@ -31,7 +32,7 @@ _ONE = cython.declare(cython.ulonglong, 1)
 @cython.inline
 @cython.exceptval(check=False)
 def _cached(table: Table, slot: cython.Py_ssize_t) -> cython.p_int:
-    """The row in a slot."""
+    """Return the mask in a slot."""
     if cython.compiled:
         return cython.address(table.row[slot, 0])
     return table.row[slot]
@@ -41,7 +42,7 @@ def _cached(table: Table, slot: cython.Py_ssize_t) -> cython.p_int:
 @cython.inline
 @cython.exceptval(check=False)
 def _copy(out: cython.p_int, source: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
-    """Copy a row."""
+    """Copy a mask."""
     if cython.compiled:
         memcpy(out, source, num_words * cython.sizeof(cython.int))
     else:
@@ -51,7 +52,7 @@ def _copy(out: cython.p_int, source: cython.p_int, num_words: cython.Py_ssize_t)
 @cython.cfunc
 @cython.exceptval(check=False)
 def _clear(out: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
-    """Write the row that allows no token."""
+    """Write the mask that allows no token."""
     if cython.compiled:
         memset(out, 0, num_words * cython.sizeof(cython.int))
     else:
@@ -62,7 +63,7 @@ def _clear(out: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
 @cython.inline
 @cython.exceptval(check=False)
 def _add(table: Table, token_class: cython.int, row: cython.p_int) -> cython.void:
-    """Add the tokens of a class to a row."""
+    """Add the tokens of a class to a mask."""
     i: cython.Py_ssize_t
     dense: cython.Py_ssize_t = table.dense_of[token_class]
     if dense >= 0:
@@ -77,7 +78,7 @@ def _add(table: Table, token_class: cython.int, row: cython.p_int) -> cython.voi
 @cython.inline
 @cython.exceptval(check=False)
 def _remove(table: Table, token_class: cython.int, row: cython.p_int) -> cython.void:
-    """Remove the tokens of a class from a row."""
+    """Remove the tokens of a class from a mask."""
     i: cython.Py_ssize_t
     dense: cython.Py_ssize_t = table.dense_of[token_class]
     if dense >= 0:
@@ -92,7 +93,7 @@ def _remove(table: Table, token_class: cython.int, row: cython.p_int) -> cython.
 @cython.inline
 @cython.exceptval(check=False)
 def _lowest(bits: cython.ulonglong) -> cython.int:
-    """Position of the lowest bit that is set."""
+    """Return the position of the lowest set bit."""
     position: cython.int = 0
     while not (bits >> position) & 255:
         position += 8
@@ -105,7 +106,7 @@ def _lowest(bits: cython.ulonglong) -> cython.int:
 @cython.inline
 @cython.exceptval(check=False)
 def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> cython.ulonglong:
-    """The classes in a cached row or in `table.bits`, but not in both: word i."""
+    """Return word i of the symmetric difference of a cached mask's classes and `table.bits`."""
     return cython.cast(cython.ulonglong, table.key[slot, i]) ^ cython.cast(
         cython.ulonglong, table.bits[i]
     )
@@ -114,10 +115,10 @@ def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cython.Py_ssize_t:
-    """The slot that the row of `table.bits` is cheapest to make from; -1 for nothing.
+    """Return the slot from which the mask of `table.bits` is cheapest to make; -1 for none.
 
-    Slot 0 has the widest row of all; the latest are likely neighbors, too, since one character
-    more in a string of bounded length changes little.
+    Slot 0 has the widest mask of all. The latest masks are also likely neighbors, because one
+    character more in a string of bounded length changes little.
     """
     nearest: cython.Py_ssize_t = -1
     other: cython.Py_ssize_t
@@ -149,7 +150,7 @@ def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cy
 def _assemble(
     table: Table, num_chosen: cython.Py_ssize_t, cost: cython.longlong, slot: cython.Py_ssize_t
 ) -> cython.void:
-    """Put the row of the chosen classes into a slot, from nothing or from the nearest row."""
+    """Write the mask of the chosen classes to a slot, from scratch or from the nearest mask."""
     row: cython.p_int = _cached(table, slot)
     nearest: cython.Py_ssize_t = _nearest(table, slot, cost)
     i: cython.Py_ssize_t
@@ -177,7 +178,7 @@ def _assemble(
 def _slot_of(
     table: Table, num_chosen: cython.Py_ssize_t, cost: cython.longlong
 ) -> cython.Py_ssize_t:
-    """The slot with the row of the chosen classes, made if need be."""
+    """Return the slot with the mask of the chosen classes, creating it if needed."""
     num_slots: cython.Py_ssize_t = table.serial.shape[0]
     num_keys: cython.Py_ssize_t = table.bits.shape[0]
     free: cython.Py_ssize_t = -1
@@ -207,7 +208,7 @@ def _slot_of(
             if same:
                 return slot
     if free < 0:
-        # Second chance: the hand passes over rows used since it last came by. Slot 0 stays.
+        # Second chance: the clock hand skips masks used since its last visit. Slot 0 stays.
         free = table.clock[1]
         while table.used[free] != 0 or (free == 0 and num_slots > 1):
             table.used[free] = 0
@@ -227,7 +228,7 @@ def _slot_of(
 def _write_row(
     table: Table, state: cython.int, remaining: cython.longlong, out: cython.p_int
 ) -> cython.void:
-    """Write the packed mask of a state with so many tokens left; -1 allows none."""
+    """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
     pattern: cython.Py_ssize_t
     first: cython.Py_ssize_t
     last: cython.Py_ssize_t
@@ -282,13 +283,13 @@ def _write_row(
 @cython.final
 @cython.cclass
 class ServedTable(Table):
-    """This is the table of a served constraint with its masks."""
+    """Table of a served constraint with its masks."""
 
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def write_row(
         self, state: cython.int, remaining: cython.longlong, out: cython.p_int
     ) -> cython.int:
-        """Write the packed mask of a state with so many tokens left; -1 allows none."""
+        """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
         _write_row(self, state, remaining, out)
         return 0

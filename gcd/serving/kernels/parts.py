@@ -1,10 +1,10 @@
-"""Parts of a mask: tokens in groups, found by walks of a vocabulary's prefix tree.
+"""Parts of a mask: groups of tokens, found by walks of a vocabulary's prefix tree.
 
-The tokens of a row are grouped by where they lead. A part of few tokens has their ids; one of many
-is a whole row of a mask, which takes less memory and less time to copy.
+The tokens of a mask are grouped by their targets. A part of few tokens stores their ids; a part of
+many is a whole mask, which takes less memory and less time to copy.
 
-What all tokens do inside of counted runs (`gcd.tokens.kernels.counted_runs`) depends on the unit
-alone, so it is found once for a unit and a vocabulary, whatever constraints it occurs in.
+What tokens do inside counted runs (`gcd.tokens.kernels.counted_runs`) depends only on the unit, so
+it is computed once for a unit and a vocabulary, whatever constraints it occurs in.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BITS: np.ndarray = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32)).
 @cython.final
 @cython.cclass
 class Part:
-    """Tokens of a row that lead to states of one bound.
+    """Tokens of a mask that lead to states of one bound.
 
     Attributes:
         steps: the bound.
-        size: how many tokens there are.
-        ids: the tokens; None if they are kept as words.
-        words: the tokens as a row of a mask; None if they are kept as ids.
+        size: number of tokens.
+        ids: the tokens; None if they are stored as words.
+        words: the tokens as a mask; None if they are stored as ids.
     """
 
     def __init__(self) -> None:
@@ -41,16 +41,16 @@ class Part:
 @cython.final
 @cython.cclass
 class TokenTree:
-    """The prefix tree and the tokens of a vocabulary for compiled loops, and scratch for them.
+    """Prefix tree and tokens of a vocabulary for compiled loops, and their scratch space.
 
     Args:
         tree: byte, depth, skip and entry of `gcd.tokens.trie.Trie`.
-        tokens: where the ids of each entry begin, and the ids.
-        text: the bytes of all tokens, laid end to end.
-        offsets: where each token begins in the text, and the end; int64.
+        tokens: start of each entry's ids, and the ids.
+        text: the concatenated bytes of all tokens.
+        offsets: start of each token in the text, and the end; int64.
         ends: the ids that end a text; int32.
         max_depth: depth of the tree.
-        num_words: words in a row of the mask.
+        num_words: words in a mask.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TokenTree:
         is_end[ends] = 1
         self.is_end, self.bit = is_end, _BITS
         self.max_depth, self.num_words = max_depth, num_words
-        # Scratch. Compiled steps hold the interpreter's lock, so one for all tables is enough.
+        # Scratch space. Compiled steps hold the interpreter's lock, so all tables can share it.
         num_entries = tokens[0].size - 1
         self.found = np.empty(num_entries, np.int32)
         self.goal = np.empty(num_entries, np.int32)
@@ -90,7 +90,7 @@ def walk(
     class_of: cython.const[cython.uchar][::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Append what nodes first..last-1, sibling subtrees, say from `state` to `found` and `goal`."""
+    """Walk sibling subtrees, nodes first..last-1, from `state`; append to `found` and `goal`."""
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
     after: cython.int
@@ -120,7 +120,7 @@ def _part(tree: TokenTree, ids: cython.int[::1], size: cython.Py_ssize_t) -> Par
     part.size = size
     part.is_wide = size >= tree.num_words
     if not part.is_wide:
-        part.ids = ids[:size].copy()  # not a view, which would keep all ids of the row
+        part.ids = ids[:size].copy()  # not a view, which would keep all ids of the mask alive
         return part
     words = np.zeros(tree.num_words, np.int32)
     for i in range(size):
@@ -133,7 +133,7 @@ def _part(tree: TokenTree, ids: cython.int[::1], size: cython.Py_ssize_t) -> Par
 def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) -> tuple:
     """Group the first `count` of `found` by `goal`: the parts, and the goal of each.
 
-    Goals of -1 are left out. `number` is scratch, -1 for all goals, and left so.
+    Goals of -1 are skipped. `number` is scratch space, -1 for all goals before and after.
     """
     goals: list = []
     sizes: list = []
@@ -173,12 +173,12 @@ def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) ->
 @cython.final
 @cython.cclass
 class UnitPlace:
-    """All tokens, read from one place of the unit of counted runs.
+    """Behavior of all tokens from one place of a counted run's unit.
 
     Attributes:
-        ends: the places where tokens end that stay in the run.
+        ends: the places at the end of tokens that stay in the run.
         unions: the tokens that end at each of them, in one part.
-        parts: for each of them a list of pairs (boundaries passed, the tokens that pass so many).
+        parts: for each of them a list of pairs (boundaries passed, tokens that pass that many).
         furthest: most boundaries that any token passes.
         exits: pairs (node of the tree whose byte leaves the run, boundaries passed before it).
     """
@@ -186,7 +186,7 @@ class UnitPlace:
 
 @cython.cfunc
 def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
-    """Read all tokens from a place of a unit, whose columns are bytes."""
+    """Run all tokens from a place of a unit, whose columns are bytes."""
     made: UnitPlace = UnitPlace()
     made.furthest = 0
     num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
@@ -240,7 +240,7 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
 @cython.final
 @cython.cclass
 class Unit:
-    """A unit of counted runs, over the tokens of one vocabulary.
+    """Unit of counted runs, over the tokens of one vocabulary.
 
     Args:
         tree: the vocabulary.
@@ -253,7 +253,7 @@ class Unit:
 
     @cython.cfunc
     def at(self, place: cython.int) -> UnitPlace:
-        """Return what all tokens do from a place; found once."""
+        """Return the behavior of all tokens from a place; computed once."""
         if self.places[place] is None:
             self.places[place] = _unit_place(self.tree, self.rows, place)
         return self.places[place]
@@ -262,7 +262,7 @@ class Unit:
 @cython.cfunc
 @cython.exceptval(check=False)
 def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
-    """Add the tokens of a part to a row."""
+    """Add the tokens of a part to a mask."""
     i: cython.Py_ssize_t
     if part.is_wide:
         for i in range(tree.num_words):
@@ -274,7 +274,7 @@ def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
 
 @cython.cfunc
 def again(part: Part, steps: cython.int) -> Part:
-    """Return a part of the same tokens with a bound of its own."""
+    """Return a part of the same tokens with another bound."""
     other: Part = Part()
     other.steps = steps
     other.size = part.size
@@ -302,7 +302,7 @@ def single(part: Part) -> cython.longlong:
 @cython.cfunc
 @cython.exceptval(check=False)
 def clear(out: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
-    """Write the row that allows no token."""
+    """Write the mask that allows no token."""
     if cython.compiled:
         memset(out, 0, num_words * cython.sizeof(cython.int))
     else:

@@ -25,9 +25,9 @@ class TokenSequence:
     """One sequence of tokens under a constraint and a budget.
 
     Args:
-        table: the constraint, in the form that it is served in.
+        table: the constraint, in the form in which it is served.
         budget: tokens of a whole text, or `NO_BUDGET`.
-        initial: the state where a text starts.
+        initial: state in which a text starts.
 
     Attributes:
         state: the state of the automaton.
@@ -37,7 +37,7 @@ class TokenSequence:
 
     table = cython.declare(Steps, visibility="readonly")
     budget: cython.longlong
-    history: cython.int[::1]  # the state before each token
+    history: cython.int[::1]  # state before each token
     state = cython.declare(cython.int, visibility="readonly")
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
     end = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -52,17 +52,17 @@ class TokenSequence:
         refuse_to_pickle()
 
     def reset(self, initial: cython.int) -> None:
-        """Go back to the beginning of a text."""
+        """Reset to the beginning of a text."""
         self.state = initial
         self.count = 0
         self.end = 0 if initial == self.table.final else -1
 
     def limit(self, left: cython.longlong) -> None:
-        """Leave so many tokens from here on, or `NO_BUDGET`; the caller checks that they do."""
+        """Limit the tokens from here on, or set `NO_BUDGET`; the caller checks the limit."""
         self.budget = left if left == _NO_BUDGET else self.count + left
 
     def copy(self) -> TokenSequence:
-        """Return a sequence in the same state that goes on by itself."""
+        """Return an independent copy in the same state."""
         other: TokenSequence = TokenSequence.__new__(TokenSequence)
         other.table = self.table
         other.budget = self.budget
@@ -75,14 +75,14 @@ class TokenSequence:
     @cython.cfunc
     @cython.exceptval(check=False)
     def left(self) -> cython.longlong:
-        """Tokens left of the budget; after the end any number, as what follows is padding."""
+        """Return the tokens left of the budget; any number after the end, where padding follows."""
         if self.budget == _NO_BUDGET or self.end >= 0:
             return _NO_BUDGET
         return self.budget - self.count
 
     @cython.cfunc
     def take(self, token: cython.longlong) -> cython.bint:
-        """Do `advance` for what is an id."""
+        """Advance by a valid id."""
         longer: cython.int[::1]
         after: cython.int = self.table.next_state(self.state, self.left(), token)
         if after < 0:
@@ -103,7 +103,7 @@ class TokenSequence:
     @cython.cfunc
     @cython.exceptval(check=False)
     def hand_over(self) -> cython.void:
-        """Go on with the table's successor, the states before included."""
+        """Switch to the table's successor, and translate all previous states."""
         i: cython.Py_ssize_t
         for i in range(self.count):
             self.history[i] = self.table.number[self.history[i]]
@@ -111,17 +111,18 @@ class TokenSequence:
         self.table = self.table.successor
 
     def advance(self, token: cython.longlong) -> bool:
-        """Append a token; return False, and change nothing, where the mask refuses it.
+        """Append a token; return False, without a change, if the mask refuses it.
 
         Raises:
             ValueError: it isn't an id.
         """
         if not 0 <= token < self.table.vocabulary_size:
-            raise ValueError(f"token {token} is not one of the {self.table.vocabulary_size} ids")
+            most = self.table.vocabulary_size - 1
+            raise ValueError(f"expected a token id in 0..{most}, got {token}")
         return self.take(token)
 
     def rollback(self, num_tokens: cython.Py_ssize_t) -> None:
-        """Take back the last tokens, from 0 to `count` of them; the caller checks that."""
+        """Roll back the last tokens, from 0 to `count` of them; the caller checks the number."""
         if num_tokens == 0:
             return
         self.count -= num_tokens
@@ -143,10 +144,10 @@ class TokenSequence:
             self.write(words)
 
     def follow(self, draft: np.ndarray, out: np.ndarray) -> int:
-        """Write the masks along a draft and return how many of its tokens are allowed; take none.
+        """Write the masks along a draft and return how many of its tokens are allowed.
 
-        There are rows for all prefixes of the draft, or none at all. Oracle: `advance`,
-        `fill_mask`.
+        The draft is not appended. There are masks for all prefixes of the draft, or none at all.
+        Oracle: `advance`, `fill_mask`.
 
         Raises:
             ValueError: a token isn't an id; nothing is written then.
@@ -160,7 +161,9 @@ class TokenSequence:
         i: cython.Py_ssize_t
         for i in range(tokens.shape[0]):
             if not 0 <= tokens[i] < table.vocabulary_size:
-                raise ValueError(f"token {tokens[i]} is not one of the {table.vocabulary_size} ids")
+                raise ValueError(
+                    f"expected token ids in 0..{table.vocabulary_size - 1}, got {tokens[i]}"
+                )
         for i in range(tokens.shape[0] + 1):
             if i < rows.shape[0]:
                 if cython.compiled:
@@ -184,7 +187,7 @@ class TokenSequence:
         return int(self.table.num_allowed(self.state, self.left()))
 
     def forced(self, limit: cython.Py_ssize_t) -> list[int]:
-        """Return the tokens from here on while only one is allowed, at most `limit` of them."""
+        """Return the next tokens as long as only one is allowed, at most `limit` of them."""
         table: Steps = self.table
         found: list = []
         state: cython.int = self.state
@@ -201,12 +204,12 @@ class TokenSequence:
 
 
 def advance_all(sequences: list, tokens: np.ndarray, taken: np.ndarray) -> int:
-    """Advance every sequence; or none, and return the first whose token is no id, else -1.
+    """Advance every sequence; or none, and return the first with an invalid token, else -1.
 
     Args:
         sequences: N of class `TokenSequence`.
         tokens: the token of each; N, int64.
-        taken: becomes whether each took its token; N, bool.
+        taken: receives whether each accepted its token; N, bool.
     """
     token: cython.const[cython.longlong][::1] = tokens
     result: cython.uchar[::1] = taken
@@ -223,7 +226,7 @@ def advance_all(sequences: list, tokens: np.ndarray, taken: np.ndarray) -> int:
 
 
 def fill_all(sequences: list, out: np.ndarray) -> None:
-    """Write the mask of every sequence, each in its row."""
+    """Write the mask of every sequence to its row."""
     rows: cython.int[:, ::1] = out
     sequence: TokenSequence
     i: cython.Py_ssize_t

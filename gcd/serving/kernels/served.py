@@ -1,7 +1,7 @@
-"""Patterns of transitions and bits of token classes, as serving needs them.
+"""Patterns of transitions and bits of token classes, in the layout that serving uses.
 
-Computed once for each token automaton, when `gcd.serving.matcher` takes it over;
-`gcd.serving.kernels.table` lists the arrays, `gcd.serving.kernels.masks` makes the rows.
+They are computed once for each token automaton, by `gcd.serving.matcher`.
+`gcd.serving.kernels.table` lists the arrays, `gcd.serving.kernels.masks` makes the masks.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import cython
 import numpy as np
 
-# In words written, part of a row: a class is kept as a whole row from a half on, where pairs take
-# as much memory.
+# As a fraction of a mask, in words written: above a half, a class is stored as a whole mask,
+# because
+# pairs take as much memory.
 _DENSE_PART = cython.declare(cython.int, 2)
 
 _FACTOR = cython.declare(cython.ulonglong, 0x5851F42D4C957F2D)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 _ONE = cython.declare(cython.uint, 1)
 
 
@@ -23,7 +24,7 @@ def pairs_of_classes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the tokens of each class as (word, bits): start of each class, words, bits.
 
-    Also how many tokens each class has, and one of them. O(V).
+    Also return the number of tokens of each class, and one of them. O(V).
     """
     start_array = np.zeros(num_classes + 1, np.int32)
     size_array = np.zeros(num_classes, np.int64)
@@ -32,8 +33,8 @@ def pairs_of_classes(
     start: cython.int[::1] = start_array
     size: cython.longlong[::1] = size_array
     a_token: cython.longlong[::1] = token_array
-    last: cython.int[::1] = np.full(num_classes, -1, np.int32)  # the class's latest word
-    pair: cython.int[::1] = np.empty(num_classes, np.int32)  # and pair
+    last: cython.int[::1] = np.full(num_classes, -1, np.int32)  # latest word of each class
+    pair: cython.int[::1] = np.empty(num_classes, np.int32)  # latest pair
     token: cython.Py_ssize_t
     word: cython.int
     c: cython.Py_ssize_t
@@ -71,7 +72,7 @@ def spread(
     alive: np.ndarray,
     num_words: cython.Py_ssize_t,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Make rows for classes of many words, pairs for the others, neither for those not alive."""
+    """Make masks for classes of many words, pairs for the others, and neither for dead ones."""
     start_of: cython.const[cython.int][::1] = start
     word: cython.const[cython.int][::1] = words
     bit: cython.const[cython.int][::1] = bits
@@ -118,7 +119,7 @@ def spread(
 def patterns(
     delta: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Store rows of transitions as patterns that many states share and a few targets of their own.
+    """Store rows of transitions as patterns that many states share, and a few targets per state.
 
     A row's targets are numbered as they first appear; its pattern is the list of (class, number).
     Returns (pattern of each state, start of its targets, targets, start of each pattern, its
@@ -180,7 +181,7 @@ def patterns(
         most = 0
         for i in range(0, num_classes, 8):
             last = min(i + 8, num_classes)
-            # Most are -1. What several make together is negative if all of them are.
+            # Most are -1. The AND of several is negative exactly if all of them are.
             if (
                 last == i + 8
                 and (

@@ -1,7 +1,7 @@
-"""Steps of token sequences under one constraint, in whatever form it is kept.
+"""Interface for the steps of token sequences under one constraint, in whichever form it is stored.
 
-`gcd.serving.kernels.table` has a lifted constraint, `gcd.serving.kernels.lazy` one that is not
-lifted yet. Sequences (`gcd.serving.kernels.sequences`) call these methods and know neither.
+`gcd.serving.kernels.table` implements it for a lifted constraint, `gcd.serving.kernels.lazy` for
+one that is not lifted yet. Sequences (`gcd.serving.kernels.sequences`) only use these methods.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def refuse_to_pickle() -> NoReturn:
-    """Raise the error of what cannot be pickled or copied."""
+    """Raise the error of objects that cannot be pickled or copied."""
     raise TypeError(
         "a served constraint and its sequences cannot be pickled or copied; send the "
         "TokenAutomaton and serve that"
@@ -27,10 +27,10 @@ class Steps:
     Args:
         final: the state after the end of a text.
         vocabulary_size: number of token ids.
-        num_words: words in a row of the mask.
+        num_words: words in a mask.
 
     Attributes:
-        successor: what sequences go on with after their next token; None to stay.
+        successor: the form that sequences switch to after their next token; None to stay.
     """
 
     def __init__(self, final: int, vocabulary_size: int, num_words: int) -> None:
@@ -41,7 +41,7 @@ class Steps:
         refuse_to_pickle()
 
     def hand_over(self, successor: Steps, number: np.ndarray) -> None:
-        """Let sequences go on with another form of the same constraint.
+        """Let sequences switch to another form of the same constraint.
 
         Args:
             successor: allows whatever this form allows, in every state that sequences reach.
@@ -68,7 +68,7 @@ class Steps:
     def write_row(
         self, state: cython.int, remaining: cython.longlong, out: cython.p_int
     ) -> cython.int:
-        """Write the packed mask of a state with so many tokens left; -1 allows none."""
+        """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
         return 0
 
     @cython.cfunc
@@ -80,12 +80,12 @@ class Steps:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
-        """Return the token of a state's mask that has one token, else -1."""
+        """Return the token of a state's mask if it has exactly one, else -1."""
         return -1
 
 
 def fill_row(steps: Steps, state: cython.int, remaining: cython.longlong, out: np.ndarray) -> None:
-    """Write the packed mask of a state with so many tokens left; -1 allows none."""
+    """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
     words: cython.int[::1] = out
     if cython.compiled:
         steps.write_row(state, remaining, cython.address(words[0]))

@@ -1,7 +1,7 @@
-"""The table of a served constraint: its arrays, and the transitions in them.
+"""Table of a served constraint: its arrays, and the transitions in them.
 
 A `Table` is made once for each constraint (`gcd.serving.table`) and shared by all of its sequences.
-It holds its arrays for compiled steps, so that a step costs no conversion of arguments, and one
+It stores its arrays as views for compiled steps, so that a step doesn't convert arguments, and one
 call serves sequences under any number of different constraints.
 """
 
@@ -19,36 +19,36 @@ else:
 
 
 class TableArrays(NamedTuple):
-    """What steps need of a constraint of S states, C classes, V tokens, W words a row, P patterns.
+    """Arrays of a constraint with S states, C classes, V tokens, W words per mask, P patterns.
 
-    K rows are cached, the classes in each as a set of B = ceil(C / 64) words of bits.
+    K masks are cached, with the classes in each as a set of B = ceil(C / 64) words of bits.
 
     Attributes:
         class_of: class of every token; V, int32.
         steps: fewest tokens from each state to the end; S, int32.
         reach: largest of `steps` after one token, beyond which a budget changes nothing; S, int32.
         pattern_of: the pattern of each state's row of transitions; S, int32.
-        target_start: where a state's targets lie in `targets`; S + 1, int32.
+        target_start: start of each state's targets in `targets`; S + 1, int32.
         targets: states; int32.
-        pattern_start: where a pattern's entries lie in the next two; P + 1, int32.
+        pattern_start: start of each pattern's entries in the next two; P + 1, int32.
         pattern_class: classes, ascending; int32.
-        pattern_target: where these lead, as numbers of the state's own targets; int32.
+        pattern_target: their targets, as numbers of the state's own targets; int32.
         class_size: number of tokens of each class; C, int64.
         class_token: one of the tokens of each class; C, int64.
-        pair_start: where a class's tokens lie in the next two; C + 1, int32.
+        pair_start: start of each class's tokens in the next two; C + 1, int32.
         pair_word: words of the mask; int32.
         pair_bits: the class's bits in them; int32.
         dense_of: row of `dense` with the class's tokens, -1 if they are pairs; C, int32.
-        dense: whole rows; rows x W, int32.
-        cost: words written for the class, whole rows at the price they have in vectors; C, int32.
-        row: cached rows, the first one, which stays, that of most tokens; K x W, int32.
-        chosen: work space, the classes of a row; C, int32.
-        known_slot: slot of the row without a budget, or none; P, int32.
-        key: the classes in each cached row; K x B, uint64.
-        bits: work space, the classes of a row; B, uint64.
+        dense: whole masks; rows x W, int32.
+        cost: words written for the class, whole masks at their vectorized price; C, int32.
+        row: cached masks; the first one, which stays, has the most tokens; K x W, int32.
+        chosen: work space, the classes of a mask; C, int32.
+        known_slot: slot of the mask without a budget, or none; P, int32.
+        key: the classes in each cached mask; K x B, uint64.
+        bits: work space, the classes of a mask; B, uint64.
         tag: a hash of each key; K, uint64.
         serial: number of each slot's content, -1 for none; K, int64.
-        used: whether a slot was used lately; K, int64.
+        used: whether a slot was used recently; K, int64.
         known_serial: the content that was in `known_slot`; P, int64.
         clock: next serial number; the hand of the eviction clock; 2, int64.
     """
@@ -84,12 +84,12 @@ class TableArrays(NamedTuple):
 
 @cython.cclass
 class Table(Steps):
-    """This has the arrays of a served constraint for compiled steps; they write to the same memory.
+    """Arrays of a served constraint as views for compiled steps; they write to the same memory.
 
     Indices in the arrays aren't checked here (`gcd.serving.table` does that).
 
     Args:
-        arrays: the arrays; they belong to the table from now on.
+        arrays: the arrays; the table owns them from now on.
 
     Attributes:
         arrays: the same, for Python.
@@ -181,7 +181,7 @@ class Table(Steps):
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
-        """Return the token of a state's mask that has one token, else -1."""
+        """Return the token of a state's mask if it has exactly one, else -1."""
         pattern: cython.Py_ssize_t = self.pattern_of[state]
         own: cython.Py_ssize_t = self.target_start[state]
         allowed: cython.longlong = 0

@@ -7,14 +7,14 @@ import numpy as np
 
 
 def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Order values by their keys, stably; also where each key's begin, and the end.
+    """Order values by their keys, stably; also return the start of each key's values.
 
     Args:
         keys, values: int32, of one size.
-        num_keys: what the keys lie below.
+        num_keys: upper bound of the keys, exclusive.
 
     Returns:
-        (begin of each key and the end, int64; the values in order, int32).
+        (start of each key and the end, int64; the values in order, int32).
     """
     start_array = np.zeros(num_keys + 1, np.int64)
     start: cython.longlong[::1] = start_array
@@ -41,10 +41,10 @@ def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.n
 
     Args:
         values: integers from 0 to `capacity` - 1.
-        capacity: what they lie below.
+        capacity: upper bound of the values, exclusive.
 
     Returns:
-        (their numbers, int32; where each number was first, int64).
+        (their numbers, int32; first index of each number, int64).
     """
     given: cython.const[cython.longlong][::1] = np.ascontiguousarray(values, np.int64)
     number: cython.int[::1] = np.full(capacity, -1, np.int32)

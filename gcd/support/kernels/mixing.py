@@ -6,7 +6,7 @@ import cython
 
 _FIRST = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
 _SECOND = cython.declare(cython.ulonglong, 0x94D049BB133111EB)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 
@@ -14,7 +14,7 @@ _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 @cython.nogil
 @cython.exceptval(check=False)
 def mix(value: cython.longlong) -> cython.longlong:
-    """Mix 64 bits (the finaliser of splitmix64): consecutive keys spread over the hash table."""
+    """Mix 64 bits (the finalizer of splitmix64) to spread consecutive keys over the hash table."""
     x: cython.ulonglong = int(value)
     x = x & _64_BITS
     x = ((x ^ (x >> 30)) * _FIRST) & _64_BITS

@@ -1,4 +1,4 @@
-"""Compiled loops over vocabularies and automata over tokens."""
+"""Compiled loops over vocabularies and token automata."""
 
 from gcd.support.native import check_built
 

@@ -1,14 +1,14 @@
-"""Partitions of entries (distinct token strings), refined by where states lead the entries.
+"""Partitions of entries (distinct token strings), refined by the states that entries lead to.
 
-A partition is a tuple of arrays that is passed around, and written to:
+A partition is a tuple of arrays that is passed around and modified in place:
 
     class_of     class of every entry
     size         number of entries of every class
     first_new    head of a class's chain of new classes while it is being split, and one; else 0
     next_new     next class in the chain, -1 at its end
-    goal         the target that put entries into this new class
-    free         stack of class numbers that were given back
-    number       how many class numbers were ever used, how many lie on the stack
+    goal         the target of the entries in this new class
+    free         stack of released class numbers
+    number       number of class numbers ever used, number of entries on the stack
     touched      work space: classes being split
 
 Class numbers are reused, so n entries need no more than 2 n + 1 of them.
@@ -21,12 +21,12 @@ import numpy as np
 
 _FIRST_WEIGHT = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 _RATIO = cython.declare(cython.ulonglong, 0xD1342543DE82EF95)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 
 
 @cython.cclass
 class Views:
-    """The arrays of a partition for compiled loops, which write to the same memory."""
+    """Arrays of a partition as views for compiled loops, which write to the same memory."""
 
     def __init__(self, partition: tuple[np.ndarray, ...]) -> None:
         (
@@ -47,12 +47,12 @@ def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
 
 
 def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
-    """Make a partition into given classes, whose numbers lie below `num_classes`."""
+    """Make a partition from given classes, whose numbers are below `num_classes`."""
     given: cython.const[cython.int][::1] = np.ascontiguousarray(classes, np.int32)
     num_entries: cython.Py_ssize_t = given.shape[0]
     capacity: cython.Py_ssize_t = 2 * num_entries + 1
     class_array = np.empty(num_entries, np.int32)
-    # Zeros need not be written: few of these are ever touched.
+    # np.zeros doesn't write the memory; few of the entries are ever used.
     size_array = np.zeros(capacity, np.int32)
     first_new = np.zeros(capacity, np.int32)
     next_new = np.empty(capacity, np.int32)
@@ -74,8 +74,8 @@ def refine(
 ) -> None:
     """Split classes so that the entries of one class go to one target.
 
-    Entry `found[i]` goes to `target[i]`, for i below `count`; all others go nowhere. Every class
-    that is touched grows a chain of new classes, one for each target.
+    Entry `found[i]` goes to `target[i]`, for i below `count`; all others go nowhere. Every affected
+    class gets a chain of new classes, one for each target.
     """
     refine_views(Views(partition), found, target, count)
 
@@ -89,7 +89,7 @@ def refine_views(
     target: cython.const[cython.int][::1],
     count: cython.Py_ssize_t,
 ) -> cython.void:
-    """Do what `refine` does, for loops that call it often."""
+    """Refine as `refine` does, for loops that call it often."""
     class_of: cython.int[::1] = partition.class_of
     size: cython.int[::1] = partition.size
     first_new: cython.int[::1] = partition.first_new
@@ -109,7 +109,7 @@ def refine_views(
     while i < count:
         old = class_of[found[i]]
         here = target[i]
-        # A run of neighbours in one class with one target is dealt with at once.
+        # Process a run of neighbors in one class with one target at once.
         end = i + 1
         while end < count and target[end] == here and class_of[found[end]] == old:
             end += 1
@@ -147,16 +147,16 @@ def refine_views(
 def number_tokens(
     class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Number the classes of tokens by their first tokens, and return those tokens as well.
+    """Number the classes of tokens by their first tokens, and also return those tokens.
 
-    `class_of_entry` lies below `capacity`. Tokens without an entry share a class of their own;
-    EOS tokens get -1.
+    `class_of_entry` is below `capacity`. Tokens without an entry form one class; EOS tokens get -1.
     """
     class_of: cython.const[cython.int][::1] = class_of_entry
     entry_of: cython.const[cython.int][::1] = entry_of_token
     ends: cython.const[cython.uchar][::1] = is_eos.view(np.uint8)
     alone: cython.Py_ssize_t = capacity
-    number: cython.int[::1] = np.zeros(capacity + 1, np.int32)  # plus one: zeros are not written
+    # Plus one, so that np.zeros can be used.
+    number: cython.int[::1] = np.zeros(capacity + 1, np.int32)
     first_array = np.empty(min(entry_of_token.size, capacity + 1), np.int64)
     first: cython.longlong[::1] = first_array
     numbers_array = np.empty(entry_of_token.size, np.int32)
@@ -183,7 +183,7 @@ def number_tokens(
 def _is_empty(
     rows: cython.const[cython.int][:, ::1], s: cython.Py_ssize_t, c: cython.Py_ssize_t
 ) -> cython.bint:
-    """Whether eight entries of a row, from column c on, are all -1."""
+    """Return whether eight entries of a row, from column c on, are all -1."""
     left: cython.int = rows[s, c] & rows[s, c + 1] & rows[s, c + 2] & rows[s, c + 3]
     right: cython.int = rows[s, c + 4] & rows[s, c + 5] & rows[s, c + 6] & rows[s, c + 7]
     return left & right == -1
@@ -215,11 +215,13 @@ def _group_columns(
     table: cython.int[::1],
     is_shared: cython.uchar[::1],
 ) -> cython.Py_ssize_t:
-    """Write for each of some columns the first of them with the same sum.
+    """Write, for some columns, the first of them with the same sum.
 
-    Columns without another of their sum are taken from the list; returns how many are left.
-    `table` is scratch for hashes, its size a power of two, twice `count` or more; `is_shared` is
-    scratch as well, an entry for each column.
+    Columns with a unique sum are removed from the list; return how many are left. `table` is
+    scratch
+    space for hashes; its size is a power of two, at least twice `count`. `is_shared` is scratch
+    space
+    with an entry for each column.
     """
     last: cython.ulonglong = table.shape[0] - 1
     kept: cython.Py_ssize_t = 0
@@ -250,11 +252,12 @@ def _group_columns(
 
 
 def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarray:
-    """Find for each column the first one that is equal to it, looking at the first rows only.
+    """Find, for each column, the first one equal to it, examining as few rows as possible.
 
-    Equal columns have equal sums under random weights; those that do are then compared. A few rows
-    tell most columns from all others, so sums are compared after 16 rows, 64, 256, and so on, and
-    only columns whose sum is not their own yet are looked at further.
+    Equal columns have equal sums under random weights; columns with equal sums are then compared. A
+    few rows distinguish most columns from all others. So sums are compared after 16 rows, 64, 256,
+    and
+    so on, and only columns whose sum is not unique yet are examined further.
     """
     rows: cython.const[cython.int][:, ::1] = np.ascontiguousarray(table, np.int32)
     row_count: cython.Py_ssize_t = num_rows
@@ -265,7 +268,7 @@ def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarra
     total: cython.ulonglong[::1] = np.zeros(column_count, np.uint64)
     ints: cython.int[::1] = np.empty(size + column_count, np.int32)
     hashes: cython.int[::1] = ints[:size]
-    column: cython.int[::1] = ints[size:]  # those with a sum that others have as well
+    column: cython.int[::1] = ints[size:]  # columns with a shared sum
     is_shared: cython.uchar[::1] = np.empty(column_count, np.uint8)
     first_array = np.empty(column_count, np.int64)
     first: cython.longlong[::1] = first_array
@@ -309,5 +312,5 @@ def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarra
         for i in range(num_merged):
             c = column[i]
             if rows[s, c] != rows[s, first[c]]:
-                first[c] = c  # sums may agree by chance: such a column stays alone
+                first[c] = c  # sums may agree by chance; leave such a column alone
     return first_array

@@ -51,9 +51,9 @@ def along_shortest(
 
     Args:
         delta, accepting: the byte automaton.
-        byte_of_class: the byte that stands for each class in completions, -1 for a class that no
+        byte_of_class: the byte that represents each class in completions, -1 for a class that no
             completion may use; int32.
-        weights: of several bytes that begin a shortest completion, that of most weight is chosen;
+        weights: among bytes that begin a shortest completion, the one of largest weight is chosen;
             256, int32.
         children, byte, entry: the trie.
         unreachable: the value of states without such a completion.
@@ -114,7 +114,7 @@ def along_shortest(
                 bound[t] = 1
             node = -1
             s = t
-            # All states on the way are nearer to acceptance, so their bounds are known.
+            # All states on the path are closer to acceptance, so their bounds are known.
             while not accepts[s]:
                 node = _child(node, next_byte[s], start, child, label)
                 if node < 0:
@@ -150,12 +150,12 @@ def by_any_token(
         delta, class_of_byte: the byte automaton.
         tree: byte, depth, skip and entry of the trie.
         max_depth: its depth.
-        bounds: the bounds; they are written to.
-        unreachable: the value of states without one.
-        most: nodes of the trie to visit at most.
+        bounds: the bounds; modified in place.
+        unreachable: the value of states without a bound.
+        most: limit on visits of trie nodes.
 
     Returns:
-        Whether the visits were enough: then the states left are those that no tokens complete.
+        Whether the visits were enough: then no tokens complete the remaining states.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     class_of: cython.const[cython.uchar][::1] = class_of_byte

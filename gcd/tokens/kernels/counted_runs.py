@@ -1,21 +1,21 @@
-"""Counted runs of a byte automaton: one unit, say a character, again and again.
+"""Counted runs of a byte automaton: repetitions of one unit, such as a character.
 
-A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters,
-and between neighbours lie the states inside a character: the bytes of UTF-8, the escapes. All
-these pieces, the *cells*, look alike; the states of one are its *places*, place 0 the boundary.
-What they share is the *unit*: `unit[p, k]` is the place after byte class k, 0 at the end of the
-unit, that is at the next boundary, and -1 where the class is no part of it. A boundary may have
-other ways out (a closing quote), which differ from cell to cell; an inner place may not. A
-boundary without bound on the number of characters is its own next boundary.
+A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters.
+Between consecutive boundaries are the states inside a character: the bytes of UTF-8, the escapes.
+All these pieces, the *cells*, have the same structure; the states of one are its *places*, place 0
+the boundary. Their common structure is the *unit*: `unit[p, k]` is the place after byte class k, 0
+at the end of the unit, that is at the next boundary, and -1 if the class is not part of it. A
+boundary may have other ways out (a closing quote), which differ between cells; an inner place may
+not. A boundary without bound on the number of characters is its own next boundary.
 
 So the state after a string depends on few things: the place where it ends, how many boundaries it
 passes, and, if it leaves, what follows the way out. `gcd.tokens.kernels.lifting` builds on that.
 
-**The search.** A state's next boundary is where most of its bytes lead. What leads there and
-nowhere else, by few states, is the unit. It is taken for one if the next boundaries show the same
-unit, up to a loop or a few times; then the chain is followed, a comparison for every state and
-byte class. Whatever is found is checked place by place, so that any choice is sound. Cost: O(S K)
-and, for each state with many bytes on that is in no chain, O(K) times the size of a unit.
+**Search.** A state's next boundary is the target of most of its bytes. The few states that lead
+only there form the candidate unit. It is accepted if the next boundaries have the same unit, up to
+a loop or a few times; then the chain is followed, with a comparison for every state and byte class.
+Every result is verified place by place, so any choice is sound. Cost: O(S K) and, for each state
+with many transitions that is in no chain, O(K) times the size of a unit.
 
 `delta[s, k]` is the state after byte class k, which has `width[k]` bytes.
 """
@@ -27,28 +27,28 @@ from typing import NamedTuple
 import cython
 import numpy as np
 
-PLACES = 64  # in a unit, at most
+PLACES = 64  # at most, in a unit
 _MOST_PLACES = cython.declare(cython.int, PLACES)
-_WIDE = cython.declare(cython.int, 16)  # bytes that lead to the next boundary, at least
-# Cells that must look alike before a chain without a loop counts as one.
+_WIDE = cython.declare(cython.int, 16)  # at least, that lead to the next boundary
+# Equal cells required before a chain without a loop is accepted.
 _REPEATED = cython.declare(cython.int, 5)
-_UNITS = cython.declare(cython.int, 16)  # kept for one automaton
+_UNITS = cython.declare(cython.int, 16)  # stored for one automaton
 
 
 class Cells(NamedTuple):
-    """The counted runs of an automaton with S states.
+    """Counted runs of an automaton with S states.
 
     Attributes:
-        units: the units' rows one after the other.
-        unit_start: where each unit begins in them, and the end.
-        unit_of: each cell's unit.
-        after: each cell's next boundary.
-        start: where each cell begins in `states`.
+        units: the concatenated rows of the units.
+        unit_start: first row of each unit, and the end.
+        unit_of: unit of each cell.
+        after: next boundary of each cell.
+        start: index in `states` of each cell's first state.
         states: the states of the cells, place by place.
         cell: the cell of each of the S states, -1 for none.
         place: the place of each of the S states in its cell.
-        cell_at: the cell that begins at each of the S states, -1 for none. A cell with a chain
-            that comes to nothing begins nowhere and has no states.
+        cell_at: the cell that begins at each of the S states, -1 for none. A cell in a rejected
+            chain begins nowhere and has no states.
     """
 
     units: np.ndarray
@@ -70,7 +70,7 @@ def next_boundary(
     width: cython.const[cython.longlong][::1],
     weight: cython.longlong[::1],
 ) -> tuple[cython.int, cython.longlong]:
-    """Return where most bytes lead, and how many; `weight` is scratch, zero for all states."""
+    """Return the target of most bytes, and their number; `weight` is scratch, all zeros."""
     best: cython.int = -1
     most: cython.longlong = 0
     t: cython.int
@@ -96,7 +96,7 @@ def _is_narrow(
     delta: cython.const[cython.int][:, ::1],
     width: cython.const[cython.longlong][::1],
 ) -> cython.bint:
-    """Whether fewer bytes lead on from a state than have to lead to a next boundary."""
+    """Return whether fewer bytes lead on from a state than must lead to a next boundary."""
     total: cython.longlong = 0
     k: cython.Py_ssize_t
     for k in range(delta.shape[1]):
@@ -115,9 +115,9 @@ def _unit_at(
     members: cython.int[::1],
     unit: cython.short[:, ::1],
 ) -> cython.Py_ssize_t:
-    """Write the largest unit between two boundaries into the first rows of `unit`; how many.
+    """Write the largest unit between two boundaries to the first rows of `unit`; return its size.
 
-    `place` is -1 for all states, and left so; `members` is work space.
+    `place` is -1 for all states before and after; `members` is work space.
     """
     num_classes: cython.Py_ssize_t = delta.shape[1]
     t: cython.int
@@ -136,7 +136,7 @@ def _unit_at(
         t = delta[state, k]
         if t < 0 or t in (after, state) or place[t] > 0 or count == _MOST_PLACES:
             continue
-        # Everything beyond t must come to the next boundary, and to no other end.
+        # Everything after t must reach the next boundary, and no other end.
         begin = count
         head = count
         place[t] = count
@@ -185,7 +185,7 @@ def _fits(
     delta: cython.const[cython.int][:, ::1],
     members: cython.int[::1],
 ) -> cython.int:
-    """The next boundary if the unit begins at this state, else -1; its states in `members`."""
+    """Return the next boundary if the unit begins at this state, else -1; fill `members`."""
     size: cython.Py_ssize_t = unit.shape[0]
     after: cython.int = -1
     goal: cython.int
@@ -232,9 +232,9 @@ def _is_repeated(
     members: cython.int[::1],
     other: cython.short[:, ::1],
 ) -> cython.bint:
-    """Whether the boundaries that follow show the same unit, up to a loop or several times.
+    """Return whether the next boundaries have the same unit, up to a loop or several times.
 
-    `other` is room for a unit.
+    `other` is scratch space for a unit.
     """
     count: cython.int = 1
     most: cython.longlong
@@ -363,7 +363,7 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
             num_cells += 1
             state = after
 
-    # A chain ends at another of its unit's cells, or where none of the unit's bytes lead on.
+    # A chain ends at another cell of its unit, or where none of the unit's bytes lead on.
     whole: cython.uchar[::1] = np.ones(num_cells, np.uint8)
     changed: cython.bint = True
     good: cython.bint

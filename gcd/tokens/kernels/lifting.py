@@ -1,17 +1,18 @@
-"""Walks of a byte automaton over a prefix tree, and what they say about the tokens.
+"""Walks of a byte automaton over a prefix tree, and the token classes that follow from them.
 
 Conventions: `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is the tuple of
 arrays (label, depth, skip, entry) of `gcd.tokens.trie.Trie` in preorder, `label[node]` being the
-byte class on the way into a node (for units: the byte, or the class, that their columns stand for).
+byte class on the edge into a node (for units: the byte, or the class, that their columns mean).
 
-Loops over many states release the interpreter's lock, as constraints are lifted in the background
-(`gcd.serving.background`) while others are served.
+Loops over many states release the interpreter's lock, because constraints are lifted in the
+background (`gcd.serving.background`) while others are served.
 
-Three walks. `walk` runs all strings from one state. `walk_unit` runs them from a place of a unit
-(`gcd.tokens.kernels.counted_runs`): where a string ends inside counted runs depends on its place
-and on how many boundaries it passed, whatever run it is; where it leaves, an *exit*, the rest must
-be walked in the automaton. `walk_apart` runs two states side by side and looks only where they
-differ: a state that excludes a few words from a run is like the run's boundary nearly everywhere.
+There are three walks. `walk` runs all strings from one state. `walk_unit` runs them from a place of
+a unit (`gcd.tokens.kernels.counted_runs`). The end of a string inside counted runs depends only on
+its place and on how many boundaries it passed, not on the run. Where it leaves, at an *exit*, the
+rest must be walked in the automaton. `walk_apart` runs two states side by side and visits only
+nodes where they differ: a state that excludes a few words from a run is like the run's boundary
+nearly everywhere.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PLACES = cython.declare(cython.int, PLACES)
 
 
 class Ways(NamedTuple):
-    """The ways out of the runs: boundaries that lead to the same states share one.
+    """Ways out of the runs; boundaries that lead to the same states share one.
 
     Attributes:
         at: the way out of each cell's boundary, -1 for cells that do not count.
@@ -53,14 +54,14 @@ class Ways(NamedTuple):
 
 @cython.cclass
 class Tree:
-    """The arrays of a tree for compiled loops."""
+    """Arrays of a tree as views for compiled loops."""
 
     def __init__(self, tree: tuple[np.ndarray, ...]) -> None:
         self.label, self.depth, self.skip, self.entry = tree
 
 
 def more_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
-    """Return a table of at least so many rows, at least twice what it had, with the same first."""
+    """Return a copy of a table with at least `num_rows` rows, at least twice its size."""
     grown = np.empty((max(num_rows, 2 * table.shape[0]), table.shape[1]), table.dtype)
     grown[: table.shape[0]] = table
     return grown
@@ -82,8 +83,8 @@ def walk(
 ) -> cython.Py_ssize_t:
     """Run the strings of sibling subtrees, nodes first..last-1, from `state` at their parent.
 
-    Appends entries that survive to `found` and the states they reach to `target` from `count` on,
-    and returns the new count. `states` is work space, one longer than the tree is deep.
+    Append surviving entries to `found` and the states they reach to `target`, from `count` on, and
+    return the new count. `states` is work space, one longer than the tree's depth.
     """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
@@ -118,7 +119,7 @@ def walk_apart(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Find the entries that lead elsewhere from `state` than from `other`: where (-1: nowhere)."""
+    """Find entries whose target from `state` differs from that from `other` (-1: no target)."""
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
@@ -157,10 +158,10 @@ def walk_unit(
     goal: cython.int[::1],
     exits: cython.int[:, ::1],
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """Run strings from a place in a counted run, noting where they leave: (entries found, exits).
+    """Run strings from a place in a counted run; return the numbers of entries found and exits.
 
     Entry `found[i]` ends at `goal[i] = passed * PLACES + place`. An exit is a node whose byte
-    leads out of a boundary, and the number of boundaries passed until there.
+    leads out of a boundary, with the number of boundaries passed until there.
     """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
@@ -193,7 +194,7 @@ def walk_unit(
 def profile(
     unit: np.ndarray, tree: tuple[np.ndarray, ...], num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute what a unit says about all strings: see `gcd.tokens.profiles.UnitProfile`."""
+    """Compute the profile of a unit over all strings: see `gcd.tokens.profiles.UnitProfile`."""
     counted, uncounted = one_class(num_entries), one_class(num_entries)
     counted_views: Views = Views(counted)
     uncounted_views: Views = Views(uncounted)
@@ -272,7 +273,7 @@ def ways_out(
         for turn in range(2):
             if turn:
                 boundary = after[i]
-            # Neighbours nearly always agree, so the latest few are enough to compare with.
+            # Neighbors nearly always agree, so comparing with the latest few is enough.
             way = count - 1
             oldest = max(count - 4, 0)
             while way >= oldest:
@@ -308,8 +309,9 @@ def split_by_exits(
 ) -> None:
     """Separate entries that leave a unit's runs for different targets, or after different counts.
 
-    `ways` are boundaries, one for each way out; exits are those of the unit's profile, `counted`
-    says whether counts matter.
+    `ways` are boundaries, one for each way out; exits are those of the unit's profile, and
+    `counted`
+    is whether counts matter.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     way_state: cython.const[cython.int][::1] = np.ascontiguousarray(ways, np.int32)
@@ -366,11 +368,12 @@ def split_by_exits(
 def references(
     delta: np.ndarray, width: np.ndarray, cells: Cells, tree: tuple[np.ndarray, ...]
 ) -> np.ndarray:
-    """Find for each state outside the runs a state of a run to compare it with; or -1.
+    """Find, for each state outside the runs, a state of a run to compare it with, or -1.
 
-    Of the places before the boundary where most of its bytes lead, it is the one where the fewest
-    nodes of the tree lie below bytes that part the two, and only if these are fewer than half of
-    those below bytes that the state reads.
+    It is chosen among the places before the boundary that most of the state's bytes lead to: the
+    place with the fewest tree nodes below bytes where the two states differ, if these are fewer
+    than
+    half of the nodes below the state's bytes.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
@@ -470,7 +473,8 @@ def split_by_states(
             if cell_of[s] >= 0:
                 continue
             if other[s] >= 0:
-                # The reference has parted those that go elsewhere with it; what differs parts more.
+                # The reference has split entries already; entries where the states differ split
+                # further.
                 count = walk_apart(s, other[s], step, walked, states, others, found, target)
             else:
                 count = walk(s, 0, num_nodes, step, walked, states, found, target, 0)

@@ -1,14 +1,14 @@
 """Table of a lifted automaton: the state after each class of tokens.
 
-The tree holds one string for each class, so that entries are classes. States in counted runs take
-their rows from one walk for each place of a unit (`gcd.tokens.kernels.lifting`): a class that stays
-inside goes so many boundaries further along the run, a class that leaves goes where the way out
-leads it. The others are walked.
+The tree contains one string for each class, so that entries are classes. The rows of states in
+counted runs come from one walk for each place of a unit (`gcd.tokens.kernels.lifting`): a class
+that stays inside moves a fixed number of boundaries along the run, and a class that leaves goes
+to the target of the way out. The other rows are walked.
 
-**Two passes.** Most rows are nearly empty, and the table is the largest thing there is; it is not
-read again here. The first pass only weighs the columns: every state has a random weight, and equal
-columns have equal sums of weight times target. Columns of equal sum become one in the second pass,
-which writes the table, confirms that they are equal, and lists the edges of the automaton.
+**Two passes.** Most rows are nearly empty, and the table is by far the largest array, so it is
+never read. The first pass only sums the columns: every state has a random weight, and equal columns
+have equal sums of weight times target. The second pass merges columns of equal sum, writes the
+table, verifies that merged columns are equal, and lists the edges of the automaton.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ else:
     from gcd.tokens.kernels.lifting import Tree, walk, walk_unit
 
 _PLACES = cython.declare(cython.int, PLACES)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python's own integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
 
 
 @cython.cclass
 class _Chains:
-    """The arrays of counted runs and of their ways out for compiled loops."""
+    """Arrays of counted runs and of their ways out, as views for compiled loops."""
 
     unit_of: cython.const[cython.int][::1]
     after: cython.const[cython.int][::1]
@@ -61,7 +61,7 @@ def _look_ahead(
     chains: _Chains,
     ahead: cython.int[:, ::1],
 ) -> tuple[cython.Py_ssize_t, cython.bint]:
-    """The boundaries from a cell on, `furthest` passed at most: (how many, whether they loop).
+    """List the boundaries after a cell, at most `furthest`; return their number, and if they loop.
 
     Rows of `ahead` are boundaries: the state, its cell (-1 at the end), its way out.
     """
@@ -106,10 +106,10 @@ def _row_in_run(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """What lives in the row of a state in a run, into `found` and `target`; how many.
+    """Write the live entries of a run state's row to `found` and `target`; return their number.
 
-    The first `stay` of `inner` are the classes that stay in the run; `passed` and `places` say
-    where they end. Those in `left` leave it. `ahead` has `length` boundaries.
+    The first `stay` of `inner` are the classes that stay in the run, and `passed` and `places` are
+    their ends. Those in `left` leave it. `ahead` has `length` boundaries.
     """
     count: cython.Py_ssize_t = 0
     far: cython.Py_ssize_t
@@ -134,7 +134,7 @@ def _row_in_run(
             continue
         found[count] = inner[i]
         count += 1
-    # Neighbouring boundaries mostly have one way out: look through its list once for all.
+    # Neighboring boundaries mostly share one way out: process its list once for all of them.
     while begin < length:
         way = ahead[begin, 2]
         end = begin + 1
@@ -161,7 +161,7 @@ def _weigh(
     total: cython.ulonglong[::1],
     live: cython.longlong[::1],
 ) -> cython.void:
-    """First pass: add a row to the columns' sums."""
+    """Add a row to the columns' sums, in the first pass."""
     weight: cython.ulonglong = mix(state + 1)
     bits: cython.ulonglong = _64_BITS
     i: cython.Py_ssize_t
@@ -187,7 +187,7 @@ def _write(
     edges: cython.int[:, ::1],
     num_edges: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Second pass: write a row, append its edges; the new number of edges, -1 if columns differ."""
+    """Write a row in the second pass; return the new number of edges, -1 if columns differ."""
     merged: cython.bint = False
     entry: cython.int
     t: cython.int
@@ -223,11 +223,11 @@ def pass_over_rows(
     column: np.ndarray,
     table: np.ndarray,
 ) -> tuple[np.ndarray, bool]:
-    """Run one of the two passes: the first one if the table has no rows.
+    """Run one of the two passes, the first one if the table has no rows.
 
     Returns:
         edges: (state, next state), each once; second pass only.
-        agree: whether columns that are made one are equal; second pass only.
+        agree: whether merged columns are equal; second pass only.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     walked: Tree = Tree(tree)
@@ -257,7 +257,7 @@ def pass_over_rows(
     found: cython.int[::1] = np.empty(num_entries, np.int32)
     target: cython.int[::1] = np.empty(num_entries, np.int32)
     exits: cython.int[:, ::1] = np.empty((num_nodes, 2), np.int32)
-    # Entries that leave, after how many boundaries, and for which state; way by way.
+    # Entries that leave, after how many boundaries, and to which state; way by way.
     left_array = np.empty((1024, 3), np.int32)
     left: cython.int[:, ::1] = left_array
     left_start: cython.longlong[::1] = np.zeros(num_ways + 1, np.int64)
@@ -363,6 +363,6 @@ def pass_over_rows(
                 state, found, target, count, first_of, column_of,
                 rows[state], seen, edges, num_edges,
             )  # fmt: skip
-    if num_edges < 0:  # columns that are made one differ
+    if num_edges < 0:  # merged columns differ
         return edge_array[:0].copy(), False
     return edge_array[:num_edges].copy(), True

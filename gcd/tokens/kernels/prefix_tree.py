@@ -1,4 +1,4 @@
-"""Construction of prefix trees, of all strings of a vocabulary or of some.
+"""Construction of prefix trees of all strings of a vocabulary, or of some of them.
 
 The arrays are those of `gcd.tokens.trie.Trie`, in preorder.
 """
@@ -92,7 +92,7 @@ def spells(
     text: np.ndarray,
     offsets: np.ndarray,
 ) -> bool:
-    """Return whether arrays of unknown origin are the prefix tree of the tokens laid end to end."""
+    """Return whether untrusted arrays are the prefix tree of the concatenated tokens."""
     byte_array, depth_array, skip_array, entry_array = tree
     byte: cython.const[cython.uchar][::1] = byte_array
     depth: cython.const[cython.int][::1] = depth_array
@@ -169,7 +169,7 @@ def spells(
 def sub_trie(
     depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Cut a prefix tree down to what leads to chosen entries: (nodes, depth, skip, entry).
+    """Reduce a prefix tree to the paths to chosen entries: (nodes, depth, skip, entry).
 
     Entry `chosen[i]` has number i in the new tree, and none is chosen twice; `order` lists those i
     in the order of their entries. `nodes` are the old nodes that remain. Cost: the length of the
@@ -199,7 +199,7 @@ def sub_trie(
     new_skip: cython.int[::1] = skip_array
     new_entry: cython.int[::1] = entry_array
     path: cython.int[::1] = np.empty(longest, np.int32)  # old nodes
-    place: cython.int[::1] = np.empty(longest, np.int32)  # and their new numbers
+    place: cython.int[::1] = np.empty(longest, np.int32)  # their new numbers
     count: cython.Py_ssize_t = 0
     deep: cython.Py_ssize_t = 0  # `path[:deep]` is open
     node: cython.int
@@ -209,7 +209,7 @@ def sub_trie(
         i = turns[turn]
         node = end_of[entry_of[i]]
         length = depth_of[node] + 1
-        # In preorder an open node is an ancestor of this one exactly if the old path has it.
+        # In preorder, an open node is an ancestor of this one exactly if the old path contains it.
         climb = node
         shared = length
         while shared > 0 and not (shared <= deep and path[shared - 1] == climb):

@@ -13,7 +13,7 @@ def distances(
 ) -> np.ndarray:
     """Return the fewest edges between `start` and each state, by breadth-first search.
 
-    With `backward` against them: the distance to `start`, which else is that from it.
+    With `backward`, return the distance to `start`; otherwise the distance from it.
     """
     near, far = (1, 0) if backward else (0, 1)
     keys = np.ascontiguousarray(pairs[:, near], np.int32)

@@ -379,7 +379,7 @@ def _locate_rows(
     size: cython.Py_ssize_t = log_p.shape[1]
     factor: cython.double[::1] = np.empty(lines.by_class.shape[1])
     hidden: cython.uchar[::1] = np.zeros(size, np.uint8)
-    # Listed tokens are rare; this table gives the index of their own factor.
+    # Listed tokens are rare; this table gives the index of their factor.
     own: cython.int[::1] = np.full(size if lines.tokens.shape[1] else 0, -1, np.int32)
     share_array = np.empty(size, log_p.dtype)
     share: cython.const[Real][::1] = share_array

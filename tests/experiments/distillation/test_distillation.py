@@ -472,7 +472,7 @@ def test_sequences_are_kept_in_files(tmp_path):
     [
         ([[1], [2], [V]], "init=random", f"token {V}, but the vocabulary has {V}"),
         ([[1]], "init=random", "1 prompts or sequences cannot be split"),
-        ([[1], [2]], "init=clones", "made of what the language model said, .* use init=random"),
+        ([[1], [2]], "init=clones", "needs the model's next distributions, .* use init=random"),
         ([], "init=random", r"has no \.safetensors file"),
     ],
 )
@@ -489,7 +489,7 @@ def test_sequences_that_are_refused(tmp_path, tiny_lm, lists, override, message)
 
 def test_other_tensors_are_no_sequences(tmp_path):
     save_file({"tokens": torch.ones(3)}, tmp_path / "0.safetensors")
-    with pytest.raises(ValueError, match=r"0\.safetensors is no file of sampled .* 'lengths'"):
+    with pytest.raises(ValueError, match=r"0\.safetensors isn't a file of sampled .* 'lengths'"):
         distill_data.read(tmp_path)
 
 
@@ -497,7 +497,7 @@ def test_other_tensors_are_no_sequences(tmp_path):
     ("overrides", "message"),
     [
         (["num_states=0"], "num_states must be at least 1, got 0"),
-        (["num_states=6", "transition=monarch", "block=4"], "blocks of 4 do not divide 6"),
+        (["num_states=6", "transition=monarch", "block=4"], "blocks that divide 6 states, got 4"),
         (["block=4"], "give transition=monarch"),
         (["transition=sparse"], "'sparse' for transition"),
         (["latent_sequences=0"], "latent_sequences must be at least 1, got 0"),
@@ -521,7 +521,7 @@ def test_other_tensors_are_no_sequences(tmp_path):
         (["epochs=1"], "epochs .* at least 2, got 1"),
         (["steps=-1"], "steps must be at least 0"),
         (["num_sequences=1"], "num_sequences must be at least 2"),
-        (["data.path=README.md"], "data.path=README.md is no directory of an earlier sampling"),
+        (["data.path=README.md"], "data.path=README.md isn't a directory of an earlier sampling"),
         (["records.path=a", "records.hub=b"], "not both"),
         (["model.path=./nowhere", RECORDS], "no checkpoint there"),
         ([], "give records.path=FILE.jsonl in xLAM's form, or records.hub=NAME"),
@@ -605,7 +605,7 @@ def test_the_command_that_goes_on_is_named(tmp_path, answers, monkeypatch, resum
 def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, answers):
     common = [*answers, *SMALL, f"run_dir={tmp_path}", "stop_after=1"]
     for name, remedy in (
-        ("checkpoint/step.safetensors", "remove it, and training starts over"),
+        ("checkpoint/step.safetensors", "remove it to restart training"),
         ("curve.json", "remove it"),
         ("identity.json", "resume=false to start this one over"),
     ):

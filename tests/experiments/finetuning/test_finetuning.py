@@ -207,7 +207,7 @@ def test_bad_settings_are_named(given_, overrides, message, monkeypatch):
     ("source", "name", "content", "message"),
     [
         ("xlam", "a.jsonl", "{not json\n", "no well-formed record in .*a.jsonl: 1 malformed"),
-        ("xlam", "a.json", "{}", "a list of records is needed"),
+        ("xlam", "a.json", "{}", "expected a list of records"),
         ("xlam", "a.jsonl", '{"query": "q", "tools": [], "answers": []}\n', "0 usable records"),
         ("commongen", "a.tsv", "dog park\tA dog.\n", "no set of 3 to 5 concepts .*a.tsv"),
         ("commongen", "a.tsv", b"\xff\t", "a.tsv cannot be read"),

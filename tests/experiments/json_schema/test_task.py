@@ -191,7 +191,7 @@ def test_what_no_answer_could_be_right_for_is_refused_whatever_the_budget(tmp_pa
                 "task.reference=gcd")  # fmt: skip
     assert {row["example"].partition(":")[2] for row in found} == {"good"}
     refused = (tmp_path / "run" / "refused.jsonl").read_text()
-    assert refused.count("its right answer is no answer under its schema") == 2 * len(bad)
+    assert refused.count("its correct answer violates its schema") == 2 * len(bad)
     assert "keywords of schemas that constrain nothing: minimun (1)" in caplog.text
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["ignored_keywords"] == {"minimun": 1}

@@ -125,7 +125,7 @@ def test_hammers_spellings(tmp_path: Path) -> None:
 def test_a_file_that_is_no_list_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}")
-    with pytest.raises(DataError, match="a list of records is needed"):
+    with pytest.raises(DataError, match="expected a list of records"):
         read_toolcalls(path)
     path.write_text('{}\n{"a": 1}')
     with pytest.raises(DataError, match=r"\.jsonl"):

@@ -156,7 +156,7 @@ def test_repetition_is_iterated_concatenation(a, minimum, extra):
 def test_shortest_string_from_no_state_is_an_error(state):
     automaton = Automaton.literal("ab")
     assert [automaton.shortest(s) for s in range(3)] == [b"ab", b"b", b""]
-    with pytest.raises(IndexError, match=f"expected a state below 3, got {state}"):
+    with pytest.raises(IndexError, match=rf"expected a state in 0\.\.2, got {state}"):
         automaton.shortest(state)
 
 
@@ -215,7 +215,7 @@ def test_empty_language():
     assert empty.longest_length == -1
     assert empty.enumerate(3) == []
     assert empty.count(9) == 0
-    with pytest.raises(EmptyLanguageError, match="no string"):
+    with pytest.raises(EmptyLanguageError, match="got an empty one"):
         empty.shortest()
 
 
@@ -229,13 +229,13 @@ def test_text_is_read_as_utf8():
 def test_bad_arguments_say_what_they_were():
     with pytest.raises(ValueError, match="got 3 and 2"):
         Automaton.literal("a").repeat(3, 2)
-    with pytest.raises(ValueError, match="initial state 4"):
+    with pytest.raises(ValueError, match=r"expected an initial state in .*, got 4"):
         Automaton.from_transitions(np.full((1, 256), -1), np.array([True]), initial=4)
     table = np.full((1, 256), -1)
     table[0, 0] = 7
     with pytest.raises(ValueError, match=r"got -1\.\.7"):
         Automaton.from_transitions(table, np.array([True]))
-    with pytest.raises(ValueError, match=r"bytes 0\.\.255"):
+    with pytest.raises(ValueError, match=r"bytes in 0\.\.255"):
         Automaton.byte_set([300])
 
 

@@ -28,7 +28,7 @@ def moore(delta: np.ndarray, accepting: np.ndarray) -> list[int]:
 
 
 def trimmed(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """States from which acceptance can be reached; the others are not equivalent to any."""
+    """Remove states that cannot reach acceptance, which are not equivalent to any other."""
     alive = accepting.copy()
     for _ in range(alive.size):
         alive |= ((delta >= 0) & alive[delta]).any(axis=1)
@@ -37,7 +37,7 @@ def trimmed(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def blocks(delta: np.ndarray, accepting: np.ndarray) -> list[int]:
-    """What the kernel under test says."""
+    """Blocks computed by the kernel under test."""
     block, count = equivalent_states(delta, accepting)
     assert count == block.max(initial=-1) + 1
     return block.tolist()
@@ -64,7 +64,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ring(size: int, special: int) -> tuple[np.ndarray, np.ndarray]:
-    """All states accept, and only some of a cycle read a second symbol: no sweep sees far."""
+    """Make a cycle of accepting states, some with a second symbol; sweeps converge slowly."""
     delta = np.full((size, 2), -1, np.int32)
     delta[:, 0] = (np.arange(size) + 1) % size
     delta[::special, 1] = 0
@@ -86,7 +86,7 @@ def test_states_of_one_block_are_those_of_one_residual(table):
 def test_refinement_may_begin_with_any_coarser_partition(table, data):
     delta, accepting = trimmed(*table)
     truth = moore(delta, accepting)
-    # Some blocks of the truth put together, but none that accepts with one that does not.
+    # Merge some of the true blocks, but never an accepting one with one that isn't.
     accepts = {b: bool(accepting[truth.index(b)]) for b in truth}
     merged = {b: (accepts[b], data.draw(st.integers(0, 2))) for b in accepts}
     number = {pair: i for i, pair in enumerate(dict.fromkeys(merged[b] for b in truth))}
@@ -157,6 +157,6 @@ def test_automata_that_begin_alike_are_told_apart():
     tails = [Automaton.literal("a" * 400 + "ab"), Automaton.literal("a" * 400 + "ba")]
     assert a != b
     assert tails[0] != tails[1]
-    assert hash(tails[0]) == hash(tails[1])  # which is allowed, and shows that tables are compared
+    assert hash(tails[0]) == hash(tails[1])  # allowed, and shows that tables are compared
     assert tails[0] == Automaton.literal("a" * 400) + Automaton.literal("ab")
     assert len({a, b, *tails}) == 4

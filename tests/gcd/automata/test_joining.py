@@ -1,4 +1,4 @@
-"""Parts joined by nodes against sets of strings, and against the wiring state by state."""
+"""Joined parts, compared with sets of strings and with an explicit graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ nodes = st.integers(0, NODES - 1)
 
 
 def wired(parts, joints, skips, start, end) -> Automaton:
-    """The same graph with every copy of a part laid out, edge by edge."""
+    """Build the same graph with an explicit copy of each part, edge by edge."""
     edges, epsilon, begin = [], [*skips], NODES
     for part, (source, target) in zip(parts, joints, strict=True):
         for state, byte in zip(*np.nonzero(part.transitions >= 0), strict=True):
@@ -59,13 +59,13 @@ def test_a_chain_is_a_product_of_sets(sets):
 
 
 def test_thousands_of_lone_states():
-    """More subsets than there was room for at first, most of them states of one part."""
+    """More subsets than initially allocated, most of them single states of one part."""
     digits = Automaton.byte_set(b"0123456789").repeat(0, 3000)
     both = Automaton.literal("a") + digits + Automaton.literal("b") + digits
     assert both.num_states == 2 * 3001 + 1
     assert both.accepts("a" + "7" * 3000 + "b")
     assert not both.accepts("a" + "7" * 3001 + "b")
-    # Three ways at once, of which two remain: subsets of several states all along.
+    # Three paths at once, two of which remain, so all subsets have several states.
     several = Automaton.union([digits, digits + Automaton.literal("x"), both])
     assert several.accepts("1" * 3000 + "x")
     assert several.accepts("ab1")
@@ -83,7 +83,7 @@ def test_the_limit_holds_wherever_states_come_from(limit):
             start=0,
             end=limit,
         )
-    # The n-th letter from the end: 2^n subsets out of few states.
+    # The n-th letter from the end: 2^n subsets of few states.
     ab = Automaton.byte_set(b"ab")
     parts = [ab.star(), Automaton.literal("a"), *[ab] * 12]
     with state_limit(limit), pytest.raises(StateLimitError):

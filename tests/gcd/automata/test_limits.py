@@ -1,4 +1,4 @@
-"""Work that is counted: constructions pay, stop at the limit, and pay the same each time."""
+"""Work limits: constructions are charged, stop at the limit, and cost the same each time."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_entries_of_a_table_are_bounded(name: str, monkeypatch: pytest.Monke
 def test_work_is_one_constraints() -> None:
     with work_limit(100):
         spend(60)
-        spend(60)  # outside of a meter each operation is a constraint of its own
+        spend(60)  # outside of a meter, each operation is a separate constraint
         with metered():
             spend(60)
             with metered():

@@ -1,4 +1,4 @@
-"""Random walks give strings of the language, all of them in time, and end when they should."""
+"""Random walks return strings of the language, within the limit, and end as expected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_one_byte_that_closes_is_as_likely_as_all_that_go_on() -> None:
     walks = RandomWalks(gcd.regex('"[ !#-~]*"'))
     rng = random.Random(0)
     empty = sum(walks.draw(rng, patience=50) == b'""' for _ in range(400))
-    assert empty > 100  # evenly over bytes it would be four or so
+    assert empty > 100  # with a uniform choice of bytes it would be about four
 
 
 def test_an_empty_language_has_no_walk() -> None:

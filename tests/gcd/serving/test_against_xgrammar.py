@@ -1,7 +1,7 @@
-"""Masks of ours and of xgrammar, token by token: equal, or different for a cause that is listed.
+"""Our masks and xgrammar's, token by token: equal, or different for a listed cause.
 
-Both take the same tokens, among those that both allow. The budget is larger than any walk is long,
-so that it never binds: xgrammar has none.
+Both matchers get the same tokens, among those that both allow. The budget exceeds the length of any
+walk, so that it never restricts, because xgrammar has no budget.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Pair = tuple[gcd.GrammarMatcher, Any]
 
 
 def pair(schema: Any) -> Pair:
-    """Both engines set to compact JSON with declared members only."""
+    """Configure both engines for compact JSON with only declared members."""
     automaton = gcd.lift(gcd.json_schema(schema, unknown="ignore"), VOCABULARY)
     grammar = COMPILER.compile_json_schema(
         json.dumps(schema), any_whitespace=False, separators=(",", ":"), strict_mode=True
@@ -52,11 +52,11 @@ def allowed(matcher: Any) -> set[int]:
     row = np.zeros((1, (len(TOKENS) + 31) // 32), np.int32)
     matcher.fill_next_token_bitmask(row)
     ids = np.flatnonzero((row[0][:, None] >> np.arange(32)) & 1)
-    return set(ids[ids < len(TOKENS)].tolist())  # bits past the vocabulary say nothing
+    return set(ids[ids < len(TOKENS)].tolist())  # bits past the vocabulary have no meaning
 
 
 def first_difference(matchers: Pair, token: int, bytes_allowed: Any) -> tuple[bytes, bytes, bool]:
-    """Of a token that one allows: what both take of it, the byte that one takes, whether we do."""
+    """Split a token that only one allows: common prefix, next byte, and whether ours allows it."""
     spelt = TOKENS[token]
     for end in range(1, len(spelt)):
         if end == 1:
@@ -69,7 +69,7 @@ def first_difference(matchers: Pair, token: int, bytes_allowed: Any) -> tuple[by
 
 
 def compare(schema: Any, matchers: Pair, seed: str, steps: int = 30) -> Counter[str]:
-    """Walk once and compare the mask at every step; how many differences each cause explains."""
+    """Walk once, compare the mask at every step, and count the differences by cause."""
     rng = random.Random(seed)
     found: Counter[str] = Counter()
     text = b""
@@ -133,7 +133,7 @@ def test_masks_are_equal_where_both_read_a_schema_alike(name: str) -> None:
         assert not compare(AGREED[name], matchers, f"{name} {seed}")
 
 
-# For each cause: a schema, a text that both take, the byte that only one takes after it, and who.
+# For each cause: a schema, a text that both allow, the next byte that only one allows, and which.
 WITNESSES: dict[str, tuple[Any, bytes, bytes, str]] = {
     "digits": ({"type": "number", "minimum": 0.5}, b"1.546912", b"0", "ours"),
     "escapes": ({"type": "string", "maxLength": 9}, b'"a', b"\\", "ours"),
@@ -172,7 +172,7 @@ def test_each_cause_is_real(name: str) -> None:
 @pytest.mark.skipif(not PUBLIC.is_dir(), reason=f"no public schemas in {PUBLIC}")
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_masks_on_public_schemas_differ_for_listed_causes_only() -> None:
-    """Of every fifth of the small files, the first fifty that both engines compile quickly."""
+    """Compare on the first fifty of every fifth small file that both engines compile quickly."""
     files = [path for path in sorted(PUBLIC.glob("*.json")) if path.stat().st_size < 4000]
     compared: dict[str, Counter[str]] = {}
     for path in files[::5]:
@@ -180,7 +180,7 @@ def test_masks_on_public_schemas_differ_for_listed_causes_only() -> None:
         try:
             with gcd.work_limit(10_000_000):
                 matchers = pair(schema)
-        except (gcd.ConstraintError, RuntimeError):  # the second is how xgrammar refuses
+        except (gcd.ConstraintError, RuntimeError):  # xgrammar refuses with the latter
             continue
         compared[path.stem] = compare(schema, matchers, path.stem)
         if len(compared) == NUM_PUBLIC:

@@ -1,4 +1,4 @@
-"""What engines hand over: whole numbers and rows of any kind are taken, and nothing else."""
+"""Arguments from engines: all kinds of whole numbers and mask arrays, and refusals."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def test_what_is_no_whole_number_is_refused_and_nothing_changes(wrong: Any) -> N
         lambda given: gcd.ServedAutomaton(AUTOMATON, cache_bytes=given),
         lambda given: gcd.GrammarMatcher(AUTOMATON, override_stop_tokens=[300, given]),
     ]
-    if wrong is not None:  # there, it is no budget
+    if wrong is not None:  # None means no budget there
         calls.append(lambda given: matcher.automaton.row(0, given))
     for call in calls:
-        with pytest.raises(ValueError, match=r"whole number, got|on the CPU|cannot be used"):
+        with pytest.raises(ValueError, match=r"whole number, got|on the CPU|numpy supports"):
             call(wrong)
     assert _standing(matcher) == before
     assert other.is_terminated() is False
-    other.rollback()  # the one token there is
+    other.rollback()  # the only token
 
 
 @pytest.mark.parametrize("make", SEQUENCES)
@@ -116,7 +116,7 @@ def test_sequences_of_other_things_are_refused_and_nothing_changes(wrong: Any) -
         *(matcher.validate, batch.advance, batch.rollback),
         lambda tokens: matcher.fill_draft_masks(tokens, out),
     ):
-        with pytest.raises(ValueError, match=r"whole number, got|64 bits|on the CPU|cannot be"):
+        with pytest.raises(ValueError, match=r"whole number, got|64-bit|on the CPU|numpy supports"):
             call(wrong)
     assert [_standing(one) for one in (matcher, *batch.matchers)] == before
     assert (out == 7).all()
@@ -124,9 +124,9 @@ def test_sequences_of_other_things_are_refused_and_nothing_changes(wrong: Any) -
 
 def test_drafts_of_other_shapes_are_refused() -> None:
     matcher = _matcher()
-    with pytest.raises(ValueError, match=r"one row of tokens is needed, got shape \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"one-dimensional draft, got shape \(1, 2\)"):
         matcher.validate(np.array([[A, A]]))
-    with pytest.raises(ValueError, match="one token is needed, got"):
+    with pytest.raises(ValueError, match="expected one token, got"):
         matcher.advance([A])
 
 
@@ -160,11 +160,14 @@ def test_masks_are_written_where_a_tensor_lies() -> None:
         (torch.zeros(WIDTH), "contiguous int32 .* got float32"),
         (torch.zeros(WIDTH, dtype=torch.int64), "contiguous int32 .* got int64"),
         (torch.zeros(WIDTH, dtype=torch.bfloat16), "torch.bfloat16 .* torch.int32"),
-        (torch.zeros(WIDTH, dtype=torch.int32, device="meta"), "on meta .* on the CPU"),
-        (torch.zeros(WIDTH + 1, dtype=torch.int32), r"of shape \(16,\), got .* of shape \(17,\)"),
+        (torch.zeros(WIDTH, dtype=torch.int32, device="meta"), "on the CPU, got one on meta"),
+        (
+            torch.zeros(WIDTH + 1, dtype=torch.int32),
+            r"of shape \(16,\) for masks, got .* of shape \(17,\)",
+        ),
         (torch.zeros(1, WIDTH, dtype=torch.int32), r"got int32 of shape \(1, 16\)"),
         (torch.zeros(2 * WIDTH, dtype=torch.int32)[::2], "not contiguous"),
-        (torch.zeros(WIDTH, dtype=torch.int32).to_sparse(), "cannot be used in place"),
+        (torch.zeros(WIDTH, dtype=torch.int32).to_sparse(), "a type that numpy supports"),
         (np.frombuffer(bytes(4 * WIDTH), np.int32), "read-only"),
         (np.zeros(WIDTH, ">i4"), "contiguous int32 .* got >i4"),
         ([0] * WIDTH, "an int32 array or CPU tensor of shape .* got list"),
@@ -179,5 +182,7 @@ def test_other_rows_are_refused_by_name(out: Any, says: str) -> None:
 def test_a_language_that_is_not_lifted_is_refused_with_what_to_do() -> None:
     language: Any = gcd.regex("a")
     for make in (gcd.Matcher, gcd.GrammarMatcher):
-        with pytest.raises(gcd.ConstraintError, match=r"got Automaton .*vocabulary=.*gcd\.lift\("):
+        with pytest.raises(
+            gcd.ConstraintError, match=r"for Automaton, got none; pass vocabulary=.*gcd\.lift\("
+        ):
             make(language, budget=5)

@@ -1,4 +1,4 @@
-"""Requests as JSON texts, and the cache of what they compile to."""
+"""Requests as JSON texts, and the cache of their compiled constraints."""
 
 from __future__ import annotations
 
@@ -100,12 +100,15 @@ def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
         ('{"regex": "a", "budget": true}', "whole number"),
         (json.dumps({"x" * 9000: 1}), r"got x{100}$"),
         ('{"regex": "a", "choices": []}', "exactly one of"),
-        ('{"regex": "a", "options": []}', r"options are a JSON object, got \[\]"),
+        ('{"regex": "a", "options": []}', r"options to be a JSON object, got \[\]"),
         (
             '{"regex": "a", "options": {"max_bytes": 9}}',
             "regex has no option 'max_bytes'",
         ),
-        ('{"tools": [], "options": {"draft": 9}}', "tools has no option 'draft'; it has style, "),
+        (
+            '{"tools": [], "options": {"draft": 9}}',
+            "tools has no option 'draft'; use one of style, ",
+        ),
         ('{"segments": [], "options": {"max_bytes": 9}}', "segments has no option"),
     ],
 )
@@ -202,7 +205,7 @@ def test_a_reason_is_short_and_whatever_goes_wrong_is_a_refusal(monkeypatch):
 
 
 def test_free_text_is_said_by_true():
-    with pytest.raises(gcd.ConstraintError, match="anything is true"):
+    with pytest.raises(gcd.ConstraintError, match='"anything": true'):
         parsed({"segments": [{"anything": False}]}).language()
 
 

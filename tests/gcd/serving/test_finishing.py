@@ -1,4 +1,4 @@
-"""Matchers that are told to finish: what is left of the budget, and whether a budget binds."""
+"""Finishing of matchers: the remaining budget, and whether it restricts the mask."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def allowed(matcher: Matcher) -> list[int]:
 @settings(max_examples=40)
 @given(token_automata(), st.data())
 def test_what_is_told_to_finish_finishes(automaton: TokenAutomaton, data: st.DataObject) -> None:
-    """Masks are those of the automaton with what is left, and every way ends within that."""
+    """Masks are those of the automaton with the remaining tokens, and every path ends."""
     more = data.draw(st.none() | st.integers(0, 6))
     matcher = Matcher(automaton, budget=None if more is None else automaton.fewest_tokens + more)
     for _ in range(12):

@@ -1,7 +1,7 @@
-"""The matcher in xgrammar's shape: signatures, and every call against xgrammar's own matcher.
+"""Matcher with xgrammar's interface: signatures, and every call compared with xgrammar's matcher.
 
-Where the two engines read a schema alike, they must agree in everything; where they differ and why
-is the subject of `tests/gcd/serving/test_against_xgrammar.py`.
+On schemas that both engines interpret alike, all results must agree.
+`tests/gcd/serving/test_against_xgrammar.py` covers the differences.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def pair(compiled: tuple[gcd.TokenAutomaton, Any], **options: Any) -> tuple[Gram
 
 
 def masks(*matchers: Any) -> list[list[int]]:
-    """The ids that each allows; bits past the vocabulary say nothing, and xgrammar sets some."""
+    """Return the allowed ids of each, ignoring bits past the vocabulary."""
     rows = np.zeros((len(matchers), 2, WIDTH), np.int32)
     for row, matcher in zip(rows, matchers, strict=True):
         assert matcher.fill_next_token_bitmask(row, 1)
@@ -203,7 +203,7 @@ def test_texts_that_end_by_themselves_are_terminated_without_a_token() -> None:
 def test_what_cannot_be_done_is_refused() -> None:
     automaton = gcd.lift(gcd.regex("ab"), VOCABULARY)
     assert GrammarMatcher(automaton, override_stop_tokens=EOS).stop_token_ids == [EOS]
-    with pytest.raises(ConstraintError, match=r"stop tokens \[1, 3\] are not .* lift"):
+    with pytest.raises(ConstraintError, match=r"as stop tokens, got \[1, 3\]; .* lift"):
         GrammarMatcher(automaton, override_stop_tokens=[3, 1])
     with pytest.raises(ConstraintError, match='eos="accept"'):
         GrammarMatcher(automaton, terminate_without_stop_token=True)
@@ -214,7 +214,7 @@ def test_what_cannot_be_done_is_refused() -> None:
         matcher.fill_next_token_bitmask(np.zeros((1, WIDTH + 1), np.int32))
     assert matcher.accept_string("ab")
     for count in (2, -1):
-        with pytest.raises(ValueError, match=f"take back {count} steps, there are 1"):
+        with pytest.raises(ValueError, match=f"roll back {count} steps, there are 1"):
             matcher.rollback(count)
 
 
@@ -224,7 +224,7 @@ def test_what_is_no_string_is_no_string_that_is_refused(
     compiled: tuple[gcd.TokenAutomaton, Any], given: Any
 ) -> None:
     ours, theirs = pair(compiled)
-    with pytest.raises(TypeError, match="accept_string takes a str or bytes, not "):
+    with pytest.raises(TypeError, match="expected str or bytes for accept_string, got "):
         ours.accept_string(given)
     with pytest.raises(RuntimeError, match="Unsupported type"):
         theirs.accept_string(given)

@@ -1,4 +1,4 @@
-"""Constraints served before they are lifted: their masks, and what takes over."""
+"""Constraints served before they are lifted: their masks, and the switch to the exact form."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LANGUAGES = [json_schema(schema) for schema in SCHEMAS]
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> list[BackgroundLift]:
-    """Lifts are collected, and run when the test says so."""
+    """Collect lifts, so that the test decides when they run."""
     lifts: list[BackgroundLift] = []
     monkeypatch.setattr("gcd.serving.lazy.submit", lifts.append)
     monkeypatch.setattr("gcd.serving.lazy.MAX_WAIT", 0.01)
@@ -62,10 +62,10 @@ def _ids(row: np.ndarray) -> list[int]:
 
 
 def _check_rows(language: Automaton, words: Vocabulary, cache_bytes: int) -> None:
-    """All rows of all states and budgets, by definition and against the lifted ones."""
+    """Compare the masks of all states and budgets with the definition and with the lifted ones."""
     try:
         lifted, number = lift_numbered(language, words, 1 << 30)
-    except AssertionError:  # no string can be written
+    except AssertionError:  # the tokens can spell no string
         with pytest.raises(EmptyLanguageError, match="can be written with the tokens"):
             LazyAutomaton(language, words, exact="never")
         return
@@ -109,7 +109,7 @@ def test_rows_of_schemas(language: Automaton) -> None:
 
 
 def test_rows_over_half_characters_and_without_bytes() -> None:
-    """Tokens of whole characters alone, and tokens that begin and end inside of characters."""
+    """Only whole-character tokens, and tokens that begin and end inside characters."""
     language = json_schema({"type": "string", "minLength": 1, "maxLength": 4})
     whole = [b'"', b"a", "é".encode(), "€é".encode(), b'a"', b"\\", b"n", b"", b""]
     halves = [*whole[:-1], b"\xc3", b"\xa9", b"\xa9\xe2", b"\xac\xc3", b"\xe2\x82", b""]
@@ -118,7 +118,7 @@ def test_rows_over_half_characters_and_without_bytes() -> None:
 
 
 def test_bodies_of_strings_are_shared() -> None:
-    """A string needs no row of its own: only what leaves it has one."""
+    """States inside a string share their row; only tokens that leave it have a separate one."""
     letters = [bytes([a, b]) for a in range(97, 123) for b in range(97, 123)]
     words = Vocabulary.from_bytes([*(bytes([i]) for i in range(256)), *letters, b""], [256 + 676])
     names = {f"{name}": {"type": "string"} for name in "abcdefgh"}
@@ -151,7 +151,7 @@ def test_few_bytes_keep_few_rows() -> None:
 
 
 def _walk(matcher: Matcher, rng: random.Random, patience: int = 400) -> list[int]:
-    """Random allowed tokens until the end; fails if a mask is empty."""
+    """Append random allowed tokens until the end; fail if a mask is empty."""
     tokens: list[int] = []
     while not matcher.is_finished:
         ids = _ids(matcher.mask())
@@ -213,7 +213,7 @@ def test_the_lifted_form_takes_over_after_any_token(
     assert reference.is_finished
     assert matcher.remaining == reference.remaining
     if matcher.is_exact:
-        for count in range(1, len(tokens) + 1):  # what came before is mapped as well
+        for count in range(1, len(tokens) + 1):  # previous states are mapped as well
             back, other = matcher.copy(), reference.copy()
             back.rollback(count)
             other.rollback(count)
@@ -306,7 +306,7 @@ def test_tokens_that_are_used_somewhere(held: list[BackgroundLift]) -> None:
     assert not shared.uses(WORDS.eos_ids[0])
 
 
-# -- which form -------------------------------------------------------------------------------
+# -- choice of the form -----------------------------------------------------------------------
 
 
 def test_one_form_for_each_language_vocabulary_and_option(held: list[BackgroundLift]) -> None:
@@ -320,7 +320,7 @@ def test_one_form_for_each_language_vocabulary_and_option(held: list[BackgroundL
     held[0].run()
     assert Matcher(language, WORDS).is_exact
     assert Matcher(lazy).is_exact
-    with pytest.raises(ConstraintError, match="expected no vocabulary beside"):
+    with pytest.raises(ConstraintError, match="expected no vocabulary for"):
         Matcher(lazy, WORDS)
 
 
@@ -332,7 +332,7 @@ def test_segments_are_lifted() -> None:
 
 
 def test_a_budget_that_the_bound_does_not_decide_waits_for_the_lift() -> None:
-    """The bound spells the shortest bytes; a longer string has fewer tokens."""
+    """The bound spells the shortest string in bytes, but a longer one has fewer tokens."""
     words = Vocabulary.from_bytes([b"a", b"b", b"c", b"bbbbb", b""], [4])
     language = regex("aaaa|bbbbb")
     bound = LazyAutomaton(language, words, exact="never").steps_to_accept(0)
@@ -375,10 +375,10 @@ def test_texts_longer_than_the_language_is_known_for_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"exact": "soon"}, "exact must be one of"),
-        ({"cache_bytes": -1}, "cache_bytes must be at least 0"),
+        ({"exact": "soon"}, "expected exact to be one of"),
+        ({"cache_bytes": -1}, "cache_bytes of at least 0"),
         ({"vocabulary": Vocabulary.from_bytes([b"a"], [])}, "no EOS id"),
-        ({"language": Automaton.empty()}, "language is empty"),
+        ({"language": Automaton.empty()}, "got an empty language"),
         ({"language": regex("z")}, "can be written with the tokens"),
     ],
 )
@@ -411,7 +411,7 @@ def test_a_lift_that_dies_leaves_the_lazy_form(
     matcher = Matcher(shared, budget=40)
     with caplog.at_level(logging.WARNING):
         held[0].run()
-    assert "its lift failed: MemoryError: no memory" in caplog.text
+    assert "keeping the lazy form: MemoryError: no memory" in caplog.text
     _walk(matcher, random.Random(0))
     assert not matcher.is_exact
     with pytest.raises(UndecidedBudgetError, match="MemoryError"):
@@ -450,7 +450,7 @@ def test_lifts_go_on_in_a_forked_process(held: list[BackgroundLift]) -> None:
     threads = background._Threads()
     shared = LazyAutomaton(LANGUAGES[0], WORDS)
     lift_of = shared._lift
-    threads._threads = background.MAX_THREADS  # as if one was lost with the parent's threads
+    threads._threads = background.MAX_THREADS  # as if one thread was lost in the fork
     threads.submit(lift_of)
     assert not lift_of.wait(0.01)
     threads.restart()

@@ -1,4 +1,4 @@
-"""The pool against `gcd.BudgetMask`, while automata come and go and it is full."""
+"""The pool, compared with `gcd.BudgetMask` while automata are added and evicted and it is full."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def masked(pool, places, states, left):
 
 
 def check(pool, automaton, place, rng):
-    """Every state's mask with some budget, and its next states."""
+    """Check every state's mask with some budget, and its next states."""
     mask, count = gcd.BudgetMask(automaton, int(automaton.steps_to_accept.max())), 0
     states = range(automaton.num_states)
     left = [rng.randint(1, 45) for _ in states]
@@ -65,11 +65,11 @@ def test_automata_come_and_go_and_masks_stay_right():
 def test_a_full_pool_refuses_and_takes_again_when_there_is_room():
     pool = AutomatonPool(TOKENS.size, TOKENS.eos_ids)
     pool.max_bytes = pool.nbytes
-    entered = AUTOMATA[:3]  # four rows of classes, of which one is for the end
+    entered = AUTOMATA[:3]  # four rows of classes, including one for `END`
     places = [pool.enter(automaton) for automaton in entered]
-    with pytest.raises(gcd.ConstraintError, match="ask again later"):
+    with pytest.raises(gcd.ConstraintError, match="retry later"):
         pool.enter(AUTOMATA[3])
-    assert pool.enter(entered[0]) == places[0]  # one copy for all
+    assert pool.enter(entered[0]) == places[0]  # all users share one copy
     pool.leave(entered[1])
     place = pool.enter(AUTOMATA[3])
     check(pool, AUTOMATA[3], place, random.Random(1))
@@ -78,7 +78,7 @@ def test_a_full_pool_refuses_and_takes_again_when_there_is_room():
 
 
 def test_the_last_part_of_the_room_is_used():
-    """Doubling alone would stop at half of it."""
+    """Doubling alone would only use half of it."""
     limit = 8 * 200_000
     pool = AutomatonPool(TOKENS.size, TOKENS.eos_ids, max_bytes=limit)
     places = []

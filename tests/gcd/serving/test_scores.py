@@ -1,4 +1,4 @@
-"""`ScoresProcessor` against a matcher that is told every token."""
+"""`ScoresProcessor`, compared with a matcher that receives every token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_masks_are_those_of_a_matcher_and_answers_end_in_time(automaton, kind):
             assert (found is given) is (kind != "returned")
             finite = set(np.flatnonzero(np.isfinite(np.asarray(found)[0])).tolist())
             assert finite == allowed(matcher)
-            if answer and rng.random() < 0.3:  # the runtime takes a token back
+            if answer and rng.random() < 0.3:  # the runtime rolls a token back
                 answer.pop()
                 matcher.rollback(1)
                 continue

@@ -1,9 +1,9 @@
-"""Why a mask of ours and one of xgrammar's differ, one byte at a time.
+"""Causes of differences between our masks and xgrammar's, byte by byte.
 
-Both engines are asked for the same language: compact JSON, declared members only. A token on which
-they differ is brought down to the first byte on which they do. Where that byte stands (in which
-string, number or separator, under which schema) and who allows it decides the cause; a difference
-that no rule here covers has none, and fails the tests that ask.
+Both engines get the same language: compact JSON with only declared members. A token on which they
+differ is reduced to the first byte on which they do. The position of this byte (in which string,
+number or separator, under which schema) and the engine that allows it determine the cause. A
+difference without a matching rule has no cause, and fails the tests.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _BY_TYPE = {
 
 @dataclass
 class Place:
-    """Where a text stops: inside of what, and at which path of members and elements."""
+    """End of a text: the kind of value it is inside, and the path of members and elements."""
 
     path: list[str | int] = field(default_factory=list)
     expects: str = "value"  # or key, string, scalar, colon, after
-    spelt: bytes = b""  # of the string, key, number or word that has begun
+    spelt: bytes = b""  # of the incomplete string, key, number or word
 
 
 def place(text: bytes) -> Place:
-    """Read the beginning of a JSON text; whitespace between its parts may be missing or not."""
+    """Parse the beginning of a JSON text, with or without whitespace."""
     here, escaped = Place(), False
     containers: list[int] = []
     for byte in text:
@@ -95,7 +95,7 @@ def place(text: bytes) -> Place:
 
 
 def spread(root: Any, schema: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """The schema and all that speak of the same value: by reference, or in any combination."""
+    """Yield the schema and all others for the same value: by reference, or in any combination."""
     if not isinstance(schema, dict) or depth > 12:
         return
     yield schema
@@ -112,7 +112,7 @@ def spread(root: Any, schema: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def at(root: Any, path: list[str | int]) -> list[dict[str, Any]]:
-    """The schemas that speak of the value at a path; none where it is left free."""
+    """Return the schemas for the value at a path; empty if it is unconstrained."""
     schemas = list(spread(root, root))
     for step in path:
         below: list[Any] = []
@@ -132,7 +132,7 @@ def at(root: Any, path: list[str | int]) -> list[dict[str, Any]]:
 
 
 def cause(root: Any, text: bytes, c: bytes, is_ours: bool) -> str | None:
-    """The key in `CAUSES` for a byte after `text` (b"": the end) that only one allows, or None."""
+    """Return the key in `CAUSES` for a byte (b"": the end) that only one allows, or None."""
     here = place(text)
     schemas = at(root, here.path)
     has = {keyword for schema in schemas for keyword in schema}
@@ -183,7 +183,7 @@ def cause(root: Any, text: bytes, c: bytes, is_ours: bool) -> str | None:
 
 
 def _is_free(schemas: list[dict[str, Any]]) -> bool:
-    """Whether nothing is said of the members and elements of a value."""
+    """Return whether the members and elements of a value are unconstrained."""
     return not any(
         s.get(keyword) not in (None, True)
         for s in schemas

@@ -1,4 +1,4 @@
-"""Every way to damage a file ends in one `ValueError` that names it; a reader never sees half."""
+"""Damaged files raise a `ValueError` that names them, and readers never see partial files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_other_contents_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"gone\.bin does not exist"):
         read_tensors(tmp_path / "gone.bin")
     torch.save([torch.ones(1)], tmp_path / "list.bin")
-    with pytest.raises(ValueError, match="holds a list, not tensors by name"):
+    with pytest.raises(ValueError, match=r"contains a list, expected tensors by name"):
         read_tensors(tmp_path / "list.bin")
 
 
@@ -65,8 +65,8 @@ def test_other_contents_are_named(tmp_path):
         (b"\xff\xfe{}", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
         (b"1" * 5000, "cannot be read"),
-        (b"[]", "holds a list, where a dict belongs"),
-        (b"null", "holds a NoneType"),
+        (b"[]", "contains a list, expected a dict"),
+        (b"null", "contains a NoneType"),
     ],
     ids=["empty", "cut", "bytes", "deep", "long", "list", "null"],
 )

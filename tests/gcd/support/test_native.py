@@ -1,4 +1,4 @@
-"""Kernels that aren't compiled, or from other sources, are an error; so is a missing compiler."""
+"""Errors for kernels that aren't compiled, are stale, or lack a compiler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_folder_of_kernels_is_compiled() -> None:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """A folder whose two sources have been compiled."""
+    """Return a folder whose two sources have been compiled."""
     (tmp_path / "__init__.py").touch()
     (tmp_path / "triton_loops.py").touch()
     (tmp_path / "loops.py").write_text("x = 1\n")

@@ -1,4 +1,4 @@
-"""A digest of sources changes with what they import, and with nothing else."""
+"""Source digests change exactly with the imported sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work shared out over threads: all of it is done, once, and torch is left as it was."""
+"""Work distributed over threads: each part runs once, and torch's settings don't change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_part_is_done_once(threads: int, count: int) -> None:
 
 @pytest.mark.parametrize("inference", [False, True])
 def test_threads_are_in_the_caller_s_mode(threads: int, inference: bool) -> None:
-    """As `smc.sample`, which makes its tables in inference mode."""
+    """Needed by `smc.sample`, which makes its tables in inference mode."""
     with torch.inference_mode(inference):
         matrix, out = torch.eye(3), torch.zeros(40, 3)
 

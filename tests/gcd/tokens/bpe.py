@@ -1,4 +1,4 @@
-"""Small tokenizers, trained in milliseconds, whose every segmentation can be looked at."""
+"""Small tokenizers, trained in milliseconds, whose segmentations can be enumerated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _cut(name: str) -> Any:
 
 @cache
 def train(corpus: Sequence[str], size: int, cut: str = "gpt2") -> Any:
-    """A byte-level BPE tokenizer with all bytes, `</s>` as id 0, and at most `size` ids."""
+    """Train a byte-level BPE tokenizer with all bytes, `</s>` as id 0, and at most `size` ids."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = _cut(cut)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
@@ -49,5 +49,5 @@ def train(corpus: Sequence[str], size: int, cut: str = "gpt2") -> Any:
 
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """Its vocabulary, `</s>` the end of a text."""
+    """Return its vocabulary, with `</s>` as the end of a text."""
     return Vocabulary.from_tokenizer(tokenizer, eos_ids=[0])

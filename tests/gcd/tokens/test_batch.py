@@ -1,4 +1,4 @@
-"""A batch of automata does what each automaton alone does."""
+"""Batches of automata behave like each automaton alone."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_equal_vocabularies_need_not_be_the_same_object() -> None:
 
 def test_wrong_batches_are_refused() -> None:
     other = Vocabulary.from_bytes([b"a", b""], [1])
-    with pytest.raises(ConstraintError, match="automaton 1 has another vocabulary"):
+    with pytest.raises(ConstraintError, match="for automaton 1; lift all examples"):
         AutomatonBatch([*_lifted("a"), lift(regex("a"), other)])
     with pytest.raises(ConstraintError, match="at least one automaton"):
         AutomatonBatch([])

@@ -16,7 +16,7 @@ def _random_mask(*shape: int) -> torch.Tensor:
 
 
 def _packed_by_numpy(mask: torch.Tensor) -> np.ndarray:
-    """Bit v % 32 of word v // 32, as little-endian bytes spell it."""
+    """Pack bit v % 32 into word v // 32, as little-endian bytes."""
     padding = -mask.shape[-1] % 32
     bits = np.pad(mask.numpy(), [(0, 0)] * (mask.ndim - 1) + [(0, padding)])
     return np.packbits(bits, axis=-1, bitorder="little").view("<i4")

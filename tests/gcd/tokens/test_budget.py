@@ -66,7 +66,7 @@ def test_the_two_forms_agree_on_lifted_automata(
 
 
 def _prefixes(lifted: TokenAutomaton, longest: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """All token strings that the automaton can still complete, with their states."""
+    """Yield all token strings that the automaton can still complete, with their states."""
     for prefix in strings(range(lifted.vocabulary.size), longest):
         state = lifted.run(prefix)
         if state >= 0 and state != lifted.final:
@@ -109,7 +109,7 @@ def test_a_sequence_drawn_under_the_mask_always_ends_in_time(
     for remaining in range(budget, 0, -1):
         row = mask.mask(states, torch.tensor([remaining]))
         assert row.any()
-        # Whichever token is drawn: the last allowed one here, all of them at the last step.
+        # Continue with the last allowed token, and check all of them at the last step.
         if remaining == 1:
             assert set(row[0].nonzero().flatten().tolist()) == set(vocabulary.eos_ids)
         states = mask.batch.next(states, row[0].nonzero().flatten()[-1:])

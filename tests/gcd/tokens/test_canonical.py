@@ -43,7 +43,7 @@ CALLS = (
 
 
 def sequences(automaton: TokenAutomaton, most: int) -> Iterator[tuple[int, ...]]:
-    """All sequences of at most so many tokens that are accepted, without EOS."""
+    """Yield all accepted sequences of at most `most` tokens, without EOS."""
     waiting: list[tuple[tuple[int, ...], int]] = [((), automaton.initial)]
     while waiting:
         ids, state = waiting.pop()
@@ -56,13 +56,13 @@ def sequences(automaton: TokenAutomaton, most: int) -> Iterator[tuple[int, ...]]
 
 
 def own(vocabulary: Vocabulary, text: str) -> tuple[int, ...]:
-    """The tokenizer's own spelling."""
+    """Return the tokenizer's own spelling."""
     assert vocabulary.segmentation is not None
     return tuple(vocabulary.segmentation.encode(text))
 
 
 def only_way(automaton: TokenAutomaton, ids: tuple[int, ...]) -> list[bool]:
-    """Which tokens of a text, EOS included, are the only ones allowed."""
+    """Return which tokens of a text, EOS included, are the only ones allowed."""
     found, state = [], automaton.initial
     for token in (*ids, automaton.vocabulary.eos_ids[0]):
         found.append(automaton.allowed(state).size == 1)
@@ -73,7 +73,7 @@ def only_way(automaton: TokenAutomaton, ids: tuple[int, ...]) -> list[bool]:
 
 @cache
 def spellings(size: int) -> dict[bytes, tuple[tuple[int, ...], set[tuple[int, ...]]]]:
-    """All texts of at most five letters: the tokenizer's own spelling of each, and all of them."""
+    """Return the tokenizer's own and all spellings of all texts of at most five letters."""
     vocabulary = vocabulary_of(train(ABC, size, "none"))
     tokens = [(i, t) for i, t in enumerate(vocabulary.token_bytes) if t and set(t) <= set(ALPHABET)]
     found: dict[bytes, set[tuple[int, ...]]] = {b"": {()}}
@@ -102,7 +102,7 @@ def languages(draw: st.DrawFn) -> Automaton:
 def test_literal_languages_have_the_tokenizers_own_spelling_and_no_other(
     language: Automaton, size: int
 ) -> None:
-    """Without a pattern that cuts text first, pairs decide exactly."""
+    """Without a pattern that splits text first, pairs decide exactly."""
     vocabulary = vocabulary_of(train(ABC, size, "none"))
     narrow = lift(language, vocabulary, literals="canonical")
     narrow.check()
@@ -131,7 +131,7 @@ def test_the_texts_are_the_same_whatever_counts_as_literal(
 
 
 def _check_classes(automaton: TokenAutomaton) -> None:
-    """No two classes have the same column, and all of them have tokens."""
+    """Assert that no two classes have the same column, and all of them have tokens."""
     assert np.unique(automaton.delta, axis=1).shape[1] == automaton.num_classes
     assert (automaton.tokens_per_class > 0).all()
 
@@ -162,7 +162,7 @@ def test_the_tokenizers_own_spelling_of_any_text_is_kept(cut: str, text: str) ->
 
 
 def test_a_tokenizer_of_sentence_pieces() -> None:
-    """It writes a space before a text, which an answer does not have: it follows a prompt."""
+    """The tokenizer adds a space before a text, but answers, which follow prompts, have none."""
     tokenizer = bpe.tokenizers.Tokenizer.from_file(str(STORIES / "tokenizer.json"))
     vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_ids=[2])
     for text in (*TEXTS, "once upon a time", " there was", "Lily and Tom"):
@@ -253,7 +253,7 @@ def test_numbers(cut: str) -> None:
     automaton = lift(language, vocabulary, literals="canonical")
     for number in ("0", "-1", "12.75", "1234567", "-0.5", "10.000"):
         assert automaton.accepts(own(vocabulary, f'{{"orderId": {number}}}')), number
-    if cut == "smollm":  # digits stand alone, so every number has one spelling
+    if cut == "smollm":  # digits are separate tokens, so every number has one spelling
         texts = {vocabulary.decode(ids) for ids in sequences(automaton, 7)}
         assert len(texts) == len(set(sequences(automaton, 7))) > 100
 
@@ -283,7 +283,7 @@ def test_what_cannot_be_honoured_is_refused() -> None:
     plain = Vocabulary.from_bytes([b"a", b"b", b""], [2])
     with pytest.raises(ConstraintError, match="from_tokenizer"):
         lift(literal("ab"), plain, literals="canonical")
-    with pytest.raises(ConstraintError, match="literals must be one of"):
+    with pytest.raises(ConstraintError, match="expected literals to be one of"):
         lift(literal("ab"), plain, literals="own")
 
 

@@ -1,4 +1,4 @@
-"""Small compiled passes over all tokens, against the same in plain Python."""
+"""Small compiled passes over all tokens, compared with plain Python."""
 
 from __future__ import annotations
 

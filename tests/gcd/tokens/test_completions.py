@@ -1,4 +1,4 @@
-"""Upper bounds on distances: their laws, and the spellings that they count."""
+"""Upper bounds on distances: their laws, and the spellings that achieve them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _bounds(automaton: Automaton, vocabulary: Vocabulary) -> np.ndarray:
 
 
 def _targets(automaton: Automaton, vocabulary: Vocabulary, state: int) -> list[int]:
-    """The states after one token."""
+    """Return the states after one token."""
     after = [automaton.run(token, state) for token in vocabulary.token_bytes if token]
     return [target for target in after if target >= 0]
 
 
 def _distances(automaton: Automaton, vocabulary: Vocabulary) -> list[int]:
-    """Exact distances of all byte states, by relaxation until nothing changes."""
+    """Return exact distances of all byte states, by relaxation until nothing changes."""
     found = [1 if accepts else UNREACHABLE for accepts in automaton.accepting]
     while True:
         better = [
@@ -111,7 +111,7 @@ def test_bounds_are_mostly_exact_on_a_schema() -> None:
 
 
 def test_the_next_shortest_completion_is_counted_where_a_byte_is_missing() -> None:
-    """The shortest string is `x`, which no token has; then `ab` has one token, `abc` two."""
+    """The shortest string is `x`, which no token spells; then `ab` takes one token, `abc` two."""
     words = Vocabulary.from_bytes([b"ab", b"c", b"a", b""], [3])
     automaton = regex("x|abc?|abcc")
     assert _bounds(automaton, words)[0] == 2

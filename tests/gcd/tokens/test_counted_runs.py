@@ -1,4 +1,4 @@
-"""Lifting of counted runs: the same automaton as by definition, whatever is shared underneath."""
+"""Lifting of counted runs: the result equals the definition, whatever is shared internally."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.gcd.oracles import checked_inside_strategies
 
 pytestmark = checked_inside_strategies
 
-# Tokens with parts of characters and escapes, quotes, long repetitions, unusable and equal ones.
+# Parts of characters and escapes, quotes, long repetitions, unusable and equal tokens.
 _PIECES = [
     *(bytes([byte]) for byte in b'abz"\\un01dD8,-{}/'),
     *(b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", b"\xf0\x9f", b"\x99\x82", b"\x80\x80"),
@@ -43,7 +43,7 @@ def _tokens() -> list[bytes]:
 
 @st.composite
 def _vocabularies(draw: st.DrawFn) -> Vocabulary:
-    """Some of the tokens, with or without all single bytes, in any order."""
+    """Draw some of the tokens, with or without all single bytes, in any order."""
     tokens = draw(st.lists(st.sampled_from(_tokens()), min_size=1, max_size=60))
     if draw(st.booleans()):
         tokens += [bytes([byte]) for byte in range(256)]
@@ -52,7 +52,7 @@ def _vocabularies(draw: st.DrawFn) -> Vocabulary:
 
 @st.composite
 def _runs(draw: st.DrawFn) -> Automaton:
-    """A unit repeated some times, or a JSON string, and what surrounds it."""
+    """Draw a repeated unit or a JSON string, with its surroundings."""
     fewest = draw(st.integers(0, 8))
     most = draw(st.one_of(st.none(), st.integers(max(fewest, 1), 24)))
     if draw(st.booleans()):
@@ -72,7 +72,7 @@ def _unit(pattern: str) -> Automaton:
 
 @st.composite
 def _languages(draw: st.DrawFn) -> Automaton:
-    """Runs, put together, narrowed by another language, or rid of a few words."""
+    """Draw runs that are combined, intersected with another language, or without a few words."""
     language = draw(_runs())
     match draw(st.integers(0, 4)):
         case 0:
@@ -153,7 +153,7 @@ def test_two_runs_of_one_unit_with_different_ends() -> None:
     _check(regex('a[a-z]{0,9}","[a-z]{3,12}-[a-z]*"|b[a-z]{6}"'), vocabulary)
 
 
-# -- what is found --------------------------------------------------------------------------
+# -- detection ------------------------------------------------------------------------------
 
 
 def _cells(automaton: Automaton) -> Cells:
@@ -190,14 +190,14 @@ def test_a_chain_that_turns_into_another_one_does_not_count() -> None:
 def test_words_taken_out_of_a_string_leave_it_alone() -> None:
     words = Automaton.from_strings(['"name"', '"number"'])
     cells = _cells(json_string(0, None) - words)
-    # The string, and where the words end: there the string goes on, but the quote is forbidden.
+    # The string, and the ends of the words, where it continues but the quote is not allowed.
     assert (cells.cell_at >= 0).sum() == 2
     assert cells.unit_start.size == 2
     assert np.unique(cells.after).size == 1
 
 
 def test_states_are_compared_with_places_of_runs_that_are_alike() -> None:
-    """Escapes such as `\\u0066` may spell a letter of a word that is taken out, or another."""
+    """Escapes such as `\\u0066` may spell a letter of an excluded word, or another one."""
     spelled = [f'"{first}oo"' for first in ("f", "F", r"\u0066", r"\u0046")]
     language = json_string(0, None) - Automaton.from_strings(spelled)
     letters = [bytes([byte]) for byte in range(256)]

@@ -1,4 +1,4 @@
-"""The files about a vocabulary: read as written, or not at all; never trusted."""
+"""Cached files of a vocabulary: read back exactly or rejected, never trusted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKENS = [b"", b"a", b"ab", b"b", b'b"', b'"', b"ab", b'a",', b"abab", b"a" * 9
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, in which small vocabularies are kept too."""
+    """Use a separate folder, which also caches small vocabularies."""
     monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(vocabulary_cache, "FEWEST_IDS", 1)
     return tmp_path / "kept"
@@ -141,7 +141,7 @@ def test_the_files_unused_for_longest_go(cache: Path, monkeypatch: pytest.Monkey
     vocabulary_cache.store("b", {"x": np.zeros(100)})
     for age, path in enumerate(sorted(cache.iterdir())):
         os.utime(path, (1000 + age, 1000 + age))
-    assert vocabulary_cache.load("a") is not None  # used now
+    assert vocabulary_cache.load("a") is not None  # most recently used
     vocabulary_cache.store("c", {"x": np.zeros(100)})
     assert vocabulary_cache.load("b") is None
     assert vocabulary_cache.load("a") is not None
@@ -163,7 +163,7 @@ def test_the_folder_is_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) 
     assert vocabulary_cache.folder() == Path.home() / ".cache" / "gcd"
 
 
-# -- checks of what is read -----------------------------------------------------------------
+# -- validation -----------------------------------------------------------------------------
 
 
 @settings(max_examples=200)

@@ -1,4 +1,4 @@
-"""Segments, against the definition by enumeration: all sequences of tokens, all cuts of them."""
+"""Segments, compared with enumeration of all sequences of tokens and all their splits."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ FREE, BRACES = gcd.regex("[a<>]*"), gcd.regex(r"\{a*\}")
 
 
 Symbols = tuple[int, ...]
-"""Bytes, and special tokens as 1000 and their id."""
+"""Bytes, and special tokens as 1000 plus their id."""
 
 
 def marked(ids: tuple[int, ...], vocabulary: gcd.Vocabulary) -> tuple[Symbols, list[bool]]:
-    """The symbols of a sequence, and which of them begin a token."""
+    """Return the symbols of a sequence, and which of them begin a token."""
     symbols: list[int] = []
     begins: list[bool] = []
     for token in ids:
@@ -61,7 +61,7 @@ def marked(ids: tuple[int, ...], vocabulary: gcd.Vocabulary) -> tuple[Symbols, l
 
 @lru_cache(1 << 14)
 def is_part(part: Segment, symbols: Symbols) -> bool:
-    """Whether a part of an answer is one of this segment, its limit aside; by definition."""
+    """Return whether a part of an answer satisfies this segment, apart from its limit."""
     if isinstance(part.until, int):
         if not symbols or symbols[-1] != 1000 + part.until:
             return False
@@ -80,7 +80,7 @@ def is_part(part: Segment, symbols: Symbols) -> bool:
 def cuts(
     parts: tuple[Segment, ...], ids: tuple[int, ...], vocabulary: gcd.Vocabulary
 ) -> Iterator[list[int]]:
-    """All ways to cut a sequence, EOS aside, that keep languages and limits: the parts' ends."""
+    """Yield the ends of the parts for all valid splits of a sequence, without EOS."""
     symbols, begins = marked(ids, vocabulary)
     size = len(symbols)
     for inner in itertools.combinations_with_replacement(range(size + 1), len(parts) - 1):
@@ -97,14 +97,14 @@ def cuts(
 
 
 def truth(plan: Segments, vocabulary: gcd.Vocabulary, most: int) -> set[tuple[int, ...]]:
-    """All sequences of at most so many tokens, EOS aside, that satisfy the segments."""
+    """Return all sequences of at most `most` tokens, without EOS, that satisfy the segments."""
     usable = [t for t, text in enumerate(vocabulary.token_bytes) if text]
     usable += {part.until for part in plan.parts if isinstance(part.until, int)}
     return {ids for ids in strings(usable, most) if any(cuts(plan.parts, ids, vocabulary))}
 
 
 def accepted(automaton: gcd.TokenAutomaton, most: int) -> set[tuple[int, ...]]:
-    """All sequences of at most so many tokens, EOS aside, that the automaton accepts."""
+    """Return all sequences of at most `most` tokens, without EOS, that the automaton accepts."""
     found = set()
     waiting: list[tuple[tuple[int, ...], int]] = [((), automaton.initial)]
     while waiting:
@@ -148,7 +148,7 @@ def answers(name: str, most: int) -> set[tuple[int, ...]]:
 
 
 def most_tokens(name: str) -> int:
-    return 4 if name == "two specials" else 5  # which has the most sequences
+    return 4 if name == "two specials" else 5  # the plan with the most sequences
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -165,7 +165,7 @@ def test_accepts_what_can_be_cut_so_that_every_segment_keeps_its_limit(name: str
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[list[Segment], gcd.Vocabulary]:
-    """Two or three random segments, of which no text needs to exist, and a vocabulary."""
+    """Draw two or three random segments, possibly without any text, and a vocabulary."""
     vocabulary = draw(vocabularies(max_tokens=5))
     usual = [i for i, t in enumerate(vocabulary.token_bytes) if not t]
     special = [i for i in usual if i not in vocabulary.eos_ids]
@@ -216,13 +216,13 @@ def test_random_segments(drawn: tuple[list[Segment], gcd.Vocabulary]) -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_only_answers_can_be_split(name: str) -> None:
-    """EOS belongs to the last segment, in which it may be one token too many."""
+    """EOS belongs to the last segment, whose limit it may exceed."""
     plan = segments(PLANS[name])
     for ids in strings(range(8), 3):
         if ids in answers(name, 3):
             plan.split([*ids, 8], VOCABULARY)
         else:
-            with pytest.raises(ConstraintError, match="keeps all of their limits"):
+            with pytest.raises(ConstraintError, match="segments within their limits"):
                 plan.split([*ids, 8], VOCABULARY)
 
 
@@ -256,24 +256,24 @@ def test_unlimited_segments_with_clear_ends_are_the_concatenation() -> None:
 
 
 def test_a_token_belongs_to_the_segment_in_which_it_begins() -> None:
-    """`>{` ends the first segment and begins the second: it counts for the first one only."""
+    """`>{` ends the first segment and begins the second, and counts only for the first."""
     plan = segments([Segment(FREE, until="<>", tokens=2), Segment(BRACES, tokens=2)])
     automaton = gcd.lift(plan, VOCABULARY)
     assert accepted(automaton, 6) == {(1, 3, 5)}
     assert plan.split((1, 3, 5, 8), VOCABULARY) == (b"", b"{}")
     assert plan.split((1, 3, 5, 8, 8, 0), VOCABULARY) == (b"", b"{}")  # padded
     for alien in (VOCABULARY.size, -1):
-        with pytest.raises(ConstraintError, match=f"token {alien} is not one of"):
+        with pytest.raises(ConstraintError, match=f"expected token ids in .* got {alien}"):
             plan.split((1, alien, 5, 8), VOCABULARY)
-    for text in (b"{}", bytearray(b"{}")):  # their bytes would pass for ids
-        with pytest.raises(ConstraintError, match="token ids are whole numbers, got "):
+    for text in (b"{}", bytearray(b"{}")):  # their bytes would be taken for ids
+        with pytest.raises(ConstraintError, match="expected token ids as whole numbers, got "):
             plan.split(text, VOCABULARY)
 
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("spare", [0, 1])
 def test_matcher_and_mask_allow_what_can_be_completed(name: str, spare: int) -> None:
-    """Within a budget: the tokens after which some answer is completed; without: at any length."""
+    """The mask has the tokens after which an answer can be completed, within the budget if any."""
     plan = segments(PLANS[name])
     automaton = gcd.lift(plan, VOCABULARY)
     budget = most_tokens(name) + spare
@@ -299,7 +299,7 @@ def test_a_special_token_is_explained() -> None:
     automaton = gcd.lift(segments([Segment(FREE, until=6), Segment(BRACES)]), VOCABULARY)
     assert gcd.why_refused(automaton, [0], 6) is None
     assert "no bytes" in str(gcd.why_refused(automaton, [0], 7))
-    assert "goes on with token 6" in str(gcd.why_refused(automaton, [6], 6))
+    assert "continues with token 6" in str(gcd.why_refused(automaton, [6], 6))
 
 
 # -- real tokenizers ------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def stories() -> gcd.Vocabulary:
 
 
 def random_answer(automaton: gcd.TokenAutomaton, budget: int, rng: random.Random) -> list[int]:
-    """Any allowed token, until the end or the end of the budget."""
+    """Draw allowed tokens until the end, or the end of the budget."""
     matcher = gcd.Matcher(automaton, budget=budget)
     ids: list[int] = []
     while not matcher.is_finished:
@@ -323,7 +323,7 @@ def random_answer(automaton: gcd.TokenAutomaton, budget: int, rng: random.Random
 
 @pytest.mark.parametrize("until", ["</think>", "\n\n", 1])
 def test_structure_has_room_whatever_was_thought(until: str | int) -> None:
-    """Tokens drawn at random think until the limit forces them to stop, and then write JSON."""
+    """Random tokens fill the first segment until its limit ends it, and then JSON follows."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     plan = segments(
         [Segment(gcd.anything(), until=until, tokens=30), Segment(gcd.json_schema(schema))]
@@ -345,7 +345,7 @@ def test_structure_has_room_whatever_was_thought(until: str | int) -> None:
 
 
 def test_canonical_spellings_are_kept_and_the_limit_counts_them() -> None:
-    """An answer in the tokenizer's own spelling is allowed exactly if that keeps the limits."""
+    """An answer in the tokenizer's own spelling is allowed exactly if it satisfies the limits."""
     text = "a thought<end>{name: order}"
     vocabulary = vocabulary_of(train((text, "a thought about order<end>"), 290))
     segmentation = vocabulary.segmentation
@@ -392,13 +392,13 @@ def test_canonical_spellings_around_a_special_token() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"until": ""}, "until is empty"),
-        ({"until": b""}, "until is empty"),
+        ({"until": ""}, "expected until to be non-empty"),
+        ({"until": b""}, "expected until to be non-empty"),
         ({"until": 1.5}, "a text or the id of a token, got 1.5"),
         ({"until": "\ud800"}, "lone surrogate"),
         ({"until": True}, "a text or the id of a token, got True"),
-        ({"tokens": 0}, "at least one token, got tokens=0"),
-        ({"tokens": -3}, "at least one token, got tokens=-3"),
+        ({"tokens": 0}, "at least one token in a segment, got tokens=0"),
+        ({"tokens": -3}, "at least one token in a segment, got tokens=-3"),
         ({"tokens": 2.5}, "whole number of tokens, got 2.5"),
         ({"tokens": True}, "whole number of tokens, got True"),
     ],
@@ -410,11 +410,11 @@ def test_a_bad_segment_is_refused(options: dict, message: str) -> None:
 
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_what_is_no_segment_is_refused() -> None:
-    with pytest.raises(ConstraintError, match=r"gcd.anything\(\) is free text"):
+    with pytest.raises(ConstraintError, match=r"use gcd.anything\(\) for free text"):
         Segment("free text")  # type: ignore[arg-type]
-    with pytest.raises(ConstraintError, match="at least one segment, got none"):
+    with pytest.raises(ConstraintError, match="at least one segment for segments"):
         segments([])
-    with pytest.raises(ConstraintError, match=r"takes gcd.Segment\(...\)"):
+    with pytest.raises(ConstraintError, match=r"expected gcd.Segment\(...\)"):
         segments([FREE])  # type: ignore[list-item]
     with pytest.raises(EmptyLanguageError, match=r"segment 2 of 2 .until 'a'. has no text"):
         segments([Segment(FREE), Segment(gcd.literal("a"), until="a")])
@@ -422,7 +422,11 @@ def test_what_is_no_segment_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("token", "message"),
-    [(9, "none of the 9 ids"), (8, "ends the whole text"), (0, "has bytes.*until=b'a'")],
+    [
+        (9, "expected a token id in 0..8, got 9"),
+        (8, "ends the whole text"),
+        (0, "has bytes.*until=b'a'"),
+    ],
 )
 def test_only_special_tokens_end_a_segment(token: int, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):

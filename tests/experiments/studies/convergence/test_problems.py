@@ -29,7 +29,7 @@ from tests.experiments.toy_model import write_checkpoint
 
 _OF_THE_FILE = [
     ("[{", "not JSON"),
-    ("{}", "a list of problems is wanted, got dict"),
+    ("{}", "expected a list of problems, got dict"),
     ("[]", "an empty list"),
     ("[3]", "problem 0 is 3"),
     (b"\xff[]", "not JSON in UTF-8"),

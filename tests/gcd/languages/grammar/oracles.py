@@ -1,4 +1,4 @@
-"""Truth for grammars: languages as sets of strings, by their equations, up to a length."""
+"""Oracles for grammars: languages as sets of strings, from their equations, up to a length."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _product(left: Texts, right: Texts, most: int) -> Texts:
 
 @lru_cache(4096)
 def texts_below(automaton: Automaton, most: int) -> Texts:
-    """The strings of at most so many bytes."""
+    """Return the strings of at most `most` bytes."""
     found = set()
     for text in automaton:
         if len(text) > most:
@@ -35,7 +35,7 @@ def texts_below(automaton: Automaton, most: int) -> Texts:
 
 
 def texts_of(grammar: Grammar, most: int) -> Texts:
-    """All texts of at most so many bytes: the least solution, from nothing upwards."""
+    """Return all texts of at most `most` bytes: the least fixed point, from empty sets."""
     known: dict[str, Texts] = {}
     pending = [grammar.start]
     while pending:
@@ -71,7 +71,7 @@ def texts_of(grammar: Grammar, most: int) -> Texts:
 
 
 def texts_to_depth(rules: Rules, depth: int, most: int) -> Texts:
-    """All texts of derivations with at most `depth` counted rules on any way down."""
+    """Return all texts of derivations with at most `depth` counted rules on any path."""
     known: dict[tuple[str, int], Texts] = {}
     while True:
         before = dict(known)
@@ -94,7 +94,7 @@ def texts_to_depth(rules: Rules, depth: int, most: int) -> Texts:
 
 @st.composite
 def lark_grammars(draw: st.DrawFn, max_rules: int = 4) -> str:
-    """Grammars of a few rules over a few letters, recursive in all ways, with empty productions."""
+    """Small grammars over a few letters, with all kinds of recursion and empty productions."""
     names = ["start", *"abcdef"[: draw(st.integers(0, max_rules - 1))]]
     leaf = st.sampled_from([*(f'"{c}"' for c in LETTERS), "/x[x(]?/", "T", *(2 * names)])
 
@@ -116,7 +116,7 @@ def lark_grammars(draw: st.DrawFn, max_rules: int = 4) -> str:
 
 
 def parser_of(text: str) -> lark.Lark:
-    """The definition: lark's Earley parser, which splits texts in any way."""
+    """The reference: lark's Earley parser, which splits texts in all ways."""
     return lark.Lark(text, parser="earley", lexer="dynamic_complete", ambiguity="forest")
 
 

@@ -1,4 +1,4 @@
-"""What each dialect may use, what it refuses and by which name, and grammars that are hostile."""
+"""Supported and refused syntax of each dialect, and hostile grammars."""
 
 from __future__ import annotations
 
@@ -147,21 +147,21 @@ def test_lark_reads_its_features_alike():
         ("start: A\nA: /a+?b/", "lark", "lazy quantifier"),
         ("start: A\nA: /a(?=b)/", "lark", "look-around"),
         (r"start: /a\b/", "lark", "word boundary"),
-        ("start: A\n%declare A", "lark", "only declared"),
+        ("start: A\n%declare A", "lark", "declared but not defined"),
         ("start: A\n%import .other.A", "lark", "import of a file"),
         ("start: A\n%import nothing.A", "lark", "import of a file (nothing.A)"),
         ("start: A\n%import common.NOTHING", "lark", "cannot read"),
         ("start: a", "lark", "a"),
-        ('begin: "a"', "lark", "no rule 'start'; there are begin"),
+        ('begin: "a"', "lark", "no rule 'start'; use one of begin"),
         ('start: "a" ~ 3..2', "lark", "out of order"),
         ('start: t{"a"}\nt{x, y}: x y', "lark", "template arguments"),
         ("start: (", "lark", "line 1"),
-        ('start: "x" start', "lark", "no text ends"),
+        ('start: "x" start', "lark", "no finite text"),
         ("root ::= <think>", "gbnf", "reference to tokens"),
         ("root ::= !<[7]> a", "gbnf", "reference to tokens"),
         ('root ::= "a" (= "b")', "ebnf", "look-ahead"),
         ("root ::= TagDispatch((\"a\", b))", "ebnf", "TagDispatch"),
-        ('root ::= "a"\nroot ::= "b"', "gbnf", "second time at line 2"),
+        ('root ::= "a"\nroot ::= "b"', "gbnf", "again at line 2"),
         ("root ::= a", "gbnf", "no rule 'a'"),
         (r'root ::= "\q"', "gbnf", r"escape \q"),
         (r"root ::= [\d]", "gbnf", r"escape \d"),
@@ -170,7 +170,7 @@ def test_lark_reads_its_features_alike():
         ('root ::= "a"{3,2}', "gbnf", "out of order"),
         ('root := "a"', "gbnf", "line 1, column 1"),
         (r'root ::= "\ud800"', "gbnf", "surrogate"),
-        ("root ::= a", "bnf", "dialect must be"),
+        ("root ::= a", "bnf", "expected dialect to be"),
     ],
 )  # fmt: skip
 def test_what_is_refused_is_named(text, dialect, named):

@@ -1,4 +1,4 @@
-"""Languages of grammars against their equations, and against lark's own parser."""
+"""Languages of grammars, compared with their equations and with lark's own parser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.gcd.random_strings import random_strings
 
 MOST = 4
 ALL = ["".join(text) for n in range(MOST + 1) for text in itertools.product(LETTERS, repeat=n)]
-# No match of an ignored terminal begins another match of it: lark takes the longest one only.
+# No match of an ignored terminal is a prefix of another, because lark takes only the longest.
 IGNORED = [
     "",
     '%ignore "("\n',
@@ -44,7 +44,7 @@ atom: /[0-9]+/ | "-" atom | "(" start ")"
 
 
 def compiled(text: str, **options: int) -> gcd.GrammarLanguage:
-    """The language; an example without texts, or that takes states or work, is passed over."""
+    """Compile the language; skip examples without texts, or that exceed a limit."""
     try:
         with gcd.state_limit(20_000), gcd.work_limit(200_000_000):
             return gcd.grammar(text, **options)
@@ -56,14 +56,10 @@ def compiled(text: str, **options: int) -> gcd.GrammarLanguage:
 @checked_inside_strategies
 @settings(max_examples=25)
 @given(lark_grammars())
-@example(
-    'start: a "x" | "y"\na: start "(" | b\nb: a ")" | "x"\n'
-)  # left-recursive by way of others
+@example('start: a "x" | "y"\na: start "(" | b\nb: a ")" | "x"\n')  # indirect left recursion
 @example('start: start start | start "x" start | "(" start ")" | "y"\n')
 @example('start: "x" ("y" start)*\n')
-@example(
-    'start: "(" start ")" | a\na: "x" b "y"\nb: start | "x"\n'
-)  # circles beside a counted rule
+@example('start: "(" start ")" | a\na: "x" b "y"\nb: start | "x"\n')  # cycles beside a counted rule
 @example('start: start? "x" start? a*\na: start | \n')
 def test_up_to_a_length_every_text_is_there_and_no_other(text):
     language = compiled(text, max_depth=30, max_bytes=MOST)
@@ -99,7 +95,7 @@ def test_lark_reads_the_same_texts(text, ignored):
     try:
         parser = parser_of(text)
         expected = {each for each in ALL if is_parsed(parser, each)}
-    except (lark.exceptions.LarkError, RuntimeError):  # refused, or a fault of lark's own
+    except (lark.exceptions.LarkError, RuntimeError):  # refused, or a bug in lark
         assume(False)
         raise
     assert {each for each in ALL if language.accepts(each)} == expected
@@ -133,7 +129,7 @@ def test_derivations_are_as_many_as_texts_if_that_is_proven_and_never_fewer(text
         ('start: "(" start start ")" | "x"', [0, 1, 0, 0, 1, 0, 0, 2, 0, 0, 5]),  # Catalan
         ('start: "(" start ")" start | ', [1, 0, 1, 0, 2, 0, 5, 0]),
         ('start: "x" start | "(" start ")" start | ', [1, 1, 2, 4, 9, 21, 51, 127]),  # Motzkin
-        ('start: "x" "(" a ")"\na: "y" | start | a', [0, 0, 0, 0, 1, 0, 0, 1]),  # an empty circle
+        ('start: "x" "(" a ")"\na: "y" | start | a', [0, 0, 0, 0, 1, 0, 0, 1]),  # an empty cycle
     ],
 )
 def test_derivations_are_counted_as_combinatorics_has_them(text, counts):
@@ -164,7 +160,7 @@ def test_what_is_regular_is_whole_at_any_depth(text, pattern):
     assert gcd.grammar_coverage(language).fraction == 1
 
 
-WAYS = {  # of an operand n, with what a chain of them reads before, behind and between operands
+WAYS = {  # for an operand n, the texts that a chain has before, after and between operands
     'e "+" e': ("", "", "+"),
     'e "-" e': ("", "", "-"),
     'e ("*" e)*': ("", "", "*"),
@@ -177,7 +173,7 @@ WAYS = {  # of an operand n, with what a chain of them reads before, behind and 
 
 
 def operators(ways: list[str], *, in_rules: bool) -> str:
-    """A grammar of operands with such operators, in the rule itself or in rules of their own."""
+    """Return a grammar of operands with such operators, inline or in separate rules."""
     moved = [way for way in ways if in_rules and way in WAYS]
     names = [f"r{moved.index(way)}" if way in moved else way for way in ways]
     rules = [f"r{number}: {way}" for number, way in enumerate(moved)]
@@ -352,7 +348,7 @@ def test_lark_reads_what_a_grammar_of_some_size_writes(text, samples):
         assert is_parsed(parser, written.decode()), written
     rng = random.Random(0)
     refused = 0
-    for written in random_strings(language, 40, seed=1):  # and refuses what is not
+    for written in random_strings(language, 40, seed=1):  # and refuses other strings
         at = rng.randrange(len(written) + 1)
         damaged = written[:at] + rng.choice([b"(", b")", b" ", b"+"]) + written[at:]
         if not is_parsed(parser, damaged.decode()):

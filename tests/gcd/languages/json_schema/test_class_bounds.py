@@ -1,4 +1,4 @@
-"""Bounds and hooks of pydantic types that its JSON schemas don't tell, against its validation."""
+"""Bounds and hooks that pydantic omits from its JSON schemas, compared with its validation."""
 
 from __future__ import annotations
 

@@ -274,8 +274,8 @@ def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: st
             Annotated[int, pydantic.AfterValidator(partial(max, ge=1)), Field(gt=3)],
             "Python code changes",
         ),
-        (Annotated[set[int | bool], Field(min_length=2)], "least size"),
-        (Annotated[dict[float, int], Field(min_length=2)], "least size"),
+        (Annotated[set[int | bool], Field(min_length=2)], "minimum size"),
+        (Annotated[dict[float, int], Field(min_length=2)], "minimum size"),
         (Literal[Color.RED], "constants of type Color"),
         (Annotated[list[int], pydantic.WithJsonSchema({"type": "string"})], "no value"),
     ],
@@ -467,7 +467,7 @@ def test_bytes_in_another_encoding_are_refused() -> None:
         gcd.json_schema(pydantic.create_model("M", __config__=config, x=(bytes, ...)))
 
 
-# -- types that are no models -----------------------------------------------------------------
+# -- types other than models ------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -516,11 +516,11 @@ def test_any_type_that_pydantic_reads_is_a_schema(kind: Any, good: Any, bad: Any
 
 
 def test_a_type_that_pydantic_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(gcd.ConstraintError, match="pydantic cannot read the type Exception"):
+    with pytest.raises(gcd.ConstraintError, match="pydantic cannot parse the type Exception"):
         gcd.json_schema(Exception)
     with pytest.raises(gcd.ConstraintError, match="it has no JSON schema"):
         gcd.json_schema(pydantic.json_schema.SkipJsonSchema[int])
-    with pytest.raises(gcd.ConstraintError, match="pydantic cannot read the type"):
+    with pytest.raises(gcd.ConstraintError, match="pydantic cannot parse the type"):
         gcd.json_schema(Annotated[int, Field(gt=2.5)])
     monkeypatch.setitem(sys.modules, "pydantic", None)
     with pytest.raises(gcd.ConstraintError, match=r"type Person needs .*\[pydantic\]"):

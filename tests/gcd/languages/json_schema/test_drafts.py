@@ -1,4 +1,4 @@
-"""Every draft against the `jsonschema` library's validator of that draft, and what is ignored."""
+"""Every draft, compared with the `jsonschema` library's validator, and ignored keywords."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OLD = ("4", "6", "7")
 
 
 def _inside(draft: str) -> dict[str, st.SearchStrategy[Any]]:
-    """What stands below a property: scalars, or a reference to the definition."""
+    """Schemas of a property: scalars, or a reference to the definition."""
     size, bound = st.integers(0, 3), st.integers(-3, 3)
     return {
         "type": st.sampled_from(["null", "integer", "number", "string", "array"]),
@@ -56,7 +56,7 @@ def _few(keywords: dict[str, st.SearchStrategy[Any]], most: int) -> st.SearchStr
 
 
 def _schemas(draft: str) -> st.SearchStrategy[Any]:
-    """Schemas of a draft that dwell on what differs; words of other drafts are among them."""
+    """Schemas with the keywords that differ between drafts, including those of other drafts."""
     leaf = _few(_inside(draft), 2)
     inner = leaf if draft == "4" else leaf | st.booleans()
     keywords = {
@@ -124,7 +124,7 @@ def _agree(draft: str, schema: Any, values: list[Any]) -> None:
 
 
 def _verdict(validator: Any, value: Any) -> bool:
-    """Ask the library, which breaks on `items: true` and on lists in `dependencies`, if older."""
+    """Return the library's verdict; old versions fail on some values of `items`."""
     try:
         return bool(validator.is_valid(value))
     except (AttributeError, TypeError):  # len(True), [...].get("id")
@@ -142,10 +142,10 @@ def test_each_draft_admits_what_its_validator_admits(draft: str) -> None:
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(_schemas(draft), st.lists(VALUES, min_size=1, max_size=6))
     def check(schema: Any, values: list[Any]) -> None:
-        # The library has `unevaluatedItems` see what `contains` found, as 2020-12 has it; before,
-        # items that `items` and `additionalItems` looked at were evaluated, and no others.
+        # In the library, `unevaluatedItems` includes matches of `contains`, as in 2020-12; before,
+        # only items covered by `items` and `additionalItems` counted as evaluated.
         assume(draft != "2019-09" or not {"contains", "unevaluatedItems"} <= schema.keys())
-        # There, too, it takes the keywords of a schema in `additionalProperties` for names.
+        # It also mistakes the keywords of a schema in `additionalProperties` for names.
         shown = json.dumps(schema)
         open_to_a_schema = '"additionalProperties": {' in shown
         assume(draft != "2019-09" or not (open_to_a_schema and "unevaluatedProperties" in shown))
@@ -193,7 +193,10 @@ CASES: list[tuple[Any, Any, dict[str, bool | None]]] = [
     (
         {"items": [{"$id": "http://x/y", "$ref": "#/items/0"}, {"type": "null"}]},
         ["a"],
-        {"7": None, "2019-09": None},  # it leads to itself; to nothing in the new resource
+        {
+            "7": None,
+            "2019-09": None,
+        },  # a reference to itself, or to a missing schema in the new resource
     ),
     ({"properties": {"a": True}}, {"a": 1}, {"4": None, "6": True}),
     (True, 1, {"4": None, "6": True, "": True}),
@@ -278,7 +281,7 @@ def test_messages_speak_of_the_document_as_it_is_written() -> None:
             gcd.json_schema(schema)
 
 
-# -- what is ignored -------------------------------------------------------------------------
+# -- ignored keywords ------------------------------------------------------------------------
 
 
 UNKNOWN = {
@@ -330,7 +333,7 @@ def test_formats_that_only_describe_are_not_ignored_keywords() -> None:
     schema = {"type": "string", "format": "colour"}
     assert gcd.ignored_keywords(schema, formats="ignore") == ()
     assert len(gcd.ignored_keywords(schema)) == 1
-    # What a draft defines and no automaton decides describes, too, and the reason says so.
+    # A format that no automaton decides is also an annotation, with that reason.
     (ignored,) = gcd.ignored_keywords({"format": "idn-hostname"}, draft="7")
     assert "no automaton decides" in ignored.reason
     with pytest.raises(gcd.UnsupportedSchemaError, match="idn-hostname"):

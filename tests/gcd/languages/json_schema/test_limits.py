@@ -1,7 +1,7 @@
-"""How much work a schema may take: what is refused, and which part of it is named.
+"""Work limits of schemas: which schemas are refused, and which part the error names.
 
-That no schema takes more than 10 s or 1 GB is measured (`scripts/check_json_schema.py`); here are
-schemas that once took minutes, or ended in an error that no user could read.
+`scripts/check_json_schema.py` measures that no schema takes more than 10 s or 1 GB. These tests
+cover schemas that are expensive, or whose errors are hard to make readable.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_the_part_that_took_most_of_the_work_is_named_not_the_last_one() -> None
 
 @pytest.fixture
 def _room_for_checks() -> Iterator[None]:
-    """The type checks of this suite take two frames more for every call."""
+    """Raise the recursion limit, because the suite's type checks add two frames to every call."""
     usual = sys.getrecursionlimit()
     sys.setrecursionlimit(3 * usual)
     yield

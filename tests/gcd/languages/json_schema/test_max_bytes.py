@@ -1,4 +1,4 @@
-"""`max_bytes`: up to that length the language is the schema's own, and longer texts are refused."""
+"""`max_bytes`: the language is exact up to that length, and longer texts are refused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_lengths_out_of_reach_take_no_states() -> None:
     text = b'{"text":"%s"}' % (b"x" * 3_989)
     assert len(text) == 4_000
     assert language.accepts(text)
-    assert not language.accepts(b'{"text":"%s"}' % (b"x" * 3_990))  # valid, and too long
+    assert not language.accepts(b'{"text":"%s"}' % (b"x" * 3_990))  # valid, but too long
     within = json_schema({"type": "string", "maxLength": 100}, max_bytes=103)
     assert not within.accepts('"' + "x" * 101 + '"')  # this limit is within reach
     assert within.accepts('"' + "x" * 100 + '"')
@@ -83,7 +83,7 @@ def test_lengths_out_of_reach_take_no_states() -> None:
 
 @given(st.data())
 def test_the_algebra_respects_it(data: st.DataObject) -> None:
-    """Each operation on languages known up to n gives what it gives on the languages, up to n."""
+    """Operations on languages that are exact up to n return results that are exact up to n."""
     length = data.draw(st.integers(0, 4))
     pieces = [gcd.regex(p) for p in ("a*", "(ab)+", "b?a", "a{3,6}", "(b|aa)*", "bb")]
 
@@ -177,7 +177,7 @@ def test_samplers_refuse_it_too() -> None:
 
 @pytest.mark.parametrize("max_bytes", [0, -1, True])
 def test_malformed_lengths_are_refused(max_bytes: Any) -> None:
-    with pytest.raises(ConstraintError, match="max_bytes must be a whole number, at least 1"):
+    with pytest.raises(ConstraintError, match="max_bytes to be a whole number, at least 1"):
         json_schema({}, max_bytes=max_bytes)
 
 

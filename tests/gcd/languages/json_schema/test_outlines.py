@@ -1,4 +1,4 @@
-"""Schemas that exclude each other: a `oneOf` of them costs what an `anyOf` costs, and no more."""
+"""Schemas that exclude each other: a `oneOf` of them costs no more than an `anyOf`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ INTEGER = {"type": "integer"}
 
 
 def an_object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """All members are required, unless `more` says otherwise."""
+    """Return an object schema whose members are all required, unless `more` overrides it."""
     return {"type": "object", "properties": properties, "required": list(properties), **more}
 
 
 def tagged(count: int, depth: int) -> Any:
-    """A choice of `count` objects with a tag, to a depth."""
+    """Return a choice of `count` objects with a tag, to a depth."""
     if depth == 0:
         return an_object({"v": INTEGER}, additionalProperties=False)
     return {
@@ -43,7 +43,7 @@ def tagged(count: int, depth: int) -> Any:
 
 
 def named(count: int, depth: int, **more: Any) -> Any:
-    """A choice of `count` objects with a member of another name each, to a depth."""
+    """Return a choice of `count` objects, each with a differently named member, to a depth."""
     if depth == 0:
         return an_object({"v": INTEGER}, **more)
     inner = named(count, depth - 1, **more)
@@ -138,7 +138,7 @@ def test_branches_that_overlap_are_the_only_ones_to_be_compared() -> None:
 
 
 KINDS: list[Any] = [
-    {"properties": {"k": {"const": "a"}}},  # a tag that may be left out
+    {"properties": {"k": {"const": "a"}}},  # an optional tag
     {"properties": {"k": {"const": "b"}}, "required": ["k"]},
     {"properties": {"k": {"enum": ["a", 1]}}, "required": ["k"]},
     {"properties": {"k": {"const": 1.0}}},

@@ -1,7 +1,7 @@
-"""What no automaton holds: upper bounds that no answer comes to, elements that must all differ.
+"""Constraints that no automaton enforces: unreachable upper bounds, and distinct elements.
 
-Bounds that are not counted hold up to a length, and longer budgets are refused. What is left to a
-check is listed, with a warning, wherever the language goes.
+Bounds that are not counted are enforced up to a length, and longer budgets are refused. Constraints
+that aren't enforced are listed in the caveats of every derived language, with a warning.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_bounds_that_take_too_much_hold_up_to_a_length(name: str) -> None:
     assert language.max_bytes >= 1_000
     with pytest.raises(StateLimitError if name != "too much work" else gcd.WorkLimitError):
         json_schema(schema, unsupported="refuse")
-    # By the definition of `max_bytes`, compiled in another way.
+    # Compiled in another way, by the definition of `max_bytes`.
     least = min(HORIZONS[each.keyword](each.value) for each in language.caveats)
     stated = json_schema(schema, max_bytes=least, unsupported="refuse")
     assert least <= language.max_bytes
@@ -127,7 +127,7 @@ def test_a_text_below_the_horizon_cannot_come_to_the_bound(
     assert not language.accepts(longer)
     plain = Automaton(language.delta, language.accepting, language.class_of_byte)
     assert plain & _up_to(language.max_bytes) == exact & _up_to(language.max_bytes)
-    assert len(longer) == language.max_bytes + 1  # the horizon is as far as it can be
+    assert len(longer) == language.max_bytes + 1  # the horizon is maximal
 
 
 @pytest.mark.parametrize("inside", ["not", "oneOf"])
@@ -239,7 +239,9 @@ def test_elements_of_many_values_are_left_to_a_check() -> None:
 
 @pytest.mark.parametrize("unsupported", ["drop", ""])
 def test_other_values_of_the_option_are_refused(unsupported: Any) -> None:
-    with pytest.raises(ConstraintError, match='unsupported must be "warn" or "ignore" or "refuse"'):
+    with pytest.raises(
+        ConstraintError, match='expected unsupported to be "warn" or "ignore" or "refuse"'
+    ):
         json_schema({}, unsupported=unsupported)
 
 
@@ -271,7 +273,7 @@ def test_an_array_that_is_too_large_names_what_its_elements_count() -> None:
     message = str(caught.value)
     assert "'minItems' at the root" in message
     assert "maxLength 65536 at '/items'" in message
-    assert "no array has less than 360121 bytes" in message
+    assert "every array has at least 360121 bytes" in message
     assert "state_limit" not in message
     assert "max_bytes" not in message
     with pytest.raises(StateLimitError, match=r"minLength 500 at '/items'.*state_limit"):

@@ -1,7 +1,7 @@
 """Every schema of the official test suite, of every draft, against golden files of outcomes.
 
-The golden files are written by `python -m scripts.check_json_schema SUITE --update`; a change of
-any outcome, for better or worse, is seen in their diff.
+`python -m scripts.check_json_schema SUITE --update` writes the golden files, so that their diff
+shows every change of an outcome.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schemas of the tests, and SQLite as the judge of what belongs to a language."""
+"""Schemas of the tests, and SQLite as an oracle for membership in a language."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Judge:
             self._connection.execute(statement)
 
     def complaint(self, query: str) -> str | None:
-        """Why SQLite does not prepare a query; None if it does. EXPLAIN prepares and runs not."""
+        """Return why SQLite rejects a query, or None. EXPLAIN prepares it without running it."""
         try:
             self._connection.execute(f"EXPLAIN {query}")
         except sqlite3.Error as error:

@@ -18,7 +18,7 @@ from tests.gcd.languages.text.test_formats import READINGS, accepted, agrees, kn
 
 TIME = re.compile(
     r"(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
-)  # the shape alone
+)  # checks only the shape
 
 
 def test_dates_are_all_days_of_ten_thousand_years_and_no_others():
@@ -95,7 +95,7 @@ def test_leap_seconds_of_a_date_time_end_june_or_december():
 
 
 def time_of(text: str, *, widest: bool) -> bool:
-    """RFC 3339 full-time, by arithmetic on what the shape captures."""
+    """Check an RFC 3339 full-time by arithmetic on the captured groups."""
     match = TIME.fullmatch(text)
     if not match:
         return False
@@ -109,7 +109,7 @@ def time_of(text: str, *, widest: bool) -> bool:
 
 
 def date_time_of(text: str, *, widest: bool) -> bool:
-    """RFC 3339 date-time, by `datetime` arithmetic; its years begin with 1."""
+    """Check an RFC 3339 date-time by `datetime` arithmetic, whose years begin with 1."""
     if not re.fullmatch(r"\d{4}-\d\d-\d\d[Tt ].*", text, re.ASCII) or not time_of(
         text[11:], widest=True
     ):
@@ -171,7 +171,7 @@ def test_date_times_by_arithmetic(widest, day, between, clock):
 
 
 def duration(text: str) -> bool:
-    """Units without a gap, in their order, and at least one on each side of a `T`."""
+    """Check for units without a gap, in order, and at least one after a `T`."""
     if not text.startswith("P") or re.search("[YMDWHS]{2}|T[YMDWHS]|[0-9](T|$)", text):
         return False
     days, separator, clock = re.sub("[0-9]", "", text[1:]).partition("T")

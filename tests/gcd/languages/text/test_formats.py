@@ -34,7 +34,7 @@ def known(name: str, *, widest: bool = False) -> Automaton:
 
 
 def agrees(name: str, oracle: Callable[[str], bool], texts: list[str]) -> None:
-    """The verdicts are the oracle's, and it has said both yes and no."""
+    """Assert that the verdicts equal the oracle's, and that both verdicts occur."""
     verdicts = np.array([oracle(text) for text in texts])
     assert verdicts.any()
     assert not verdicts.all()
@@ -44,7 +44,7 @@ def agrees(name: str, oracle: Callable[[str], bool], texts: list[str]) -> None:
 
 
 def accepted(automaton: Automaton, texts: np.ndarray, lengths: object) -> np.ndarray:
-    """`accepts` for many texts at once, a byte of each in a step; the texts are of numpy's `S`."""
+    """Run `accepts` on many texts (numpy's `S` type) at once, one byte of each per step."""
     letters = texts.view(np.uint8).reshape(len(texts), -1)
     table = np.vstack([automaton.transitions, np.full(256, -1)])  # the row of -1 is the last
     states = np.zeros(len(texts), np.int64)
@@ -66,7 +66,7 @@ def test_official_suite(name):
     narrow, wide = known(name), known(name, widest=True)
     for data, valid in cases:
         if name == "hostname" and data.lower().startswith("xn--"):
-            assert not narrow.accepts(data), data  # documented: Punycode is not judged
+            assert not narrow.accepts(data), data  # documented: Punycode is not validated
         else:
             assert narrow.accepts(data) == valid, data
             assert wide.accepts(data) == valid, data
@@ -235,7 +235,7 @@ def test_wide_hostnames_have_labels_of_every_kind():
 
 
 def mailbox(text: str) -> bool:
-    """RFC 5321, read from left to right."""
+    """Parse an RFC 5321 mailbox from left to right."""
     if text.startswith('"'):
         quoted = re.match(r'"(?:[^"\\]|\\.)*"', text)
         local, rest = ("a", text[quoted.end() :]) if quoted else ("", "")
@@ -298,7 +298,7 @@ def authority(text: str) -> bool:
 
 
 def reference(text: str) -> bool:
-    """Split as in appendix B of RFC 3986, then each component by its own rule."""
+    """Split as in appendix B of RFC 3986, then check each component by its own rule."""
     match = COMPONENTS.fullmatch(text)
     assert match
     scheme, place, path, query, fragment = match.groups()

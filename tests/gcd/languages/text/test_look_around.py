@@ -1,4 +1,4 @@
-"""Look-around, word boundaries and anchors of lines, against Python's `re` on all short texts."""
+"""Look-around, word boundaries and line anchors, compared with Python's `re` on all short texts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def random_pattern(rng: random.Random, depth: int = 4) -> str:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """By Python, with `$` for the very end, as in the dialects here."""
+    """Compile with Python, with `$` for the very end, as in the dialects here."""
     plain = pattern.replace("(?m:$)", "@").replace("$", r"\Z").replace("@", "(?m:$)")
     return re.compile(plain)
 
@@ -48,7 +48,9 @@ def assert_agrees(pattern: str) -> None:
     for build, match in ((ecma_pattern, oracle.search), (regex, oracle.fullmatch)):
         automaton = build(pattern)
         for string in STRINGS:
-            if string or r"\B" not in pattern:  # older versions of `re` find no \B in no text
+            if (
+                string or r"\B" not in pattern
+            ):  # older versions of `re` don't match \B in an empty text
                 assert automaton.accepts(string) == (match(string) is not None), string
 
 

@@ -1,4 +1,4 @@
-"""Tool calls in both notations: every string is a valid list of calls, every valid list is in."""
+"""Tool calls in both notations: the strings are exactly the valid lists of calls."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ CALLS = st.lists(
 
 
 def as_json(value: Any) -> Any:
-    """The JSON value that a Python literal stands for."""
+    """Return the JSON value of a Python literal."""
     if isinstance(value, (list, tuple, set)):
         return [as_json(item) for item in value]
     if isinstance(value, dict):
@@ -148,7 +148,7 @@ def write(calls: list[tuple[str, Any]], style: str, *, ascii_only: bool = True) 
 
 
 def read(text: str, style: str) -> list[tuple[str, Any]]:
-    """Calls out of a text, read by `json` and by Python's own parser."""
+    """Parse calls from a text with `json` or with Python's own parser."""
     if style == "json":
         return [(call["name"], call["arguments"]) for call in json.loads(text)]
     tree = ast.parse(text, mode="eval").body
@@ -169,7 +169,7 @@ def read(text: str, style: str) -> list[tuple[str, Any]]:
 
 
 def _dotted(tree: ast.expr) -> str:
-    """The name that Python reads: identifiers joined by dots."""
+    """Return the name as Python parses it: identifiers joined by dots."""
     if isinstance(tree, ast.Attribute):
         return f"{_dotted(tree.value)}.{tree.attr}"
     assert isinstance(tree, ast.Name)
@@ -260,7 +260,7 @@ EVERY_TYPE = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:types that are not known")
+@pytest.mark.filterwarnings("ignore:unknown types")
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 def test_every_string_can_be_read(style: str, whitespace: str) -> None:
@@ -453,7 +453,7 @@ PLAIN = ["a", "match", "type", "case", "_", "print", "self", "créer", "日本",
 @pytest.mark.parametrize("name", [*ODD, "a..b", ".a", "a.", "a.None", "a.2", "a. b", "\ufb01.x"])
 def test_tools_that_python_would_call_otherwise_are_refused(name: str) -> None:
     tool = {"name": name, "parameters": {name: {"enum": [1]}}}
-    with pytest.raises(ConstraintError, match="cannot be written in Python style") as caught:
+    with pytest.raises(ConstraintError, match="expected a tool name in Python style") as caught:
         tool_calls([tool], style="python")
     assert repr(name) in str(caught.value)
     assert json.loads(tool_calls([tool], max_calls=1).shortest()) == [
@@ -471,7 +471,7 @@ def test_tools_are_called_by_their_names_in_python(name: str) -> None:
 @pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
 @pytest.mark.parametrize("escapes", ["canonical", "all"])
 def test_python_reads_every_argument_by_its_name(whitespace: str, escapes: str) -> None:
-    """A keyword where the name is one, else a member of an unpacked dictionary."""
+    """A keyword argument if the name is an identifier, else a member of an unpacked dictionary."""
     names = [name for pair in zip(ODD, PLAIN * 3, strict=False) for name in pair]
     for some in (names[i : i + 5] for i in range(0, len(names), 5)):
         schema = {
@@ -510,7 +510,7 @@ def test_unpacked_arguments_stand_alone_or_together() -> None:
     }
 
     def parts(items: list[str]) -> list[list[list[str]]]:
-        """All ways to divide a list into runs."""
+        """Return all ways to divide a list into runs."""
         if not items:
             return [[]]
         return [[items[:n], *rest] for n in range(1, len(items) + 1) for rest in parts(items[n:])]

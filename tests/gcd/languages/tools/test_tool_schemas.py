@@ -1,4 +1,4 @@
-"""Schemas in the words of benchmarks: every type name, at every depth, in both notations."""
+"""Schemas in the dialects of benchmarks: every type name, at every depth, in both notations."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_table_in_the_documentation_has_every_name() -> None:
         ("String", ['"ab"', '""'], ["1", "a"]),
         ("char", ['"a"', '"é"'], ['""', '"ab"', "1"]),
         ("long", ["12345678901234567890", "-1"], ["1.5", '"1"']),
-        ("byte", ["1000"], ["1.5"]),  # no width: that would be another constraint
+        ("byte", ["1000"], ["1.5"]),  # the width of the type is not a constraint
         ("double", ["1.5", "1", "-2e-3"], ['"1.5"', "[1.5]"]),
         ("ArrayList", ['[1, "a"]', "[]"], ["1", '{"a": 1}']),
         ("HashMap", ['{"a": [1]}', "{}"], ["[]", "1"]),
@@ -119,7 +119,7 @@ def test_words_and_brackets_are_those_of_the_notation() -> None:
     assert _accepts({"type": "HashSet", "items": {"type": "long"}}, "python", "{1, 2}")
 
 
-# -- schemas in the dialect, and what they stand for -------------------------------------------
+# -- schemas in the dialect, and their meaning ---------------------------------------------------
 
 LEAVES = st.sampled_from(sorted(MEANING)).map(lambda name: ({"type": name}, MEANING[name]))
 
@@ -129,7 +129,7 @@ def _array_of(inner: tuple[Any, Any], name: str) -> tuple[Any, Any]:
 
 
 def _object_of(inner: list[tuple[Any, Any]], name: str, optional: list[Any]) -> tuple[Any, Any]:
-    """Properties a, b, ...: some say that they are optional, the others are required."""
+    """Return properties a, b, ...: some are marked optional, the others are required."""
     named = dict(zip("abc", inner, strict=False))
     says = dict(zip(named, optional, strict=False))
     required = [key for key in named if says[key] is None]
@@ -213,7 +213,7 @@ def test_names_of_types_in_every_draft(draft: str) -> None:
     assert not language.accepts("[f(x=(1.5, 2))]")
 
 
-# -- which parameters may be left out ------------------------------------------------------------
+# -- optional parameters -------------------------------------------------------------------------
 
 
 def test_optional_says_what_required_leaves_open() -> None:
@@ -244,15 +244,15 @@ def _object(**properties: Any) -> dict[str, Any]:
     [
         (
             _object(a={"type": "int", "optional": True}),
-            "property 'a' at '/0/parameters' is called optional",
+            "property 'a' at '/0/parameters' is marked optional",
         ),
         (
             {**_object(a={"type": "int"}), "optional": ["a"]},
-            "property 'a' at '/0/parameters' is called optional",
+            "property 'a' at '/0/parameters' is marked optional",
         ),
         (
             _object(b={"optional": "perhaps"}),
-            "'optional' at '/0/parameters/properties/b' must be true or false, got 'perhaps'",
+            "'optional' at '/0/parameters/properties/b' to be true or false, got 'perhaps'",
         ),
         ({"a": {"type": "int", "optional": 3}}, "'optional' at '/0/parameters/a'"),
         (
@@ -263,7 +263,7 @@ def _object(**properties: Any) -> dict[str, Any]:
             {"a": {"type": "char", "minLength": 2}},
             "'minLength' at '/0/parameters/a' says 2, but the type 'char' says 1",
         ),
-        ({"type": "ArrayList", "properties": {}}, "must have type 'object', got 'ArrayList'"),
+        ({"type": "ArrayList", "properties": {}}, "to have type 'object', got 'ArrayList'"),
     ],
 )
 def test_contradictions_are_refused(parameters: Any, message: str) -> None:
@@ -282,7 +282,7 @@ def test_members_that_a_flat_parameter_requires_of_an_object() -> None:
     assert not language.accepts("[f(at={}, n=2)]")
 
 
-# -- types that nobody knows ---------------------------------------------------------------------
+# -- unknown types -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["Widget", "", "List[Widget]", "two words", "std::vector"])
@@ -315,7 +315,7 @@ def test_what_no_person_writes_is_refused_by_name() -> None:
     for _ in range(2000):
         deep = {"type": "List", "items": deep}
     for parameters in ({"properties": {"a": deep}}, {"a": deep}):
-        with pytest.raises(ConstraintError, match="nests more than 64 levels"):
+        with pytest.raises(ConstraintError, match="at most 64 levels"):
             tool_calls([{"name": "f", "parameters": parameters}])
     with pytest.raises(UnsupportedSchemaError, match="'3'"):
         tool_calls(_tools({3: 1}))
@@ -326,7 +326,7 @@ def test_what_no_person_writes_is_refused_by_name() -> None:
 
 @pytest.mark.skipif(not BFCL.is_dir(), reason="the shared BFCL questions are not there")
 def test_the_leaderboards_tool_lists_compile() -> None:
-    """Each list in one style, in turn; `scripts.check_tools` has all of them in both."""
+    """Each list compiles in one style, alternating; `scripts.check_tools` checks both styles."""
     refused, total = [], 0
     for path in sorted(BFCL.glob("*.json")):
         for line in path.read_text().splitlines():

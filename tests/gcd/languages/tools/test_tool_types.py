@@ -1,4 +1,4 @@
-"""Tool lists in their several forms, and types written as Python programmers write them."""
+"""Tool lists in all supported forms, and types as Python type expressions."""
 
 from __future__ import annotations
 
@@ -225,42 +225,54 @@ def test_unknown_types_are_counted_over_the_list() -> None:
 @pytest.mark.parametrize(
     ("tools", "message"),
     [
-        ("not a list", "must be a list.*json.loads"),
+        ("not a list", "to be a list.*json.loads"),
         ({"name": "f"}, "got .*; put a single tool into a list"),
         ({"type": "function", "function": {"name": "f"}}, "; put a single tool into a list"),
-        ({"tools": 3}, "tools at '/tools' must be a list"),
-        ({"tools": [], "functions": []}, "under 'tools' and 'functions'; keep one"),
-        ({"tools": [{"description": "x"}]}, r"tool 0 \(at '/tools/0'\): 'name' is missing"),
+        ({"tools": 3}, "tools at '/tools' to be a list"),
+        ({"tools": [], "functions": []}, "got 'tools' and 'functions'; keep one"),
+        (
+            {"tools": [{"description": "x"}]},
+            r"tool 0 \(at '/tools/0'\): expected a tool with a name",
+        ),
         (
             {"function_declarations": {"name": "f"}},
-            "tool 0: 'function_declarations' must be a list",
+            "tool 0: expected 'function_declarations' to be a list",
         ),
-        ([{"functionDeclarations": [3]}], "tool at '/0/functionDeclarations/0' must be an object"),
-        ([{"google_search": {}}], "'name' is missing; expected .* got .* 'google_search'. A tool "),
-        ([{"type": "web_search"}], "tool 0 is of type 'web_search' and has no name; .* remove it"),
-        ([{"type": "mcp", "server_label": "x"}], "tool 0 is of type 'mcp'"),
+        ([{"functionDeclarations": [3]}], "tool at '/0/functionDeclarations/0' to be an object"),
+        (
+            [{"google_search": {}}],
+            "expected a tool with a name, .* got .* 'google_search'; if the ",
+        ),
+        (
+            [{"type": "web_search"}],
+            "a name for tool 0 of type 'web_search', got none; .* remove it",
+        ),
+        ([{"type": "mcp", "server_label": "x"}], "a name for tool 0 of type 'mcp'"),
         ([{"type": "custom", "name": "x"}], "'x' at '/0' is of type 'custom'"),
-        ([{"toolSpec": []}], r"tool 0: 'toolSpec' must be an object, got \[\]"),
+        ([{"toolSpec": []}], r"tool 0: expected 'toolSpec' to be an object, got \[\]"),
         ([{"toolSpec": {}, "function": {}}], "both 'toolSpec' and 'function'|'function' and"),
-        ({"name": "f"}, "must be a list"),
-        (None, "must be a list"),
-        (["f"], "tool 0 must be an object"),
+        ({"name": "f"}, "to be a list"),
+        (None, "to be a list"),
+        (["f"], "expected tool 0 to be an object"),
         ([{"description": "nameless"}], "tool 0: 'name'"),
         ([{"name": "f"}, {"name": ""}], "tool 1: 'name'"),
-        ([{"name": 3}], "tool 0: 'name' must be a non-empty text, got 3"),
+        ([{"name": 3}], "tool 0: expected 'name' to be a non-empty string, got 3"),
         ([{"type": "function", "function": "f"}], "tool 0: 'function'"),
-        ([{"name": "f"}, {"name": "f"}], "tool 1 has the name 'f' of tool 0"),
+        ([{"name": "f"}, {"name": "f"}], "got 'f' for both tool 0 and tool 1"),
         ([{"name": "f", "parameters": ["a"]}], r"tool 0 \(f\): 'parameters'"),
         ([{"name": "f", "parameters": {"a": "int"}}], r"tool 0 \(f\): parameter 'a'"),
         ([{"name": "f", "parameters": {"a": {"type": 3}}}], "type at '/0/parameters/a'"),
-        ([{"name": "f", "parameters": {"type": "array"}}], "must have type 'object'"),
+        ([{"name": "f", "parameters": {"type": "array"}}], "to have type 'object'"),
         ([{"name": "f", "parameters": {}, "required": [1]}], "'required'"),
         ([_flat({"city": {"type": "str"}, "c": {"type": "str"}}, required="city")], "'required'"),
         ([{"type": "function", "name": "x", "function": {"name": "y"}}], "both 'name' and"),
-        ([{"name": "f", "parameters": {"type": ["object", "null"]}}], "must have type 'object'"),
-        ([{"name": "f", "input_schema": [1]}], r"tool 0 \(f\): 'input_schema' must be an object"),
-        ([{"name": "f", "inputSchema": {"a": {"type": "str"}}}], "'inputSchema' must be a JSON"),
-        ([{"name": "f", "inputSchema": {"type": "array"}}], "must have type 'object'"),
+        ([{"name": "f", "parameters": {"type": ["object", "null"]}}], "to have type 'object'"),
+        (
+            [{"name": "f", "input_schema": [1]}],
+            r"tool 0 \(f\): expected 'input_schema' to be an object",
+        ),
+        ([{"name": "f", "inputSchema": {"a": {"type": "str"}}}], "'inputSchema' to be a JSON"),
+        ([{"name": "f", "inputSchema": {"type": "array"}}], "to have type 'object'"),
         ([{"name": "f", "parameters": {}, "input_schema": {}}], "'f' has both 'parameters' and"),
         ([{"name": "sh", "type": "bash_20250124"}], "'sh' at '/0' is of type 'bash_20250124'"),
     ],
@@ -372,7 +384,7 @@ def test_several_tools_of_several_wrappers_keep_their_order() -> None:
         {"functionDeclarations": names[5:]},
     ]
     assert [tool.name for tool in parse_tools({"tools": tools}).tools] == list("abcdef")
-    with pytest.raises(ConstraintError, match="tool 6 has the name 'a' of tool 0"):
+    with pytest.raises(ConstraintError, match="got 'a' for both tool 0 and tool 6"):
         parse_tools([*tools, {"name": "a"}])
 
 

@@ -1,4 +1,4 @@
-"""Texts as JSON writes them: against the definitions for whole kinds of strings, and `json`."""
+"""JSON strings with given contents, compared with definitions and with `json`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _has(inside: Ranges, code_point: int) -> bool:
 
 
 def _escape(inside: Ranges) -> str:
-    """The ranges as a class of Rust's regular expressions."""
+    """Write the ranges as a class of Rust's regular expressions."""
     return "[" + "".join(rf"\x{{{a:x}}}-\x{{{b:x}}}" for a, b in inside) + "]"
 
 
@@ -63,7 +63,7 @@ def test_ranges_are_sets_without_surrogates(pairs: list[tuple[int, int]]) -> Non
 
 
 def ranges_of(characters: Automaton) -> Ranges:
-    """The code points of a language that holds single ones only."""
+    """Return the code points of a language of single characters."""
     return ranges((first, last) for first, last, _ in Moves(characters).of(0))
 
 
@@ -102,7 +102,7 @@ def test_far_too_many_characters_are_refused_at_once() -> None:
 
 
 def json_spellings(text: str) -> Automaton:
-    """Every spelling of one text by a regular expression, character by character."""
+    """Return every spelling of one text as a regular expression, character by character."""
 
     def ways(character: str) -> str:
         units = character.encode("utf-16-be")
@@ -149,7 +149,7 @@ def test_spellings_of_a_union_are_the_union(several: list[str]) -> None:
 def test_a_string_is_in_if_what_it_says_is(
     one: list[tuple[int, int]], other: list[tuple[int, int]], text: str
 ) -> None:
-    """Two classes in a row and a text, in every spelling."""
+    """Two consecutive classes and a text, in every spelling."""
     parts = [one_of(ranges(one)), one_of(ranges(other)).repeat(0, 2), Automaton.literal(text)]
     content = Automaton.concatenate(parts)
     spelt = quoted(content)
@@ -160,7 +160,7 @@ def test_a_string_is_in_if_what_it_says_is(
         for ensure_ascii in (True, False):
             assert spelt.accepts(json.dumps(value, ensure_ascii=ensure_ascii))
         assert spelt.accepts(f'"{_all_escaped(value)}"')
-    # Of all strings, those that say something else are left out, however they are spelt.
+    # Of all strings, those with another content are excluded, however they are spelled.
     others = json_string(0, 5) - spelt
     for string in random_strings(others, 20) if not others.is_empty else []:
         assert not content.accepts(json.loads(string))

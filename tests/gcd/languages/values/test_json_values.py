@@ -42,7 +42,7 @@ FRAGMENTS = st.lists(
 
 
 def _string_of_json(text: bytes) -> str | None:
-    """What a JSON string says; None if the bytes are none, or hold a lone surrogate."""
+    """Return the content of a JSON string; None if invalid, or if it has a lone surrogate."""
     if not (text.startswith(b'"') and text.endswith(b'"')):
         return None
     try:
@@ -140,7 +140,7 @@ def test_a_huge_length_is_refused_at_once() -> None:
 
 
 def _plain_number(text: str) -> Decimal | None:
-    """The value of a number without exponent; None if the text is none."""
+    """Return the value of a number without exponent; None if the text isn't one."""
     try:
         json.loads(text)
     except ValueError:
@@ -186,7 +186,7 @@ def test_numbers_between_bounds_are_exact(lower: Bound | None, upper: Bound | No
         is_free = lower is None and upper is None
         assert between.accepts(text) == (inside and (bare or is_free)), text
         assert whole.accepts(text) == (inside and bare and "." not in text), text
-        if inside and not bare:  # the value has a spelling nevertheless
+        if inside and not bare:  # the value still has a spelling
             assert whole.accepts("0")
 
 

@@ -100,7 +100,7 @@ def test_divisors_of_too_many_digits_are_refused(wrong: str) -> None:
 def test_a_large_divisor_is_refused_by_name() -> None:
     with pytest.raises(StateLimitError, match="multipleOf 123456789"):
         multiples(Decimal(123456789))
-    with pytest.raises(ConstraintError, match="multipleOf 50021 lays out 50026 states"):
+    with pytest.raises(ConstraintError, match="got 50026 for 50021"):
         multiples(Decimal(50021))
     with state_limit(100), pytest.raises(StateLimitError, match=r"multipleOf 4099 .* 100 states"):
         multiples(Decimal(4099))

@@ -1,0 +1,92 @@
+"""List of the error messages in the source, for review, with checks of their style.
+
+    python -m scripts.list_errors               the packages of `PACKAGES`
+    python -m scripts.list_errors smc           other folders
+
+A message is the last text among the arguments of a raised call; `{}` marks values. Messages that
+a function or a variable provides are not listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("gcd", "gcd_cli", "hmm")
+
+_RULES = {  # pattern of a bad message -> the rule
+    r"^\s*$": "is not empty",
+    r"^[A-Z][a-z]+ ": "begins with a lower-case letter, a name or a value",
+    r"\.$": "ends without a period",
+    r"(?<!there )\bis no \b": 'negates the verb ("is not a") instead of the noun',
+    r"\bof which\b": 'doesn\'t use "of which"',
+    r"  | $": "has single spaces between words",
+    r"^(.{8,})\1": "doesn't repeat itself",
+}
+
+
+class Message(NamedTuple):
+    """Message of one `raise` statement.
+
+    Attributes:
+        place: path and line of the statement.
+        error: name of the raised class or function.
+        text: the message, with `{}` for values.
+    """
+
+    place: str
+    error: str
+    text: str
+
+
+def messages(package: str) -> Iterator[Message]:
+    """Yield the messages of all `raise` statements in a folder, by path and line."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        statements = [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+        ]
+        for node in sorted(statements, key=lambda each: each.lineno):
+            assert isinstance(node.exc, ast.Call)
+            texts = [text for each in node.exc.args if (text := _text(each)) is not None]
+            if texts:
+                place = f"{path.relative_to(ROOT)}:{node.lineno}"
+                yield Message(place, ast.unparse(node.exc.func), texts[-1])
+
+
+def faults(message: Message) -> list[str]:
+    """Return the rules that a message violates."""
+    return [rule for pattern, rule in _RULES.items() if re.search(pattern, message.text)]
+
+
+def _text(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(each) or "{}" for each in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _text(node.left), _text(node.right)
+        return None if left is None and right is None else f"{left or '{}'}{right or '{}'}"
+    return None
+
+
+def main(packages: list[str]) -> int:
+    """Print all messages; return 1 if some violate a rule."""
+    is_clean = True
+    for package in packages or PACKAGES:
+        for message in messages(package):
+            print(f"{message.place}: {message.error}: {message.text}")
+            for rule in faults(message):
+                is_clean = False
+                print(f"    expected a message that {rule}")
+    return 0 if is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
