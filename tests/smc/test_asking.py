@@ -92,6 +92,16 @@ def test_tools_are_called() -> None:
     assert isinstance(reply.value[0]["arguments"]["x"], bool)
 
 
+def test_an_answer_is_certified_on_request() -> None:
+    reply = smc.ask(LM, "hello", Day, budget=16, particles=2, certify=0.95)
+    low, high = reply.interval
+    assert reply.reliability.label == "certified"
+    assert reply.posterior.certified is not None
+    assert reply.posterior.certified >= 0.95
+    assert low <= reply.probability <= high <= low + 0.1
+    assert reply.posterior.algorithm == "discrete"
+
+
 def test_prompts_are_answered_as_if_each_were_alone() -> None:
     prompts = ["hello", [1, 2, 3]]
     together = smc.ask_all(LM, prompts, Day, budget=16, seed=3)
