@@ -119,7 +119,7 @@ def number_breadth_first(
     number: cython.int[::1],
     queue: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Assign numbers to states in the order of their discovery from state 0; return how many were found.
+    """Assign numbers to states by their discovery from state 0; return how many were found.
 
     States without a level are left out; these, and those that aren't found, get -1. `queue` is
     scratch space, an entry for each state.
