@@ -18,12 +18,12 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # Not imported: the package needs what isn't installed yet.
-NATIVE = runpy.run_path("gcd/support/native.py")
+NATIVE = runpy.run_path("gcd/_support/native.py")
 FOLDERS, RECORD, digests, is_kernel = (
     NATIVE[name] for name in ("FOLDERS", "RECORD", "digests", "is_kernel")
 )
 
-SHARED = "gcd.support.kernels._shared"  # Cython's own code for memoryviews, compiled once
+SHARED = "gcd._support.kernels._shared"  # Cython's own code for memoryviews, compiled once
 # Without contractions sums are the same numbers on every processor.
 FLAGS = ["-O3", "-g0", "-ffp-contract=off"]
 DIRECTIVES = {

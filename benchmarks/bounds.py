@@ -19,7 +19,7 @@ import numpy as np
 
 import gcd
 from benchmarks.common import head, line, ranked, with_ranks
-from gcd.tokens.completions import token_bounds
+from gcd._tokens.completions import token_bounds
 
 WALKS, STEPS = 30, 60
 LARGEST = 50_000  # byte states; larger constraints take gigabytes when lifted

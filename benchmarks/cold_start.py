@@ -43,7 +43,7 @@ PARTS = ("import gcd", "schema", "lift", "mask")
 COMMANDS = {
     "whole process to the first mask": ["-c", FIRST_MASK],
     "import smc": ["-c", "import smc"],
-    "gcd --help": ["-m", "gcd_cli.main", "--help"],
+    "gcd --help": ["-m", "gcd_cli._main", "--help"],
     "experiments.run --help": ["-m", "experiments.run", "--help"],
 }
 

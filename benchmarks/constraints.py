@@ -28,11 +28,7 @@ import numpy as np
 
 from benchmarks.common import SCHEMAS, head, line, ranked, with_ranks
 from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, installed, longest_match
-from gcd.automata.automaton import Automaton
-from gcd.languages.json_schema.schema import json_schema
-from gcd.serving.served import ServedAutomaton
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
+from gcd import Automaton, ServedAutomaton, Vocabulary, json_schema, lift
 
 BATCH, BATCH_STEPS = 16, 64
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import smc
-import smc.deadlines
+import smc._inference.deadlines
 from benchmarks.common import CLOCKS, SCHEMAS, add_clock, head, lifted, line
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     add_clock(parser)
     options = parser.parse_args()
-    smc.deadlines._clock = CLOCKS[options.clock]
+    smc._inference.deadlines._clock = CLOCKS[options.clock]
     lm = load_model(ModelConfig(device=options.device, adapter="none"))[0]
     names = sorted(path.stem for path in SCHEMAS.glob("*.json"))[: options.schemas]
     print(

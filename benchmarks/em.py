@@ -17,8 +17,7 @@ import torch
 from benchmarks.common import head, line
 from experiments.harness.models import resolve_device
 from experiments.studies.latency.timing import seconds_of
-from hmm.em import Statistics, expected_statistics, maximize
-from hmm.model import HMM
+from hmm import HMM, Statistics, expected_statistics, maximize
 
 VOCABULARY = 49_152
 LENGTH = 16

@@ -21,14 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from gcd.languages.json_schema.schema import json_schema
-from gcd.serving.batch import MatcherBatch
-from gcd.serving.lazy import LazyAutomaton
-from gcd.serving.matcher import Matcher
-from gcd.serving.served import ServedAutomaton
-from gcd.tokens.bitmask import num_words
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
+from gcd import LazyAutomaton, Matcher, MatcherBatch, ServedAutomaton, Vocabulary, json_schema, lift
+from gcd._tokens.bitmask import num_words
 
 
 class Row:

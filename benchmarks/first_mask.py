@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.common import head, line, ranked, with_ranks
 from benchmarks.engines import COMPETITORS, Engine, Ours, OursLazy, Row, installed
-from gcd.tokens.vocabulary import Vocabulary
+from gcd import Vocabulary
 
 STEPS = 60
 PERCENTILES = (50, 90, 95, 99, 100)

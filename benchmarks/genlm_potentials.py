@@ -18,9 +18,8 @@ from genlm.control.potential.autobatch import autobatched
 from jaxtyping import Float
 from torch import Tensor
 
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from smc.models.protocol import LanguageModel, Rows
+from gcd import TokenAutomaton, Vocabulary
+from smc import LanguageModel, Rows
 
 Context = tuple[int, ...]
 _NEVER = -math.inf

@@ -27,13 +27,10 @@ import torch
 
 import smc
 from benchmarks.common import head, lifted, ranked, with_ranks
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.token_automaton import TokenAutomaton
-from hmm.edges import Edges, class_emission
-from hmm.model import HMM
-from hmm.product import LookaheadTable, lookahead_table
-from hmm.recursion import Level, _sum_in_layers
-from hmm.transition import Dense
+from gcd import AutomatonBatch, TokenAutomaton
+from hmm import HMM, Dense, LookaheadTable, lookahead_table
+from hmm._edges import Edges, class_emission
+from hmm._recursion import Level, _sum_in_layers
 
 SMALL, MEDIUM, LARGE = "set_alarm", "weather", "create_event"
 PREFIXES = 16

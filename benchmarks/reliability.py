@@ -27,7 +27,7 @@ from transformers.utils import logging
 
 import gcd
 import smc
-from smc.reliability import ADVICE, label_of
+from smc._results.reliability import ADVICE, label_of
 
 CERTIFIED = 0.99
 SLACK = 0.01

@@ -29,7 +29,7 @@ from experiments.studies.convergence.builtin import builtin
 from experiments.studies.convergence.evaluate import Evaluator
 from experiments.studies.convergence.hmm import Recipe, distil, given
 from experiments.studies.convergence.problems import Prepared, prepare, read_problems
-from hmm.model import HMM
+from hmm import HMM
 
 FILES = [ROOT / "docs" / f"convergence_{name}_stories.json" for name in ("new", "check")]
 BEAMS = (1, 4, 16)

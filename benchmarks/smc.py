@@ -38,8 +38,7 @@ from experiments.harness.models import ROOT, load_model
 from experiments.harness.settings import budget_of
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord
-from hmm.checkpoint import load
-from hmm.model import HMM
+from hmm import HMM, load
 
 SENTENCE = r"[A-Z][a-z]+(,? [a-z]+){15,}\."
 TINY = " a (boy|dog)"

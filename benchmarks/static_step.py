@@ -24,7 +24,7 @@ import gcd
 import smc
 from benchmarks.common import head, lifted, line, ranked
 from experiments.studies.latency.models import SCHEMA, made_up_vocabulary
-from hmm.model import HMM
+from hmm import HMM
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "smc": {"algorithm": "smc"},
@@ -70,7 +70,7 @@ class TableLM:
     def truncate(self, lengths: torch.Tensor) -> None:
         raise NotImplementedError
 
-    # Interface of `smc.models.static_cache.Forward`.
+    # Interface of `smc._models.static_cache.Forward`.
     def static_forward(self) -> TableLM:
         return self
 

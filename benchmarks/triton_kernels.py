@@ -31,14 +31,15 @@ from triton.compiler import ASTSource
 import gcd
 import smc
 from experiments.studies.latency.models import SCHEMA, made_up_vocabulary
-from hmm.model import HMM
-from smc.models.kernels import triton_rows
-from smc.models.static_cache import move_rows
-from smc.selection import Group, Selection, select
-from smc.vocabulary import triton as passes
-from smc.vocabulary.factors import Factors, Guide
-from smc.vocabulary.kernels import triton_blocks
-from smc.vocabulary.passes import VocabularyPass, pass_of
+from hmm import HMM
+from smc import Guide
+from smc._inference.selection import Group, Selection, select
+from smc._models.kernels import triton_rows
+from smc._models.static_cache import move_rows
+from smc._vocabulary import triton as passes
+from smc._vocabulary.factors import Factors
+from smc._vocabulary.kernels import triton_blocks
+from smc._vocabulary.passes import VocabularyPass, pass_of
 
 CAPABILITIES = (80, 90, 100)
 BANDWIDTH = 3.35e12

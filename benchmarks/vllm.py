@@ -60,9 +60,9 @@ class Case(NamedTuple):
 
 def drawn(folder: Path, model: str, count: int) -> Iterator[Case]:
     """Return a number of schemas of a folder, in a random order independent of the number."""
-    from gcd.requests import ConstraintRequest
-    from gcd.serving.constraint_cache import ConstraintCache
-    from gcd_cli.sources import vocabulary
+    from gcd._requests import ConstraintRequest
+    from gcd._serving.constraint_cache import ConstraintCache
+    from gcd_cli._sources import vocabulary
 
     cache = ConstraintCache(vocabulary(model))
     paths = sorted(folder.glob("*.json"))
@@ -188,9 +188,9 @@ def table(options: argparse.Namespace) -> None:
 def compile_(options: argparse.Namespace) -> None:
     """Measure the time to compile a constraint, with a prepared vocabulary."""
     import gcd
-    from gcd.requests import ConstraintRequest
-    from gcd.serving.constraint_cache import MAX_STATES, MAX_WORK
-    from gcd_cli.sources import vocabulary
+    from gcd._requests import ConstraintRequest
+    from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK
+    from gcd_cli._sources import vocabulary
 
     tokens = vocabulary(options.model)
     language = gcd.json_schema({"type": "object", "properties": {"a": {"type": "string"}}})
@@ -225,7 +225,7 @@ def apply(options: argparse.Namespace) -> None:
     from vllm.v1.sample.logits_processor.interface import BatchUpdate
 
     from gcd_vllm import Processor
-    from gcd_vllm.admission import engine_of
+    from gcd_vllm._admission import engine_of
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -51,7 +51,7 @@ def engine(model: str) -> Any:
 
     return LLM(
         model, dtype="float32", max_model_len=512, max_num_seqs=64, enforce_eager=True, seed=0,
-        block_size=32, worker_extension_cls="gcd_vllm.worker.WorkerExtension",
+        block_size=32, worker_extension_cls="gcd_vllm.WorkerExtension",
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def cost(options: argparse.Namespace) -> None:
 
 def timed_weights() -> list[float]:
     """Note the processor time of every pass over the logits that only weights need."""
-    from gcd_vllm.step_weights import StepWeights
+    from gcd_vllm._step_weights import StepWeights
 
     spent: list[float] = []
     for name in ("before_mask", "after_mask"):

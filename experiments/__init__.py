@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from gcd.support.optional import missing
+from gcd._support.optional import missing
 
 if find_spec("hydra") is None:
     raise missing("hydra", "experiments", "the package experiments")

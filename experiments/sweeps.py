@@ -24,7 +24,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from gcd.support.files import read_json, write_json
+from gcd._support.files import read_json, write_json
 
 Outcome = dict[str, Any]
 """Outcome of a run: its `settings`, `threads`, and its `directory` or the `error`."""

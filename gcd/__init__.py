@@ -3,12 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gcd.automata.automaton import Automaton
-from gcd.automata.horizon import Caveat, CaveatWarning
-from gcd.automata.limits import state_limit, work_limit
-from gcd.diagnostics import PrefixReport, inspect_prefix, why_refused
-from gcd.drawing import to_dot, to_svg
-from gcd.errors import (
+from gcd._automata.automaton import Automaton
+from gcd._automata.horizon import Caveat, CaveatWarning
+from gcd._automata.limits import state_limit, work_limit
+from gcd._diagnostics import PrefixReport, inspect_prefix, why_refused
+from gcd._drawing import to_dot, to_svg
+from gcd._errors import (
     ConstraintError,
     EmptyLanguageError,
     InfeasibleBudgetError,
@@ -18,40 +18,40 @@ from gcd.errors import (
     UnsupportedSchemaError,
     WorkLimitError,
 )
-from gcd.infilling import Infill, infill
-from gcd.languages.grammar.coverage import Coverage, grammar_coverage
-from gcd.languages.grammar.grammar import GrammarLanguage, grammar
-from gcd.languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
-from gcd.languages.json_schema.schema import ignored_keywords, json_schema
-from gcd.languages.keywords import keywords
-from gcd.languages.literal import choice, literal
-from gcd.languages.sql.dialect import SqlDialect
-from gcd.languages.sql.reading import sql_schema, sql_values
-from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table
-from gcd.languages.sql.sql import sql, widest_dialect
-from gcd.languages.text.regex import regex
-from gcd.languages.text.texts import anything
-from gcd.languages.tools.tool_calls import tool_calls
-from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
-from gcd.serving.batch import MatcherBatch
-from gcd.serving.grammar_matcher import GrammarMatcher
-from gcd.serving.lazy import LazyAutomaton
-from gcd.serving.matcher import Matcher
-from gcd.serving.scores import ScoresProcessor
-from gcd.serving.served import ServedAutomaton
-from gcd.tokens.lifting import lift
-from gcd.tokens.segments import Segment, Segments, segments
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
+from gcd._infilling import Infill, infill
+from gcd._languages.grammar.coverage import Coverage, grammar_coverage
+from gcd._languages.grammar.grammar import GrammarLanguage, grammar
+from gcd._languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
+from gcd._languages.json_schema.schema import ignored_keywords, json_schema
+from gcd._languages.keywords import keywords
+from gcd._languages.literal import choice, literal
+from gcd._languages.sql.dialect import SqlDialect
+from gcd._languages.sql.reading import sql_schema, sql_values
+from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table
+from gcd._languages.sql.sql import sql, widest_dialect
+from gcd._languages.text.regex import regex
+from gcd._languages.text.texts import anything
+from gcd._languages.tools.tool_calls import tool_calls
+from gcd._languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
+from gcd._serving.batch import MatcherBatch
+from gcd._serving.grammar_matcher import GrammarMatcher
+from gcd._serving.lazy import LazyAutomaton
+from gcd._serving.matcher import Matcher
+from gcd._serving.scores import ScoresProcessor
+from gcd._serving.served import ServedAutomaton
+from gcd._tokens.lifting import lift
+from gcd._tokens.segments import Segment, Segments, segments
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary, eos_ids_of
 
 if TYPE_CHECKING:
-    from gcd.tokens.batch import AutomatonBatch
-    from gcd.tokens.budget import BudgetMask, check_budget
+    from gcd._tokens.batch import AutomatonBatch
+    from gcd._tokens.budget import BudgetMask, check_budget
 
 _WITH_TORCH = {
-    "AutomatonBatch": "gcd.tokens.batch",
-    "BudgetMask": "gcd.tokens.budget",
-    "check_budget": "gcd.tokens.budget",
+    "AutomatonBatch": "gcd._tokens.batch",
+    "BudgetMask": "gcd._tokens.budget",
+    "check_budget": "gcd._tokens.budget",
 }
 
 __all__ = [

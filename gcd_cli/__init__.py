@@ -8,11 +8,11 @@ import sys
 def run() -> None:
     """Run the command `gcd`, or exit with a message if the extra `cli` is not installed."""
     try:
-        from gcd_cli.main import main
+        from gcd_cli._main import main
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        from gcd.support.optional import missing
+        from gcd._support.optional import missing
 
         sys.exit(f"Error: {missing('click', 'cli', 'the command `gcd`')}")
     main(prog_name="gcd")

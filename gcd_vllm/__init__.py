@@ -2,7 +2,7 @@
 
 Installed beside vLLM, the entry point `vllm.logits_processors` names `Processor`, and vLLM loads it
 by itself; `--logits-processors gcd_vllm:Processor` names it explicitly. A request says what its
-answer must be, and perhaps a budget (`gcd.requests`):
+answer must be, and perhaps a budget (`gcd._requests`):
 
     extra_args={"gcd": '{"json_schema": {...}}'}            # vllm.SamplingParams
     extra_body={"vllm_xargs": {"gcd": '{"json_schema": {...}}'}}    # over HTTP
@@ -25,10 +25,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcd_vllm.errors import EngineStoppedError
-    from gcd_vllm.particles import EngineDiagnostics, Rollout
-    from gcd_vllm.sampling import sample, sample_from_server
-    from gcd_vllm.worker import WorkerExtension
+    from gcd_vllm._errors import EngineStoppedError
+    from gcd_vllm._particles import EngineDiagnostics, Rollout
+    from gcd_vllm._sampling import sample, sample_from_server
+    from gcd_vllm._worker import WorkerExtension
 
 __all__ = [
     "Disabled",
@@ -41,12 +41,12 @@ __all__ = [
     "sample_from_server",
 ]
 _PUBLIC = {
-    "EngineDiagnostics": "gcd_vllm.particles",
-    "EngineStoppedError": "gcd_vllm.errors",
-    "Rollout": "gcd_vllm.particles",
-    "WorkerExtension": "gcd_vllm.worker",
-    "sample": "gcd_vllm.sampling",
-    "sample_from_server": "gcd_vllm.sampling",
+    "EngineDiagnostics": "gcd_vllm._particles",
+    "EngineStoppedError": "gcd_vllm._errors",
+    "Rollout": "gcd_vllm._particles",
+    "WorkerExtension": "gcd_vllm._worker",
+    "sample": "gcd_vllm._sampling",
+    "sample_from_server": "gcd_vllm._sampling",
 }
 _LOG = logging.getLogger("vllm.gcd")
 _INTERFACES = (
@@ -77,10 +77,10 @@ class Processor(*_bases()):  # type: ignore[misc]
         """Make the processor of the engine that asks."""
         engine = "v1" if len(arguments) > 1 else "v2"
         try:
-            chosen = import_module(f"gcd_vllm.{engine}").EngineProcessor
+            chosen = import_module(f"gcd_vllm._{engine}").EngineProcessor
             made = object.__new__(chosen)
             # An entry point and an option may both name it; once is enough.
-            if not import_module("gcd_vllm.admission").engine_of(vllm_config).takes(made):
+            if not import_module("gcd_vllm._admission").engine_of(vllm_config).takes(made):
                 made = object.__new__(Disabled)
         except Exception as error:  # whatever an incomplete installation raises
             _LOG.warning("gcd is disabled: %s: %s", type(error).__name__, error)
@@ -100,7 +100,7 @@ class Processor(*_bases()):  # type: ignore[misc]
         ):
             return
         try:
-            frontend = import_module("gcd_vllm.frontend")
+            frontend = import_module("gcd_vllm._frontend")
         except Exception as error:
             raise ValueError(
                 f"gcd is disabled here, so no constraint can be kept: {type(error).__name__}: "

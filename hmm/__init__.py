@@ -2,25 +2,25 @@
 
     model = hmm.load(directory).hmm                     one that was distilled and saved
     model = hmm.HMM.random(num_states, num_tokens)      or a random one
-    step = hmm.em_step(hmm.Step(model), batches)        EM, starting from the model (`hmm.em`)
-    hmm.log_likelihood(model, tokens, lengths)          log P(x) (`hmm.inference`)
+    step = hmm.em_step(hmm.Step(model), batches)        EM, starting from the model (`hmm._em`)
+    hmm.log_likelihood(model, tokens, lengths)          log P(x) (`hmm._inference`)
     table = hmm.lookahead_table(model, automaton, n)    P(completed within the budget) for all
-                                                        prefixes (`hmm.product`)
-    hmm.expect_tokens(table, ...)                       ... after each next token (`hmm.lookahead`)
+                                                        prefixes (`hmm._product`)
+    hmm.expect_tokens(table, ...)                       ... after each next token (`hmm._lookahead`)
 
 The mathematics is in docs/design.md, section 7. `smc.PGCD` samples with such a model.
 """
 
 from __future__ import annotations
 
-from hmm.checkpoint import Checkpoint, load, save
-from hmm.em import PseudoCounts, Statistics, Step, em_step, expected_statistics, maximize
-from hmm.inference import filter_all, filter_step, log_likelihood, marginals, predict_first, sample
-from hmm.initialize import distilled
-from hmm.lookahead import Expected, expect_all_tokens, expect_classes, expect_tokens
-from hmm.model import HMM
-from hmm.product import LookaheadTable, lookahead_table
-from hmm.transition import Dense, Monarch
+from hmm._checkpoint import Checkpoint, load, save
+from hmm._em import PseudoCounts, Statistics, Step, em_step, expected_statistics, maximize
+from hmm._inference import filter_all, filter_step, log_likelihood, marginals, predict_first, sample
+from hmm._initialize import distilled
+from hmm._lookahead import Expected, expect_all_tokens, expect_classes, expect_tokens
+from hmm._model import HMM
+from hmm._product import LookaheadTable, lookahead_table
+from hmm._transition import Dense, Monarch
 
 __all__ = [
     "HMM",

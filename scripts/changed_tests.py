@@ -56,7 +56,8 @@ def tests_of(changed: Iterable[str]) -> list[str]:
 
 def _tests_of_module(path: Path) -> list[str]:
     """Return the tests of a module; none for a package without tests."""
-    parts = [part for part in path.with_suffix("").parts if part != "kernels"]
+    # Tests mirror the packages without the underscores of private folders.
+    parts = [part.lstrip("_") for part in path.with_suffix("").parts if "kernels" not in part]
     folder = ROOT / "tests" / Path(*parts[:-1])
     while not folder.is_dir():
         folder = folder.parent
@@ -68,7 +69,7 @@ def _tests_of_module(path: Path) -> list[str]:
     files = [
         file
         for file in sorted(folder.rglob("test_*.py"))
-        if file.stem == f"test_{stem}" or named.search(file.read_text("utf-8"))
+        if file.stem == f"test_{stem.lstrip('_')}" or named.search(file.read_text("utf-8"))
     ]
     return [file.relative_to(ROOT).as_posix() for file in files or [folder]]
 

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gcd
-from gcd.languages.text.formats import FORMATS
-from gcd_cli.ordering import Orders
+from gcd._languages.text.formats import FORMATS
+from gcd_cli._ordering import Orders
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "gcd" / "languages" / "json_schema" / "suite"
 DRAFTS = ("4", "6", "7", "2019-09", "2020-12")

@@ -33,10 +33,8 @@ from tqdm import tqdm
 
 from experiments.tool_calling.answers import Call, write_answer
 from experiments.tool_calling.records import read_toolcalls, read_xlam
-from gcd.errors import ConstraintError, UnsupportedSchemaError
-from gcd.languages.tools.tool_calls import tool_calls
-from gcd.languages.tools.tool_types import parse_tools
-from gcd_cli.explaining import standing
+from gcd import ConstraintError, UnsupportedSchemaError, parse_tools, tool_calls
+from gcd_cli._explaining import standing
 
 Style = Literal["json", "python"]
 STYLES: tuple[Style, ...] = ("json", "python")

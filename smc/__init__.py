@@ -25,28 +25,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
-from gcd.support.optional import missing
-from smc.asking import Reply, ask, ask_all
-from smc.asynchronous import Part, sample_async, stream
-from smc.bounds import Bounds
-from smc.budgeting import BudgetEffect
-from smc.choosing import Choice, choose
-from smc.deadlines import AbandonedError, CancelToken
-from smc.distributions import distribution
-from smc.drafters import Drafter, PromptLookup
-from smc.draw import CounterDraw, Draw
-from smc.fields import Field, FieldValue
-from smc.interface import sample
-from smc.joint import joint
-from smc.models.protocol import (
-    LanguageModel,
-    PromptTooLongError,
-    Rows,
-    check_prompts,
-)
-from smc.models.transformers_lm import TransformersLM
-from smc.posterior import Diagnostics, Posterior, Sample
-from smc.proposals import (
+from gcd._support.optional import missing
+from smc._forward.drafters import Drafter, PromptLookup
+from smc._inference.bounds import Bounds
+from smc._inference.deadlines import AbandonedError, CancelToken
+from smc._inference.observation import Observation, Population
+from smc._inference.weights import Weights
+from smc._interface.asking import Reply, ask, ask_all
+from smc._interface.asynchronous import Part, sample_async, stream
+from smc._interface.interface import sample
+from smc._models.hmm_lm import HMMLanguageModel
+from smc._models.protocol import LanguageModel, PromptTooLongError, Rows, check_prompts
+from smc._models.transformers_lm import TransformersLM
+from smc._proposals import (
     GCD,
     LCD,
     LM,
@@ -56,23 +47,29 @@ from smc.proposals import (
     MaskProposal,
     Proposal,
 )
-from smc.proposals.lookahead import Expectation, Lookahead
-from smc.proposals.pgcd import PGCD, HMMLookahead
-from smc.proposals.twisted import Twisted
-from smc.reliability import Reliability
-from smc.searching import Answer, SearchResult, search
-from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
-from smc.weights import Weights
+from smc._proposals.budgeting import BudgetEffect
+from smc._proposals.lookahead import Expectation, Lookahead
+from smc._proposals.pgcd import PGCD, HMMLookahead
+from smc._proposals.twisted import Twisted
+from smc._results.fields import Field, FieldValue
+from smc._results.posterior import Diagnostics, Posterior, Sample
+from smc._results.reliability import Reliability
+from smc._search.choosing import Choice, choose
+from smc._search.distributions import distribution
+from smc._search.joint import joint
+from smc._search.searching import Answer, SearchResult, search
+from smc._vocabulary.draw import CounterDraw, Draw
+from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
 
 if TYPE_CHECKING:
-    from smc.decoding.continuous import BudgetBatchProcessor
-    from smc.decoding.generation import generate
-    from smc.decoding.logits_processor import BudgetLogitsProcessor
+    from smc._transformers.continuous import BudgetBatchProcessor
+    from smc._transformers.generation import generate
+    from smc._transformers.logits_processor import BudgetLogitsProcessor
 
 _WITH_TRANSFORMERS = {
-    "BudgetBatchProcessor": "smc.decoding.continuous",
-    "BudgetLogitsProcessor": "smc.decoding.logits_processor",
-    "generate": "smc.decoding.generation",
+    "BudgetBatchProcessor": "smc._transformers.continuous",
+    "BudgetLogitsProcessor": "smc._transformers.logits_processor",
+    "generate": "smc._transformers.generation",
 }
 
 __all__ = [
@@ -100,11 +97,14 @@ __all__ = [
     "FieldValue",
     "GreedyClose",
     "Guide",
+    "HMMLanguageModel",
     "HMMLookahead",
     "LanguageModel",
     "Lookahead",
     "MaskProposal",
+    "Observation",
     "Part",
+    "Population",
     "Posterior",
     "PromptLookup",
     "PromptTooLongError",

@@ -26,13 +26,11 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from smc.draw import Breaks, Draw, Keys
-from smc.models.protocol import Prompt, token_ids
-from smc.proposals import AutomatonPosition, Batch, start_position
-from smc.proposals.lookahead import Lookahead
+from gcd import AutomatonBatch, TokenAutomaton, Vocabulary
+from smc._models.protocol import Prompt, token_ids
+from smc._proposals import AutomatonPosition, Batch, start_position
+from smc._proposals.lookahead import Lookahead
+from smc._vocabulary.draw import Breaks, Draw, Keys
 
 Result = TypeVar("Result")
 
@@ -82,7 +80,7 @@ class ToyLM:
         return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
 
     def static_forward(self) -> ToyForward:
-        """Return the model in static shapes; see `smc.models.static_cache.Forward`."""
+        """Return the model in static shapes; see `smc._models.static_cache.Forward`."""
         return ToyForward(self)
 
     def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
@@ -96,7 +94,7 @@ class ToyLM:
 
 
 class ToyRows:
-    """Rows that store the sequences themselves; see `smc.models.protocol.Rows`."""
+    """Rows that store the sequences themselves; see `smc._models.protocol.Rows`."""
 
     def __init__(self, lm: ToyLM, prompts: Sequence[tuple[int, ...]]) -> None:
         self._lm = lm
@@ -129,7 +127,7 @@ class ToyRows:
 
 
 class ToyForward:
-    """The forward pass of a toy model in static shapes; see `smc.models.static_cache.Forward`."""
+    """The forward pass of a toy model in static shapes; see `smc._models.static_cache.Forward`."""
 
     def __init__(self, lm: ToyLM) -> None:
         self._lm = lm

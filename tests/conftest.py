@@ -117,7 +117,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def real_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """SmolLM2 is at hand: out of the user's cache if it lies there, as it takes long to make."""
     from experiments.harness import smollm2
-    from gcd.tokens import disk_cache
+    from gcd._tokens import disk_cache
 
     try:
         smollm2.find()

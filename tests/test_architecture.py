@@ -19,13 +19,22 @@ ALLOWED = {
     "gcd_cli": {"gcd", "gcd_vllm", "hmm", "smc"},
     "gcd_vllm": {"gcd", "smc"},
 }
-ROOMS = {  # of gcd: what stands in a room may import these rooms, and what lies beside them
-    "gcd.support": set(),
-    "gcd.automata": {"gcd.support"},
-    "gcd.languages": {"gcd.support", "gcd.automata"},
-    "gcd.tokens": {"gcd.support", "gcd.automata"},
-    "gcd.serving": {"gcd.support", "gcd.automata", "gcd.tokens"},
+ROOMS = {  # a module in a room may import these rooms, and modules that are in none
+    "gcd._support": set(),
+    "gcd._automata": {"gcd._support"},
+    "gcd._languages": {"gcd._support", "gcd._automata"},
+    "gcd._tokens": {"gcd._support", "gcd._automata"},
+    "gcd._serving": {"gcd._support", "gcd._automata", "gcd._tokens"},
+    "smc._vocabulary": set(),
+    "smc._models": set(),
+    "smc._proposals": {"smc._vocabulary"},
+    "smc._forward": {"smc._vocabulary", "smc._models", "smc._proposals"},
+    "smc._inference": {"smc._vocabulary", "smc._models", "smc._proposals", "smc._forward"},
+    "smc._results": {"smc._vocabulary", "smc._proposals", "smc._inference"},
 }
+ROOMS["smc._search"] = {room for room in ROOMS if room.startswith("smc.")}
+ROOMS["smc._interface"] = {room for room in ROOMS if room.startswith("smc.")}
+ROOMS["smc._transformers"] = {room for room in ROOMS if room.startswith("smc.")}
 OURS = {*ALLOWED, "scripts", "tests", "benchmarks", "configs"}
 
 

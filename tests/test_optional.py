@@ -45,11 +45,11 @@ def with_click(call):
         HIDDEN.add("click")
 
 def tokenizer():
-    from gcd_cli.sources import vocabulary
+    from gcd_cli._sources import vocabulary
     vocabulary(str(folder))
 
 def hub():
-    from gcd_cli.sources import vocabulary
+    from gcd_cli._sources import vocabulary
     vocabulary("some/model")
 
 def sample():
@@ -66,7 +66,7 @@ calls = {
     "generate": lambda: smc.generate,
     "logits_processor": lambda: smc.BudgetLogitsProcessor,
     "batch_processor": lambda: smc.BudgetBatchProcessor,
-    "cluster": lambda: hmm.initialize.cluster(torch.zeros(3, 2), 2),
+    "cluster": lambda: hmm._initialize.cluster(torch.zeros(3, 2), 2),
     "gcd": lambda: command("compile"),
     "tokenizer": lambda: with_click(tokenizer),
     "hub": lambda: with_click(hub),

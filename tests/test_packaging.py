@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import gcd
-from gcd.support.native import FOLDERS, RECORD, SUFFIX
+from gcd._support.native import FOLDERS, RECORD, SUFFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ("gcd", "hmm", "smc", "gcd_cli", "gcd_vllm")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tests.typechecker
-from smc.posterior import Sample
-from smc.weights import Weights
+from smc._inference.weights import Weights
+from smc._results.posterior import Sample
 
 WRONG = torch.zeros(1, 2, dtype=torch.int64)
 

@@ -57,7 +57,7 @@ def request_of(params: Any, prompt: list[int]) -> list[Any]:
 
 def recorded_v1(monkeypatch: Any) -> Recording:
     """Record the calls of V1."""
-    from gcd_vllm.v1 import EngineProcessor
+    from gcd_vllm._v1 import EngineProcessor
 
     made, lists = Recording(), []
     update, apply = EngineProcessor.update_state, EngineProcessor.apply
@@ -88,7 +88,7 @@ def recorded_v1(monkeypatch: Any) -> Recording:
 
 def recorded_v2(monkeypatch: Any) -> Recording:
     """Record the calls of V2, and what its buffers hold when it asks for masks."""
-    from gcd_vllm.v2 import EngineProcessor
+    from gcd_vllm._v2 import EngineProcessor
 
     made = Recording()
     add, apply = EngineProcessor.add_request, EngineProcessor.apply

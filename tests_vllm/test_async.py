@@ -37,7 +37,7 @@ def engine(random_llama):
             random_llama, dtype="float32", max_model_len=128, max_num_seqs=8, enforce_eager=True,
             num_gpu_blocks_override=5, block_size=32, disable_log_stats=False,
             logits_processors=["gcd_vllm:Processor"],
-            worker_extension_cls="gcd_vllm.worker.WorkerExtension",
+            worker_extension_cls="gcd_vllm.WorkerExtension",
         )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def generate(engine, constraints):
 
 
 def test_answers_are_valid_and_finished_where_the_last_token_comes_late(engine, monkeypatch):
-    from gcd_vllm.v1 import EngineProcessor
+    from gcd_vllm._v1 import EngineProcessor
 
     update, late = EngineProcessor.update_state, []
 
@@ -81,8 +81,8 @@ def test_weights_are_those_of_brute_force(engine, random_llama, chunk, proposal)
     """The last token of a part isn't told to processors."""
     import gcd
     import gcd_vllm
-    from gcd.requests import ConstraintRequest
-    from gcd_vllm.in_process import InProcessEngine
+    from gcd._requests import ConstraintRequest
+    from gcd_vllm._in_process import InProcessEngine
     from tests_vllm.oracle import Oracle
 
     prompt, budget = "Once upon a time", 4

@@ -15,8 +15,8 @@ import pytest
 
 import gcd
 import gcd_vllm
-from gcd.requests import ConstraintRequest
-from gcd_cli.sources import vocabulary as read_vocabulary
+from gcd._requests import ConstraintRequest
+from gcd_cli._sources import vocabulary as read_vocabulary
 from tests_vllm.oracle import Oracle, log_sum
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":

@@ -100,10 +100,10 @@ def test_a_bad_request_is_refused_and_the_engine_goes_on(engine):
 
 def test_one_that_only_the_engine_can_refuse_beside_twenty_good_ones(engine, monkeypatch):
     """As if the frontend had not known the vocabulary."""
-    import gcd_vllm.frontend
-    from gcd_vllm.admission import REFUSED
+    import gcd_vllm._frontend
+    from gcd_vllm._admission import REFUSED
 
-    monkeypatch.setattr(gcd_vllm.frontend, "_caller", lambda: (None, {}))
+    monkeypatch.setattr(gcd_vllm._frontend, "_caller", lambda: (None, {}))
     bad = parameters({"json_schema": {"type": "nothing"}}, max_tokens=30)
     found = ask(engine, [*[parameters(CONSTRAINTS[2], seed=i) for i in range(20)], bad])
     assert all(output.text in CONSTRAINTS[2]["choice"] for output in found[:20])

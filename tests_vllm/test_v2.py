@@ -80,10 +80,10 @@ def test_one_that_only_the_engine_can_refuse_beside_good_ones(engine, monkeypatc
     """As if the frontend had not known the vocabulary."""
     from vllm import SamplingParams
 
-    import gcd_vllm.frontend
-    from gcd_vllm.admission import REFUSED
+    import gcd_vllm._frontend
+    from gcd_vllm._admission import REFUSED
 
-    monkeypatch.setattr(gcd_vllm.frontend, "_caller", lambda: (None, {}))
+    monkeypatch.setattr(gcd_vllm._frontend, "_caller", lambda: (None, {}))
     good = SamplingParams(max_tokens=8, extra_args=asked(CONSTRAINTS[2]))
     bad = SamplingParams(max_tokens=60, extra_args=asked({"json_schema": {"type": "nothing"}}))
     found = engine.generate(["Once upon"] * 4, [good, bad, good, good], use_tqdm=False)

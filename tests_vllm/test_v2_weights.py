@@ -13,8 +13,8 @@ import pytest
 
 import gcd
 import gcd_vllm
-from gcd.requests import ConstraintRequest
-from gcd_vllm.in_process import InProcessEngine
+from gcd._requests import ConstraintRequest
+from gcd_vllm._in_process import InProcessEngine
 from tests_vllm.oracle import Oracle, log_sum
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
@@ -32,7 +32,7 @@ def engine(peaked_llama):
     return LLM(
         peaked_llama, dtype="float32", max_model_len=128, max_num_seqs=8, enforce_eager=True,
         num_gpu_blocks_override=5, block_size=32,
-        worker_extension_cls="gcd_vllm.worker.WorkerExtension",
+        worker_extension_cls="gcd_vllm.WorkerExtension",
     )  # fmt: skip
 
 

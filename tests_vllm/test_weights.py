@@ -12,8 +12,8 @@ import statistics
 import pytest
 
 import gcd_vllm
-from gcd.requests import ConstraintRequest
-from gcd_vllm.step_weights import take
+from gcd._requests import ConstraintRequest
+from gcd_vllm._step_weights import take
 from tests_vllm.oracle import Oracle, log_sum
 
 if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
@@ -31,14 +31,14 @@ def engine(peaked_llama):
     return LLM(
         peaked_llama, dtype="float32", max_model_len=64, max_num_seqs=16, enforce_eager=True,
         block_size=32, disable_log_stats=False,
-        worker_extension_cls="gcd_vllm.worker.WorkerExtension",
+        worker_extension_cls="gcd_vllm.WorkerExtension",
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def oracle_of(engine, peaked_llama):
     """An oracle of the engine's model, for a constraint and a temperature."""
-    from gcd_vllm.in_process import InProcessEngine
+    from gcd_vllm._in_process import InProcessEngine
 
     vocabulary = InProcessEngine(engine).vocabulary
 
@@ -182,7 +182,7 @@ def test_fields_that_change_the_distribution_are_refused(engine):
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
 
-    from gcd_vllm.particle_request import ParticleRequest
+    from gcd_vllm._particle_request import ParticleRequest
     from tests_vllm.cases import asked
 
     extra = asked(CHOICE) | {"gcd_particle": ParticleRequest("k").text()}

@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 import smc
 from experiments.harness.summary import Interval
-from smc.models.protocol import LanguageModel
+from smc import LanguageModel
 
 _BEFORE = r"(?<![\w'’])"
 _BEHIND = r"(?!\w)(?!['’](?!s\b)\w)"

@@ -39,8 +39,8 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.harness.results import derived_seed
-from hmm.model import HMM
-from hmm.transition import from_factors
+from hmm import HMM
+from hmm._transition import from_factors
 
 FEWEST_STATES = 2
 """One state for all tokens, and one for the ends of a text."""

@@ -20,7 +20,7 @@ from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
 from experiments.harness.results import Identity, plain
 from experiments.harness.settings import at_least, check_model, inside, left_alone, one_of
 from experiments.tool_calling.answers import STYLES
-from hmm.transition import factor_shapes
+from hmm._transition import factor_shapes
 
 TRANSITIONS = ("dense", "monarch")
 INITS = ("random", "latent", "clones")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from experiments.distillation.data import Sequences
 from experiments.distillation.top_tokens import TopTokens
-from hmm.lumping import Lumping
+from hmm._lumping import Lumping
 
 _FLOOR = 1e-6
 """Minimum share of b of unlisted tokens, so that rounding errors of p aren't amplified."""

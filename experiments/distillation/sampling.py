@@ -25,7 +25,7 @@ from experiments.distillation.data import Sequences, save
 from experiments.distillation.top_tokens import TopTokens
 from experiments.harness.processes import bar
 from experiments.harness.results import derived_seed
-from smc.models.protocol import LanguageModel
+from smc import LanguageModel
 
 _LOG = logging.getLogger(__name__)
 

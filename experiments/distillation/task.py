@@ -42,12 +42,10 @@ from experiments.distillation.training import (
 from experiments.harness.models import load_model, resolve_device, title_of, weights_of
 from experiments.harness.results import Identity, derived_seed, fingerprint, without_places
 from experiments.harness.run import ExperimentTask, Run
-from hmm.checkpoint import load, save
-from hmm.initialize import distilled
-from hmm.lumping import Lumping
-from hmm.model import HMM
-from hmm.shared_rows import pool_rare
-from smc.models.transformers_lm import TransformersLM
+from hmm import HMM, distilled, load, save
+from hmm._lumping import Lumping
+from hmm._shared_rows import pool_rare
+from smc import TransformersLM
 
 _LOG = logging.getLogger(__name__)
 _OWN = 0.05  # share of the states; with more, EM improves clones less (docs/distillation.md)

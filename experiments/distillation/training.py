@@ -29,11 +29,12 @@ from torch import Tensor
 from experiments.distillation.data import Sequences
 from experiments.harness.processes import bar, wait_for_all
 from experiments.harness.results import derived_seed
-from gcd.support.files import read_json, write_json
-from hmm import em, inference
-from hmm.checkpoint import load_step, save_step
-from hmm.em import Batch, PseudoCounts, Step
-from hmm.model import HMM
+from gcd._support.files import read_json, write_json
+from hmm import HMM, PseudoCounts, Step
+from hmm import _em as em
+from hmm import _inference as inference
+from hmm._checkpoint import load_step, save_step
+from hmm._em import Batch
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from experiments.harness import smollm2
 from experiments.harness.models import identity_of, load_model, title_of, write_base
 from experiments.harness.results import Identity, plain, to_repeat
 from experiments.harness.run import ExperimentTask, Run
-from gcd.support.files import read_json, write_json
+from gcd._support.files import read_json, write_json
 
 if TYPE_CHECKING:
     import wandb

@@ -23,7 +23,7 @@ from experiments.finetuning.batches import batch_of, loss_of, pieces
 from experiments.finetuning.lessons import Lesson, lessons
 from experiments.harness.models import without_renaming
 from experiments.harness.run import Run
-from gcd.support.files import read_json, write_json
+from gcd._support.files import read_json, write_json
 
 CHECKPOINT = "checkpoint.pt"
 _CURVE = "curve.json"

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, cast
 from omegaconf import DictConfig
 
 from experiments.harness.methods import Method, method_of
-from smc import algorithms
-from smc.algorithms import SMC, Discrete, Options
+from smc._inference import algorithms
+from smc._inference.algorithms import SMC, Discrete, Options
 
 
 @dataclass(frozen=True)

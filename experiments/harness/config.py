@@ -13,7 +13,7 @@ from typing import Any, cast
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from smc.algorithms import SMC, Discrete
+from smc._inference.algorithms import SMC, Discrete
 
 MAX_SKIPPED = 0.01
 """Largest share of malformed records with which a command succeeds."""
@@ -52,7 +52,7 @@ class ModelConfig:
 
 @dataclass
 class SMCConfig:
-    """Options of sequential Monte Carlo (`smc.algorithms.SMC`), and those of all algorithms."""
+    """Options of `smc._inference.algorithms.SMC`, and those of all algorithms."""
 
     resampling: str = cast(str, SMC.resampling)
     ess_threshold: float = SMC.ess_threshold
@@ -68,7 +68,7 @@ class SMCConfig:
 
 @dataclass
 class DiscreteConfig:
-    """Options of the discrete particle filter; see `smc.algorithms.Discrete`."""
+    """Options of the discrete particle filter; see `smc._inference.algorithms.Discrete`."""
 
     count_finished: bool = Discrete.count_finished
     floor: float = Discrete.floor

@@ -36,10 +36,10 @@ from experiments.harness import smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.models import ROOT, digest_of
 from experiments.harness.samplers import HMMAlone, sample_closing_json
-from gcd.support.files import read_json, write_json
-from hmm.checkpoint import CONFIG, check_files, load
-from hmm.model import HMM
-from smc.models.protocol import LanguageModel
+from gcd._support.files import read_json, write_json
+from hmm import HMM, load
+from hmm._checkpoint import CONFIG, check_files
+from smc import LanguageModel
 
 AUTO = "auto"
 UNFITTED = "in_time"

@@ -29,9 +29,9 @@ from safetensors import SafetensorError
 from experiments.harness import smollm2
 from experiments.harness.config import PROMPTS, ModelConfig
 from experiments.harness.processes import group_of
-from gcd.errors import ConstraintError
-from gcd.support.files import read_json, write_json
-from smc.models.transformers_lm import TransformersLM
+from gcd import ConstraintError
+from gcd._support.files import read_json, write_json
+from smc import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"
 """The path of a model with random weights (`experiments.studies.latency.models`)."""

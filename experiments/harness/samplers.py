@@ -31,13 +31,12 @@ from typing import Any, ClassVar
 
 import gcd
 import smc
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from hmm.model import HMM
-from hmm.product import MAX_BYTES
-from smc.models.hmm_lm import PROMPT, HMMLanguageModel
-from smc.models.protocol import LanguageModel
-from smc.observation import Observation, Observe, Watch
+from gcd import TokenAutomaton, Vocabulary
+from hmm import HMM
+from hmm._product import MAX_BYTES
+from smc import LanguageModel
+from smc._inference.observation import Observation, Observe, Watch
+from smc._models.hmm_lm import PROMPT, HMMLanguageModel
 
 
 class HMMAlone(smc.PGCD):

@@ -46,11 +46,10 @@ from experiments.harness.config import (
     TraceConfig,
 )
 from experiments.harness.methods import AUTO, METHODS, hmms_of, method_of, methods_of, needs_hmm
-from gcd.errors import ConstraintError
-from gcd.tokens.canonical import LITERALS
-from gcd.tokens.token_automaton import TokenAutomaton
-from smc.proposals.twisted import belief_of
-from smc.settings import COLDEST, EXECUTIONS
+from gcd import ConstraintError, TokenAutomaton
+from gcd._tokens.canonical import LITERALS
+from smc._inference.settings import COLDEST, EXECUTIONS
+from smc._proposals.twisted import belief_of
 
 
 def one_of(key: str, value: str, allowed: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from gcd.tokens import disk_cache
+from gcd._tokens import disk_cache
 
 NAME = "smollm2"
 """Name of the model in `model.path`."""

@@ -30,9 +30,9 @@ from experiments.harness.settings import at_least, check_records, one_of
 from experiments.harness.summary import as_table, summarize
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.tool_calling.answers import parses, same_values
-from gcd.automata.horizon import refuse_unchecked
-from gcd.errors import shown
-from gcd.languages.json_schema.schema import FORMATS
+from gcd._automata.horizon import refuse_unchecked
+from gcd._errors import shown
+from gcd._languages.json_schema.schema import FORMATS
 
 _LOG = logging.getLogger(__name__)
 

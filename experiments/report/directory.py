@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.harness.results import KEYED, Row, flat, read_rows, refuse_cut_short
 from experiments.report.traces import Trace, read_traces
-from gcd.support.files import read_json, write_json
+from gcd._support.files import read_json, write_json
 
 FORM = 1
 """Format version of run directories; increase it when the meaning of rows or summaries changes."""

@@ -31,8 +31,8 @@ from experiments.harness.results import (
     read_rows,
     refuse_cut_short,
 )
-from gcd.tokens.vocabulary import Vocabulary
-from smc.observation import Observation, Observe, Population
+from gcd import Vocabulary
+from smc._inference.observation import Observation, Observe, Population
 
 _LOG = logging.getLogger(__name__)
 

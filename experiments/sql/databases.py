@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from experiments.harness.records import DataError, read_text
 from experiments.sql.questions import Question
 from experiments.sql.sandbox import Sandbox
-from gcd.errors import ConstraintError
-from gcd.languages.sql.reading import schema_of_entry, sql_schema
-from gcd.languages.sql.schema import SqlSchema, quoted
+from gcd import ConstraintError, SqlSchema, sql_schema
+from gcd._languages.sql.reading import schema_of_entry
+from gcd._languages.sql.schema import quoted
 
 _SEED = 0  # fixed, as rows are data and must not depend on the seed of a run
 

@@ -27,7 +27,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from experiments.sql.sandbox import Value
-from gcd.languages.sql.schema import Column, SqlSchema, Table, folded, quoted
+from gcd import Column, SqlSchema, Table
+from gcd._languages.sql.schema import folded, quoted
 
 _NUMERIC = ("num", "int", "real", "float", "double", "dec", "bool")
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven")

@@ -15,7 +15,7 @@ from experiments.sql.expected import Expected, expected_of
 from experiments.sql.normalise import UnwritableQueryError, normalise
 from experiments.sql.questions import Question
 from experiments.sql.sandbox import QueryError, Sandbox
-from gcd.languages.sql.schema import SqlSchema
+from gcd import SqlSchema
 
 
 class Judge:

@@ -24,7 +24,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from gcd import SqlSchema, Table
-from gcd.languages.sql.schema import quoted
+from gcd._languages.sql.schema import quoted
 
 _COMPARISONS: dict[type[exp.Expression], str] = {
     exp.EQ: "=",

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.harness.models import chat, is_chat
-from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folded, quoted
+from gcd import Column, ForeignKey, SqlSchema, Table
+from gcd._languages.sql.schema import folded, quoted
 
 EXAMPLE_SCHEMA = SqlSchema(
     (

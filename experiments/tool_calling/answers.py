@@ -30,8 +30,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from experiments.harness.settings import one_of
-from gcd.languages.tools.tool_keys import declared_parameters
-from gcd.languages.values.python_values import is_python_name
+from gcd._languages.tools.tool_keys import declared_parameters
+from gcd._languages.values.python_values import is_python_name
 
 STYLES = ("json", "python")
 T = TypeVar("T")

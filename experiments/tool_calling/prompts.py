@@ -29,7 +29,7 @@ from experiments.tool_calling.answers import (
     parameters_of,
 )
 from experiments.tool_calling.records import ToolRecord
-from gcd.languages.tools.tool_keys import declared_parameters
+from gcd._languages.tools.tool_keys import declared_parameters
 
 _DESCRIPTION_WORDS = 12
 _ENUM_VALUES = 6

@@ -19,7 +19,7 @@ from experiments.harness.config import DataConfig
 from experiments.harness.models import ROOT
 from experiments.harness.records import ReadResult, read_lines, read_list, refuse_unwritable
 from experiments.tool_calling.answers import Call, declaration_of, name_of
-from gcd.languages.tools.tool_keys import declared_parameters
+from gcd._languages.tools.tool_keys import declared_parameters
 
 OWN = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 """Records in the repository that no adapter or HMM is trained on."""

@@ -42,8 +42,8 @@ from experiments.tool_calling.thinking import (
     thinking_prompt,
     thoughts,
 )
-from gcd.automata.horizon import refuse_unchecked
-from gcd.languages.json_schema.schema import FORMATS
+from gcd._automata.horizon import refuse_unchecked
+from gcd._languages.json_schema.schema import FORMATS
 
 _WRITTEN_IN = {"json": "JSON", "python": "Python"}  # styles, in titles
 _LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import pytest
 import smc
 from benchmarks import smc as benchmark
 from benchmarks.smc import Case, Passes, Run, Way
-from hmm.model import HMM
+from hmm._model import HMM
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import hmm as models
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.budget import BudgetMask
-from hmm.model import HMM
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.budget import BudgetMask
+from hmm._model import HMM
 from tests.devices.device import DEVICE, assert_same, there
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 

@@ -10,20 +10,20 @@ import torch
 from torch.utils._pytree import tree_map
 
 import smc
-import smc.execution
-from gcd.languages.text.regex import regex
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
-from hmm.model import HMM
-from smc.algorithms import SMC, Discrete
-from smc.draw import CounterDraw
-from smc.execution import steps_of
-from smc.loop import WARM_UP, StaticRun, run_static
-from smc.models.hmm_lm import HMMLanguageModel
-from smc.proposals import Batch
-from smc.static import StaticReader
+import smc._inference.execution
+from gcd._languages.text.regex import regex
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.lifting import lift
+from hmm._model import HMM
+from smc._forward.static import StaticReader
+from smc._inference.algorithms import SMC, Discrete
+from smc._inference.execution import steps_of
+from smc._inference.loop import WARM_UP, StaticRun, run_static
+from smc._models.hmm_lm import HMMLanguageModel
+from smc._proposals import Batch
+from smc._vocabulary.draw import CounterDraw
+from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyLM
-from smc.vocabulary.passes import TENSORS
 from tests.devices.device import DEVICE, NAME
 from tests.smc.test_executions import PROPOSALS, examples
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
@@ -112,7 +112,7 @@ def test_the_same_answers_as_on_the_cpu(
         return run_static(*given, graph=False)
 
     # The toy's numbers come from the host; steps are captured in tests/smc/test_gpu.py.
-    monkeypatch.setattr(smc.execution, "run_static", uncaptured)
+    monkeypatch.setattr(smc._inference.execution, "run_static", uncaptured)
     found, expected = (
         smc.sample(
             toy(device), **examples(), particles=5, seed=2, temperature=0.8,

@@ -12,8 +12,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from experiments import run as experiment
-from hmm.checkpoint import save
-from hmm.model import HMM
+from hmm._checkpoint import save
+from hmm._model import HMM
 from tests.experiments.toy_model import write_checkpoint
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

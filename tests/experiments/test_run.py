@@ -22,9 +22,9 @@ import smc
 from experiments import run as experiment
 from experiments.harness.results import key_of, read_rows, results_config
 from experiments.tool_calling import task
-from hmm.checkpoint import save
-from hmm.model import HMM
-from smc.models import transformers_lm
+from hmm._checkpoint import save
+from hmm._model import HMM
+from smc._models import transformers_lm
 
 pytestmark = pytest.mark.usefixtures("tables_alone")  # but for what a module shares
 

@@ -20,7 +20,7 @@ from experiments.harness.models import ROOT
 from experiments.report.directory import read_run
 from experiments.sweeps import conclude
 from experiments.tasks import TASKS
-from gcd.support.files import write_json
+from gcd._support.files import write_json
 from tests import processes
 from tests.experiments import toy
 

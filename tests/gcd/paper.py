@@ -1,7 +1,7 @@
 """The paper's automata and passes, implemented literally: Definition 3.2 of arXiv 2606.01926.
 
 This is an oracle. Samplers, matchers and the HMM's product use one integer per state and tables
-over classes (`gcd.tokens`); tests compare those with this module on random automata.
+over classes (`gcd._tokens`); tests compare those with this module on random automata.
 
 Edges are numbered; an edge has a source, a target and a set of token classes. Then
 
@@ -41,8 +41,8 @@ import torch
 from jaxtyping import Bool, Int32, Int64, Integer
 from torch import Tensor
 
-from gcd.tokens.distances import UNREACHABLE
-from gcd.tokens.token_automaton import TokenAutomaton
+from gcd._tokens.distances import UNREACHABLE
+from gcd._tokens.token_automaton import TokenAutomaton
 
 
 @dataclass(frozen=True, eq=False)

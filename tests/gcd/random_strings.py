@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 
-from gcd.automata.automaton import Automaton
-from gcd.automata.kernels import graph
+from gcd._automata.automaton import Automaton
+from gcd._automata.kernels import graph
 
 
 def random_string(automaton: Automaton, rng: random.Random, patience: int = 60) -> bytes:

@@ -15,9 +15,9 @@ import random
 
 import numpy as np
 
-from gcd.automata.automaton import Automaton
-from gcd.automata.kernels import graph
-from gcd.errors import EmptyLanguageError
+from gcd._automata.automaton import Automaton
+from gcd._automata.kernels import graph
+from gcd._errors import EmptyLanguageError
 
 
 class RandomWalks:

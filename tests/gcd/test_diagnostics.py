@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.readable import readable_bytes, readable_ranges
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._readable import readable_bytes, readable_ranges
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
 pytestmark = checked_inside_strategies

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import gcd
-from gcd import drawing
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError
-from gcd.readable import readable_ranges
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd import _drawing as drawing
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError
+from gcd._readable import readable_ranges
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 
 _ARROW = re.compile(r"^\t(\d+) -> (\d+) \[label=(.*)\]$", re.MULTILINE)
 

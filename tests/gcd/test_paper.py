@@ -7,11 +7,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd.automata.automaton import Automaton
-from gcd.errors import EmptyLanguageError
-from gcd.tokens.distances import UNREACHABLE
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._errors import EmptyLanguageError
+from gcd._tokens.distances import UNREACHABLE
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
     EdgeList,
     byte_automata,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gcd
-from gcd.errors import StateLimitError, WorkLimitError
+from gcd._errors import StateLimitError, WorkLimitError
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 

@@ -22,11 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd_cli import explaining, sources
-from gcd_cli.main import _LANGUAGE_OPTIONS, main
-from gcd_cli.sampling import field_lines
-from smc.bounds import Bounds
-from smc.fields import fields_of
+from gcd_cli import _explaining as explaining
+from gcd_cli import _sources as sources
+from gcd_cli._main import _LANGUAGE_OPTIONS, main
+from gcd_cli._sampling import field_lines
+from smc._inference.bounds import Bounds
+from smc._results.fields import fields_of
 from tests import processes
 from tests.gcd.oracles import byte_automata
 
@@ -438,8 +439,8 @@ def test_a_field_that_is_not_in_every_answer_has_a_line_for_that() -> None:
 
 
 def test_sampling_with_an_hmm(tmp_path: Path) -> None:
-    from hmm.checkpoint import save
-    from hmm.model import HMM
+    from hmm._checkpoint import save
+    from hmm._model import HMM
 
     vocabulary = sources.vocabulary(MODEL)
     model = HMM.random(4, vocabulary.size)
@@ -524,7 +525,7 @@ def test_bad_input_is_one_error_before_work(
         shutil.copytree(ROOT / MODEL, tmp_path / name, copy_function=os.symlink)
         (tmp_path / name / file).unlink()
         (tmp_path / name / file).write_text(content)
-    monkeypatch.setitem(sys.modules, "gcd_cli.sampling", None)  # ensures that no model is loaded
+    monkeypatch.setitem(sys.modules, "gcd_cli._sampling", None)  # ensures that no model is loaded
     result = run(*(argument.format(folder=tmp_path) for argument in arguments), code=2)
     assert re.search(says, result.stderr), result.stderr
     assert result.stdout == ""
@@ -602,7 +603,7 @@ def test_help_has_examples(command: str) -> None:
 def test_help_loads_no_library() -> None:
     """`gcd --help` is fast, because slow imports are left to the commands that need them."""
     program = (
-        "import sys; from gcd_cli.main import main; main(['--help'], standalone_mode=False); "
+        "import sys; from gcd_cli._main import main; main(['--help'], standalone_mode=False); "
         "print(sorted({'gcd', 'torch', 'numpy', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gcd_vllm.admission import Engine
+from gcd_vllm._admission import Engine
 from tests.small_vocabulary import vocabulary
 
 

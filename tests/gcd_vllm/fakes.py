@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 import gcd
-from gcd.requests import ConstraintRequest
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._requests import ConstraintRequest
+from gcd._tokens.vocabulary import Vocabulary
 
 
 @dataclass

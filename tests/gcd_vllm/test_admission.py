@@ -12,7 +12,7 @@ import torch
 import gcd
 import gcd_vllm
 from gcd_vllm import Processor
-from gcd_vllm.admission import REFUSED, spelled
+from gcd_vllm._admission import REFUSED, spelled
 from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig
 
 WORDS = {"choice": ["one", "two"]}
@@ -137,7 +137,7 @@ def test_a_vocabulary_that_cannot_be_read_is_a_value_error(tokens, monkeypatch):
     def unread(self):
         raise OSError("no such file")
 
-    monkeypatch.setattr("gcd_vllm.admission.Engine._vocabulary", unread)
+    monkeypatch.setattr("gcd_vllm._admission.Engine._vocabulary", unread)
     with pytest.raises(ValueError, match="OSError: no such file"):
         validate(tokens, params(WORDS))
 
@@ -145,7 +145,7 @@ def test_a_vocabulary_that_cannot_be_read_is_a_value_error(tokens, monkeypatch):
 @pytest.mark.parametrize("seconds", [0.5, 2.5])
 def test_a_compilation_that_others_wait_for_is_logged(tokens, monkeypatch, caplog, seconds):
     clock = iter(range(100))
-    monkeypatch.setattr("gcd_vllm.admission.monotonic", lambda: next(clock) * seconds)
+    monkeypatch.setattr("gcd_vllm._admission.monotonic", lambda: next(clock) * seconds)
     validate(tokens, params(WORDS))
     assert [each.levelname for each in caplog.records] == ["WARNING"] * (seconds > 1)
 
@@ -188,7 +188,7 @@ def test_an_engine_without_a_vocabulary_ends_constrained_requests(tokens, monkey
     def nothing(self):
         raise gcd.ConstraintError("no tokenizer")
 
-    monkeypatch.setattr("gcd_vllm.admission.Engine._vocabulary", nothing)
+    monkeypatch.setattr("gcd_vllm._admission.Engine._vocabulary", nothing)
     processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
     processor.update_state(BatchUpdate(1, [], [(0, params(WORDS), [1], [])], []))
     assert torch.isfinite(processor.apply(torch.zeros(1, tokens.size))).sum() == 1

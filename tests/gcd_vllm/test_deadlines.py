@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import gcd
-from gcd.requests import ConstraintRequest
-from gcd_vllm import Processor, deadlines
+from gcd._requests import ConstraintRequest
+from gcd_vllm import Processor
+from gcd_vllm import _deadlines as deadlines
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     LogitsContext,

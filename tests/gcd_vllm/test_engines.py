@@ -210,7 +210,7 @@ def draft_of(rng, request, most, size):
 @pytest.mark.parametrize("seed", range(4))
 def test_v1_masks_every_row_as_matchers_do(tokens, seed, is_lifted, monkeypatch):
     """A constraint that is not lifted allows a part of that, and finishes every answer."""
-    monkeypatch.setattr("gcd.serving.lazy.submit", lambda lift: lift.run() if is_lifted else None)
+    monkeypatch.setattr("gcd._serving.lazy.submit", lambda lift: lift.run() if is_lifted else None)
     rng, size, most = random.Random(seed), tokens.size, 4
     (eos,) = tokens.eos_ids
     config = VllmConfig(tokens, max_model_len=LENGTH)
@@ -263,7 +263,7 @@ def test_v1_masks_every_row_as_matchers_do(tokens, seed, is_lifted, monkeypatch)
 def test_v1_lets_a_row_do_nothing_but_end_while_its_tokens_are_not_known(
     tokens, is_lifted, monkeypatch
 ):
-    monkeypatch.setattr("gcd.serving.lazy.submit", lambda lift: lift.run() if is_lifted else None)
+    monkeypatch.setattr("gcd._serving.lazy.submit", lambda lift: lift.run() if is_lifted else None)
     processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
     output = [ord("a"), -1]
     params = SamplingParams(extra_args={"gcd": '{"regex": "a*b"}'})

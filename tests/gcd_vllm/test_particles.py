@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcd_vllm.particles import Task, run
-from gcd_vllm.parts import Drawn, Plan, part_end
-from gcd_vllm.seeds import request_seed
-from smc.algorithms import SMC
-from smc.draw import CounterDraw, Keys, Purpose, categorical
+from gcd_vllm._particles import Task, run
+from gcd_vllm._parts import Drawn, Plan, part_end
+from gcd_vllm._seeds import request_seed
+from smc._inference.algorithms import SMC
+from smc._vocabulary.draw import CounterDraw, Keys, Purpose, categorical
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import VOCABULARY, a_star_b, few_words
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import gcd
-from gcd.errors import ConstraintError
+from gcd._errors import ConstraintError
 from gcd_vllm import Processor
-from gcd_vllm.admission import REFUSED, engine_of
-from gcd_vllm.particle_request import ParticleRequest
-from gcd_vllm.step_weights import StepWeights, WeightedRow, forget, take
+from gcd_vllm._admission import REFUSED, engine_of
+from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._step_weights import StepWeights, WeightedRow, forget, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     LogitsContext,

@@ -14,10 +14,10 @@ import torch
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
-from hmm.lookahead import expect_classes
-from hmm.model import HMM
-from hmm.product import LookaheadTable
-from hmm.transition import Dense, Monarch
+from hmm._lookahead import expect_classes
+from hmm._model import HMM
+from hmm._product import LookaheadTable
+from hmm._transition import Dense, Monarch
 
 
 def transition_matrix(transition: Dense | Monarch) -> np.ndarray:

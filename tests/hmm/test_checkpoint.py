@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gcd import Vocabulary
-from hmm import checkpoint, em, inference
-from hmm.em import Step
-from hmm.model import HMM
+from hmm import _checkpoint as checkpoint
+from hmm import _em as em
+from hmm import _inference as inference
+from hmm._em import Step
+from hmm._model import HMM
 from tests.hmm.oracles import batch, sparse, tiny
 
 KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])

@@ -12,9 +12,10 @@ import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmm import em, inference
-from hmm.em import PseudoCounts, Statistics, Step
-from hmm.model import HMM
+from hmm import _em as em
+from hmm import _inference as inference
+from hmm._em import PseudoCounts, Statistics, Step
+from hmm._model import HMM
 from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, tiny
 
 QUICK = settings(max_examples=25)

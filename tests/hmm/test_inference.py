@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmm import inference, transition
-from hmm.em import expected_statistics
-from hmm.model import HMM
-from hmm.transition import Dense
+from hmm import _inference as inference
+from hmm import _transition as transition
+from hmm._em import expected_statistics
+from hmm._model import HMM
+from hmm._transition import Dense
 from tests.hmm.oracles import (
     all_strings,
     batch,

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from hmm import em, inference
-from hmm.em import PseudoCounts
-from hmm.initialize import SMOOTHING, cluster, counts_of_states, distilled
-from hmm.model import HMM
+from hmm import _em as em
+from hmm import _inference as inference
+from hmm._em import PseudoCounts
+from hmm._initialize import SMOOTHING, cluster, counts_of_states, distilled
+from hmm._model import HMM
 from tests.hmm.oracles import batch
 
 KINDS = pytest.mark.parametrize("monarch", [False, 3], ids=["dense", "monarch"])

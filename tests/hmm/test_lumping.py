@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from hmm import em
-from hmm.em import PseudoCounts, Step
-from hmm.inference import log_likelihood
-from hmm.lumping import Lumping
-from hmm.model import HMM
-from hmm.shared_rows import share_rows
+from hmm import _em as em
+from hmm._em import PseudoCounts, Step
+from hmm._inference import log_likelihood
+from hmm._lumping import Lumping
+from hmm._model import HMM
+from hmm._shared_rows import share_rows
 
 V, SEEN = 40, (3, 4, 11, 39)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from hmm.model import HMM
-from hmm.transition import Dense, Monarch, factor_shapes
+from hmm._model import HMM
+from hmm._transition import Dense, Monarch, factor_shapes
 from tests.hmm.oracles import recipes, tiny
 
 

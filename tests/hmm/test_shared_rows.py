@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from hmm import checkpoint
-from hmm.model import HMM
-from hmm.shared_rows import SharedRows, pool_rare, share_rows
+from hmm import _checkpoint as checkpoint
+from hmm._model import HMM
+from hmm._shared_rows import SharedRows, pool_rare, share_rows
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmm.transition import Dense, factor_shapes
+from hmm._transition import Dense, factor_shapes
 from tests.hmm.oracles import recipes, tiny, transition_matrix
 
 QUICK = settings(max_examples=25)

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import smc
-from smc.draw import Keys, Purpose, uniform
-from smc.proposals.twisted import LEAST_DEFENCE
+from smc._proposals.twisted import LEAST_DEFENCE
+from smc._vocabulary.draw import Keys, Purpose, uniform
 from tests.smc.rules import BUDGETS, NAMES, NOTHING, PROMPTS, TOKENS, TOY, Rule, automata
 
 

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 import smc
-from gcd.automata.automaton import Automaton
-from gcd.languages.text.regex import regex
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from smc.proposals import AutomatonPosition
+from gcd._automata.automaton import Automaton
+from gcd._languages.text.regex import regex
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+from smc._proposals import AutomatonPosition
+from smc._vocabulary.factors import DenseGuide, Factors, TiedGuide
 from smc.testing import ToyLM
-from smc.vocabulary.factors import DenseGuide, Factors, TiedGuide
 from tests.smc.toys import choice
 
 # A single EOS id, so that the end can be forced too; some texts have two spellings.

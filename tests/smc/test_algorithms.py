@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import smc
-from smc.algorithms import chosen
+from smc._inference.algorithms import chosen
 from smc.testing import ToyLM
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 

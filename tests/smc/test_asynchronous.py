@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd.tokens.vocabulary import Vocabulary
-from smc.json_pieces import JSONReader, Value
+from gcd._tokens.vocabulary import Vocabulary
+from smc._interface.json_pieces import JSONReader, Value
 from smc.testing import ToyLM, ToyRows
 from tests.gcd.oracles import checked_inside_strategies
 from tests.smc.test_walk import PROMPT, TOY

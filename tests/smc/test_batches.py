@@ -18,12 +18,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import smc
-import smc.eager
-from gcd.languages.text.regex import regex
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from hmm.model import HMM
-from smc.batches import Room, in_batches
+import smc._forward.eager
+from gcd._languages.text.regex import regex
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from hmm._model import HMM
+from smc._interface.batches import Room, in_batches
 from smc.testing import ToyLM, ToyRows
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
@@ -125,7 +125,7 @@ def test_an_example_gives_what_it_gives_alone(
     }
     expected = [sample(Watched(), [i], **options)[0] for i in range(9)]
     # Wide passes are split, so one pass of an example alone may become several in a batch.
-    monkeypatch.setattr(smc.eager, "MOST_READ", 3 * 6 * 9 if forced_runs else 1 << 26)
+    monkeypatch.setattr(smc._forward.eager, "MOST_READ", 3 * 6 * 9 if forced_runs else 1 << 26)
     lm = Watched()
     found = sample(lm, range(9), max_rows=13, **options)
     for one, same in zip(found, expected, strict=True):

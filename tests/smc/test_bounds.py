@@ -12,18 +12,18 @@ import pytest
 import torch
 
 import smc
-import smc.answers
-import smc.posterior
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from smc.bounds import Bounds, Frontier
-from smc.observation import Observation, Watch
-from smc.particles import Particles
-from smc.prefixes import Prefixes
-from smc.proposals import AutomatonPosition
+import smc._inference.answers
+import smc._results.posterior
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+from smc._forward.prefixes import Prefixes
+from smc._inference.bounds import Bounds, Frontier
+from smc._inference.observation import Observation, Watch
+from smc._inference.particles import Particles
+from smc._inference.turn import Turn
+from smc._proposals import AutomatonPosition
 from smc.testing import ToyLM, walk
-from smc.turn import Turn
 from tests.smc import rules
 from tests.smc.test_read_ahead import Anything, examples
 from tests.smc.test_walk import PROPOSALS, SometimesImpossible
@@ -260,7 +260,7 @@ def test_examples_that_wait_are_counted_once() -> None:
 
 def test_a_pool_that_was_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pruned answers are neither lost nor certain."""
-    monkeypatch.setattr(smc.answers, "MOST_ANSWERS", 2)
+    monkeypatch.setattr(smc._inference.answers, "MOST_ANSWERS", 2)
     automaton = CONSTRAINTS["few_words"]()
     target = masses(TOY, PROMPT, automaton, 4)
     for seed in range(10):
@@ -412,7 +412,7 @@ def test_negative_control_of_what_was_found(monkeypatch: pytest.MonkeyPatch) -> 
             mass[each.answer] += math.exp(each.log_p)
         return {answer: math.log(p) for answer, p in mass.items()}
 
-    monkeypatch.setattr(smc.posterior, "_log_p_found", twice)
+    monkeypatch.setattr(smc._results.posterior, "_log_p_found", twice)
     options = {"proposal": smc.GCD(), "particles": 2}
     assert not all_hold(TOY, CONSTRAINTS["few_words"](), 3, **options)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import smc
-import smc.deadlines
+import smc._inference.deadlines
 from smc.testing import ToyLM
 from tests.smc.test_bounds import PROMPT, TOY, by_text, holds, masses, outcomes
 from tests.smc.test_walk import PROPOSALS, SometimesImpossible
@@ -119,7 +119,7 @@ def test_no_answer_has_any_probability() -> None:
 
 def test_reading_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(smc.deadlines, "_clock", lambda: now[0])
+    monkeypatch.setattr(smc._inference.deadlines, "_clock", lambda: now[0])
 
     class Slow(ToyLM):
         def log_p(self, tokens: tuple[int, ...]) -> Any:

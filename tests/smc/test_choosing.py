@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd.tokens.extent import longest_answer
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._tokens.extent import longest_answer
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, target
 from tests.smc.test_fields import VOCABULARY as JSON_VOCABULARY
 from tests.smc.test_pgcd import HMMAsLM, never

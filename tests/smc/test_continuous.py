@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd.errors import ConstraintError, InfeasibleBudgetError
-from gcd.languages.text.regex import regex
-from gcd.serving.pool import DEAD
-from gcd.serving.reading import TokenReader
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._errors import ConstraintError, InfeasibleBudgetError
+from gcd._languages.text.regex import regex
+from gcd._serving.pool import DEAD
+from gcd._serving.reading import TokenReader
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from tests.smc.test_logits_processor import Answer, answers, prefixes
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import smc
-import smc.deadlines
-from gcd.languages.text.regex import regex
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+import smc._inference.deadlines
+from gcd._languages.text.regex import regex
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.test_bounds import holds, masses
 from tests.smc.test_walk import PROMPT, PROPOSALS
@@ -116,7 +116,7 @@ def test_the_law_rejects_a_wrong_way_out(monkeypatch: pytest.MonkeyPatch) -> Non
     def weigh(self: Any, walk: smc.AutomatonPosition) -> torch.Tensor:
         return walk.mask.class_mask(walk.states, walk.remaining)
 
-    monkeypatch.setattr("smc.closing.ShortestWay.alive", weigh)
+    monkeypatch.setattr("smc._inference.closing.ShortestWay.alive", weigh)
     found = expected_masses(outcomes(automaton, 3, lambda: After(1), particles=1, **every))
     assert found != pytest.approx(still_possible(automaton, 3, 1), abs=1e-3)
 
@@ -194,7 +194,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(smc.deadlines, "_clock", lambda: self.now)
+        monkeypatch.setattr(smc._inference.deadlines, "_clock", lambda: self.now)
 
 
 class SlowRows(ToyRows):

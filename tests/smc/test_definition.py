@@ -17,9 +17,9 @@ import pytest
 import torch
 
 import smc
-from smc import answers as pool
-from smc.draw import Breaks, CounterDraw, Keys, Purpose
-from smc.observation import Observation, Watch
+from smc._inference import answers as pool
+from smc._inference.observation import Observation, Watch
+from smc._vocabulary.draw import Breaks, CounterDraw, Keys, Purpose
 from tests.smc.definition import Example, answers_of, effective, log_sum, particles_of
 from tests.smc.rules import BUDGETS, NAMES, PROMPTS, RULES, TOY, Rule, automata
 

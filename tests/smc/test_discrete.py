@@ -18,21 +18,21 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd.automata.automaton import Automaton
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from hmm.model import HMM
-from hmm.transition import Dense
-from smc import answers
-from smc import filter as discrete
-from smc.algorithms import Discrete
-from smc.competition import selection_scores
-from smc.selection import Selection
+from gcd._automata.automaton import Automaton
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+from hmm._model import HMM
+from hmm._transition import Dense
+from smc._inference import answers
+from smc._inference import filter as discrete
+from smc._inference.algorithms import Discrete
+from smc._inference.selection import Selection
+from smc._vocabulary import compiled
+from smc._vocabulary.competition import selection_scores
+from smc._vocabulary.factors import TiedGuide
 from smc.testing import ToyLM, target
-from smc.vocabulary import compiled
-from smc.vocabulary.factors import TiedGuide
 from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
 from tests.smc.test_walk import PROMPT, TOY, Tilted, assert_exact, truth, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice

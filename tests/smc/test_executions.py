@@ -13,22 +13,22 @@ import pytest
 import torch
 
 import smc
-import smc.execution
-from gcd.languages.text.regex import regex
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
-from hmm.model import HMM
-from smc.answers import ending_tokens
-from smc.execution import Executor
-from smc.loop import WARM_UP, StaticRun, run_static
-from smc.models.static_cache import NotStaticError
-from smc.outcome import Outcome
-from smc.proposals import Batch
-from smc.resampling import SCHEMES
-from smc.settings import settings_of
-from smc.static import move
+import smc._inference.execution
+from gcd._languages.text.regex import regex
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.lifting import lift
+from hmm._model import HMM
+from smc._forward.static import move
+from smc._inference.answers import ending_tokens
+from smc._inference.execution import Executor
+from smc._inference.loop import WARM_UP, StaticRun, run_static
+from smc._inference.outcome import Outcome
+from smc._inference.resampling import SCHEMES
+from smc._inference.settings import settings_of
+from smc._models.static_cache import NotStaticError
+from smc._proposals import Batch
+from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
-from smc.vocabulary.passes import TENSORS
 from tests.smc.test_pgcd import never
 from tests.smc.test_walk import TOY, Tilted, truth, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice
@@ -385,7 +385,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
         return run_static(*args, graph=True)
 
     monkeypatch.setattr(StaticRun, "_captured", fails)
-    monkeypatch.setattr(smc.execution, "run_static", on_cuda)
+    monkeypatch.setattr(smc._inference.execution, "run_static", on_cuda)
     if execution == "static":
         with pytest.raises(NotStaticError, match=r"GCD.* can't be captured .*stream is capturing"):
             execute(execution)
@@ -406,7 +406,7 @@ def test_a_device_without_memory_is_no_reason_to_go_on_eagerly(
 
     monkeypatch.setattr(StaticRun, "_captured", full)
     monkeypatch.setattr(
-        smc.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
+        smc._inference.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
     )
     with pytest.raises(torch.cuda.OutOfMemoryError):
         execute("auto")
@@ -464,7 +464,7 @@ def test_there_are_columns_for_the_steps_before_a_capture(
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph", Mock(side_effect=RuntimeError("no device")))
     monkeypatch.setattr(
-        smc.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
+        smc._inference.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
     )
     lm = Narrow(VOCABULARY)
     execute("auto", lm=lm, budget=budget)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd.tokens.vocabulary import Vocabulary
-from smc.bounds import Bounds
-from smc.fields import canonical_json, fields_of
+from gcd._tokens.vocabulary import Vocabulary
+from smc._inference.bounds import Bounds
+from smc._results.fields import canonical_json, fields_of
 from smc.testing import ToyLM, target, walk
 
 TEXTS = ['{"a":1}', '{"a":1.0}', '{"a":2,"b":[true]}', '{"b":[]}', '{"b":[true],"a":1}']

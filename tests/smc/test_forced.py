@@ -12,12 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import smc
-import smc.eager
-from gcd.automata.automaton import Automaton
-from gcd.languages.text.regex import regex
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+import smc._forward.eager
+from gcd._automata.automaton import Automaton
+from gcd._languages.text.regex import regex
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import choice
@@ -185,7 +185,7 @@ def test_a_batch_gives_what_each_example_alone_gives(
         ]  # type: ignore[arg-type]
         for i, (a, n) in enumerate(zip(automata, budgets, strict=True))
     ]
-    monkeypatch.setattr(smc.eager, "MOST_READ", most_read)
+    monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
     together = smc.sample(
         TOY, [PROMPT] * len(automata), automata, budget=budgets, **{"algorithm": "smc", **options}
     )  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_a_batch_gives_what_each_example_alone_gives(
 
 @pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
 def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smc.eager, "MOST_READ", most_read)
+    monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
     read, widths = ToyRows.extend, []
 
     def extend(rows: ToyRows, runs: Tensor, lengths: Tensor) -> Tensor:

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 import smc
-from gcd.errors import ConstraintError, InfeasibleBudgetError
-from gcd.languages.text.regex import regex
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
-from smc.models.suitability import num_logits
+from gcd._errors import ConstraintError, InfeasibleBudgetError
+from gcd._languages.text.regex import regex
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
+from smc._models.suitability import num_logits
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")

@@ -10,7 +10,7 @@ import torch
 import gcd
 import smc
 from hmm import HMM, filter_all, log_likelihood
-from smc.models.hmm_lm import PROMPT, HMMLanguageModel
+from smc._models.hmm_lm import PROMPT, HMMLanguageModel
 
 VOCABULARY = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba", b"."], eos_ids=[0])
 

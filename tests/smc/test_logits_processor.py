@@ -16,19 +16,19 @@ import pytest
 import torch
 
 import smc
-from gcd.errors import ConstraintError, InfeasibleBudgetError
-from gcd.languages.text.regex import regex
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
-from gcd.tokens.segments import Segment, segments
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._errors import ConstraintError, InfeasibleBudgetError
+from gcd._languages.text.regex import regex
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.lifting import lift
+from gcd._tokens.segments import Segment, segments
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, target
 from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")
-generate_call = pytest.importorskip("smc.decoding.generate_call")
+generate_call = pytest.importorskip("smc._transformers.generate_call")
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 Answer = tuple[int, ...]

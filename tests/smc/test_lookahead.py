@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.budget import BudgetMask
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from hmm.model import HMM
-from smc.proposals import AutomatonPosition
-from smc.proposals.twisted import LEAST_DEFENCE, TWISTS
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.budget import BudgetMask
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+from hmm._model import HMM
+from smc._proposals import AutomatonPosition
+from smc._proposals.twisted import LEAST_DEFENCE, TWISTS
 from smc.testing import ToyLM, check_lookahead, target
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of

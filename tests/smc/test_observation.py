@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import smc
-from gcd.tokens.token_automaton import TokenAutomaton
-from smc.observation import Observation, Watch
+from gcd._tokens.token_automaton import TokenAutomaton
+from smc._inference.observation import Observation, Watch
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-import hmm.lookahead
+import hmm._lookahead
 import smc
-from gcd.languages.text.regex import regex
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
-from hmm.model import HMM
-from smc.proposals import Batch
-from smc.selection import FinishedScores, Group, select
-from smc.vocabulary.compiled import BlockSampler
-from smc.vocabulary.passes import COMPILED, TENSORS, VocabularyPass
+from gcd._languages.text.regex import regex
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
+from hmm._model import HMM
+from smc._inference.selection import FinishedScores, Group, select
+from smc._proposals import Batch
+from smc._vocabulary.compiled import BlockSampler
+from smc._vocabulary.passes import COMPILED, TENSORS, VocabularyPass
 
 ROOT = Path(__file__).resolve().parents[2]
 V = 2300
@@ -152,7 +152,7 @@ def test_sums_over_every_class_are_those_over_live_ones(monkeypatch) -> None:
             log_p = torch.randn(2, V, generator=generator).log_softmax(dim=1)
             expected = proposal.guide(state, log_p)
             with monkeypatch.context() as elsewhere:
-                elsewhere.setattr(hmm.lookahead, "_COMPILED", ())
+                elsewhere.setattr(hmm._lookahead, "_COMPILED", ())
                 found = proposal.without_host_sync().guide(state, log_p)
             assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=1e-5)
             assert torch.allclose(found.log_g, expected.log_g, rtol=0, atol=1e-5)

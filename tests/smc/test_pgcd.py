@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.budget import BudgetMask
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from hmm import recursion
-from hmm.model import HMM
-from hmm.product import lookahead_table
-from smc.proposals.pgcd import PGCD
-from smc.proposals.twisted import LEAST_DEFENCE, TWISTS, belief_of
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.budget import BudgetMask
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+from hmm import _recursion as recursion
+from hmm._model import HMM
+from hmm._product import lookahead_table
+from smc._proposals.pgcd import PGCD
+from smc._proposals.twisted import LEAST_DEFENCE, TWISTS, belief_of
 from smc.testing import ToyLM
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import log_completed
@@ -160,7 +160,7 @@ def assert_equal_weights(
     lm = HMMAsLM(automaton.vocabulary, hmm)
     proposal = PGCD(hmm, exact_top_k=None, defence=0)
     exactly = partial(lookahead_table, tolerance=0)  # no early stop at changes below 1e-6
-    with mock.patch("smc.proposals.tables.lookahead_table", exactly):
+    with mock.patch("smc._proposals.tables.lookahead_table", exactly):
         [found] = smc.sample(
             lm,
             [PROMPT],

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gcd.automata.automaton import Automaton
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
 from smc import GCD, sample
-from smc.posterior import Diagnostics, Posterior, Sample, posterior
+from smc._results.posterior import Diagnostics, Posterior, Sample, posterior
 from smc.testing import ToyLM, target
 from tests.smc.toys import VOCABULARY, choice
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import smc
-import smc.eager
-from gcd.automata.automaton import Automaton
-from gcd.languages.text.regex import regex
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
-from smc.drafters import MOST_PLACES, PromptLookup
-from smc.read_ahead import ahead_of
+import smc._forward.eager
+from gcd._automata.automaton import Automaton
+from gcd._languages.text.regex import regex
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
+from smc._forward.drafters import MOST_PLACES, PromptLookup
+from smc._forward.read_ahead import ahead_of
 from smc.testing import ToyLM
 from tests.smc.test_executions import FILTER, PROPOSALS
 from tests.smc.test_forced import LANGUAGES
@@ -266,7 +266,7 @@ def test_examples_that_land_go_on_alone_until_all_need_a_pass() -> None:
 
 @pytest.mark.parametrize("most_read", [1, 3 * VOCABULARY.size])
 def test_long_runs_are_read_in_parts(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smc.eager, "MOST_READ", most_read)
+    monkeypatch.setattr(smc._forward.eager, "MOST_READ", most_read)
     assert_same(
         TOY, **examples(), proposal=smc.GCD(), particles=3,
         ahead={"read_ahead": 5, "drafter": Anything()},

@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import genpareto
 
 import smc
-from smc import reliability
-from smc.reliability import (
-    Ancestry,
-    pareto_k,
-    strata_of_founders,
-    strata_of_selections,
-)
+from smc._results import reliability
+from smc._results.reliability import Ancestry, pareto_k, strata_of_founders, strata_of_selections
 from smc.testing import ToyLM
 from tests.smc.test_bounds import PROMPT, TOY, masses, outcomes
 from tests.smc.test_walk import PROPOSALS, SometimesImpossible

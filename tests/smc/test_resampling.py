@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from smc.resampling import SCHEMES, Uniform, scheme
+from smc._inference.resampling import SCHEMES, Uniform, scheme
 
 ALMOST_ONE = 1 - 2.0**-53
 ALMOST_ZERO = 2.0**-53

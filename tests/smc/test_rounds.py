@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import smc
-import smc.deadlines
+import smc._inference.deadlines
 from smc.testing import ToyLM
 from tests.smc.test_bounds import PROMPT, TOY, holds, masses, outcomes
 from tests.smc.toys import CONSTRAINTS, VOCABULARY

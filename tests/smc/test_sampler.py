@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, InfeasibleBudgetError
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from hmm.model import HMM
-from smc.models.hmm_lm import HMMLanguageModel
-from smc.prefixes import nucleus
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, InfeasibleBudgetError
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+from hmm._model import HMM
+from smc._forward.prefixes import nucleus
+from smc._models.hmm_lm import HMMLanguageModel
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, target
 from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
@@ -190,7 +190,9 @@ def test_a_model_of_transformers(name, monkeypatch):
     """Copied, truncated and extended rows give the values of recomputed prefixes."""
     pytest.importorskip("transformers")
     lm = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
-    monkeypatch.setattr("smc.revisiting.MOST_READ", 2 * VOCABULARY.size)  # several passes per run
+    monkeypatch.setattr(
+        "smc._forward.revisiting.MOST_READ", 2 * VOCABULARY.size
+    )  # several passes per run
     automaton = AUTOMATA[name]
     (whole,) = smc.sample(lm, [PROMPT], automaton, budget=4, particles=EVERY, proposal=smc.GCD(),
                           algorithm="discrete", count_finished=False)  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smc.selection import (
+from smc._inference.selection import (
     FinishedScores,
     Group,
     Selection,
@@ -22,11 +22,11 @@ from smc.selection import (
     select_without_replacement,
     thresholds,
 )
-from smc.vocabulary import compiled
-from smc.vocabulary import factors as guides
-from smc.vocabulary.factors import Factors
-from smc.vocabulary.passes import VocabularyPass, pass_of
-from smc.vocabulary.tensors import Best, Known
+from smc._vocabulary import compiled
+from smc._vocabulary import factors as guides
+from smc._vocabulary.factors import Factors
+from smc._vocabulary.passes import VocabularyPass, pass_of
+from smc._vocabulary.tensors import Best, Known
 from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
 
 

@@ -16,8 +16,8 @@ import transformers
 import smc
 from scripts.check_causal_models import SIZE, check, vocabulary_of
 from scripts.check_causal_models import tiny_model as tiny_type
-from smc.models import self_check
-from smc.models.sharing_rows import SharingRows
+from smc._models import self_check
+from smc._models.sharing_rows import SharingRows
 from tests.smc.toys import VOCABULARY, tiny_model
 
 WITHOUT_POSITIONS = (
@@ -153,7 +153,7 @@ def test_one_check_for_each_configuration_and_mode(monkeypatch: pytest.MonkeyPat
         checked.append(model.dtype)
         return shares(model)
 
-    monkeypatch.setattr("smc.models.transformers_lm.shares_prompts", counted)
+    monkeypatch.setattr("smc._models.transformers_lm.shares_prompts", counted)
     model = tiny_model()
     lm = smc.TransformersLM(model, None, VOCABULARY)
     for _ in range(2):

@@ -10,7 +10,7 @@ import torch
 
 import smc
 from hmm import HMM
-from smc.models.static_cache import NotStaticError
+from smc._models.static_cache import NotStaticError
 from tests.smc.test_continuous import manager_of
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 

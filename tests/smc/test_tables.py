@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import smc
-from gcd.errors import ConstraintError
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
-from hmm.model import HMM
-from hmm.product import lookahead_table
-from smc.proposals import tables
-from smc.proposals.tables import TableCache
+from gcd._errors import ConstraintError
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.lifting import lift
+from hmm._model import HMM
+from hmm._product import lookahead_table
+from smc._proposals import tables
+from smc._proposals.tables import TableCache
 from smc.testing import ToyLM
 from tests.hmm.oracles import log_completed
 from tests.smc.toys import VOCABULARY, a_star_b, choice, few_words

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 import smc
-from smc.models.rows import TransformersRows
-from smc.models.self_check import shares_prompts
-from smc.models.sharing_rows import SharingRows
+from smc._models.rows import TransformersRows
+from smc._models.self_check import shares_prompts
+from smc._models.sharing_rows import SharingRows
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-from smc import transformers_internals as internals
+from smc._models import transformers_internals as internals
 
 ROOT = Path(__file__).resolve().parents[2]
 

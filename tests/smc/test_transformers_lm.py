@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import smc
-from gcd.languages.text.regex import regex
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
-from smc.models.self_check import shares_prompts
-from smc.models.shared_prompts import SharedPrompts
-from smc.models.sharing_rows import SharingRows
+from gcd._languages.text.regex import regex
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
+from smc._models.self_check import shares_prompts
+from smc._models.shared_prompts import SharedPrompts
+from smc._models.sharing_rows import SharingRows
 from smc.testing import ToyLM
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 

@@ -19,8 +19,8 @@ FORMS = list(forms())
 def test_every_kernel_has_a_form() -> None:
     import triton
 
-    from smc.models.kernels import triton_rows
-    from smc.vocabulary.kernels import triton_blocks
+    from smc._models.kernels import triton_rows
+    from smc._vocabulary.kernels import triton_blocks
 
     entries = {
         value

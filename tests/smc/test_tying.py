@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gcd.tokens.batch import TokenClasses
-from smc.vocabulary import factors as guides
-from smc.vocabulary.class_mass import MaskGuide, TopKAndClassMass, top_k_and_class_mass
-from smc.vocabulary.factors import Factors, TiedGuide
+from gcd._tokens.batch import TokenClasses
+from smc._vocabulary import factors as guides
+from smc._vocabulary.class_mass import MaskGuide, TopKAndClassMass, top_k_and_class_mass
+from smc._vocabulary.factors import Factors, TiedGuide
 
 FORMS = {"compiled": ("cpu",), "tensors": ()}
 

@@ -14,23 +14,23 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-import hmm.lookahead
+import hmm._lookahead
 import smc
-import smc.vocabulary.factors
-from gcd.automata.automaton import Automaton
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
-from hmm.model import HMM
-from smc.algorithms import SMC, Discrete
-from smc.draw import CounterDraw
-from smc.execution import steps_of
-from smc.loop import StaticRun
-from smc.proposals import Batch
-from smc.proposals.waits import Waits
-from smc.static import StaticReader
+import smc._vocabulary.factors
+from gcd._automata.automaton import Automaton
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
+from hmm._model import HMM
+from smc._forward.static import StaticReader
+from smc._forward.waits import Waits
+from smc._inference.algorithms import SMC, Discrete
+from smc._inference.execution import steps_of
+from smc._inference.loop import StaticRun
+from smc._proposals import Batch
+from smc._vocabulary.draw import CounterDraw
+from smc._vocabulary.passes import TENSORS
 from smc.testing import ToyForward, ToyLM
-from smc.vocabulary.passes import TENSORS
 
 # Every token is its own class; checking for this must not synchronize.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b""], [2])
@@ -55,8 +55,8 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
 @contextmanager
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(smc.vocabulary.factors, "COMPILED_DEVICES", ())
-        elsewhere.setattr(hmm.lookahead, "_COMPILED", ())
+        elsewhere.setattr(smc._vocabulary.factors, "COMPILED_DEVICES", ())
+        elsewhere.setattr(hmm._lookahead, "_COMPILED", ())
         yield
 
 

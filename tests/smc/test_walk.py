@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import smc
-import smc.resampling
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from smc.proposals import AutomatonPosition
-from smc.resampling import Scheme, Uniform
+import smc._inference.resampling
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+from smc._inference.resampling import Scheme, Uniform
+from smc._proposals import AutomatonPosition
+from smc._vocabulary.factors import DenseGuide
 from smc.testing import ToyLM, target, walk
-from smc.vocabulary.factors import DenseGuide
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
 TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
@@ -207,7 +207,7 @@ def heaviest(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> tor
 def half_a_slice(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
     """Wrong, but nearly right: systematic resampling with half the offset."""
     half = lambda count, breaks: uniform(count, breaks) / 2  # noqa: E731
-    return smc.resampling.systematic(weights, half, size)
+    return smc._inference.resampling.systematic(weights, half, size)
 
 
 class ForgetsItsPotential(Tilted):

@@ -18,10 +18,10 @@ from torch import Tensor
 import gcd
 import hmm
 import smc
-from hmm.initialize import counts_of_states
-from smc.models.protocol import token_ids
-from smc.proposals import MaskProposal
-from smc.vocabulary.factors import DenseGuide
+from hmm._initialize import counts_of_states
+from smc._models.protocol import token_ids
+from smc._proposals import MaskProposal
+from smc._vocabulary.factors import DenseGuide
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 

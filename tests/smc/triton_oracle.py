@@ -8,9 +8,9 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import torch
 
-from smc.models.kernels.triton_rows import move_rows
-from smc.vocabulary import tensors, triton
-from smc.vocabulary.passes import VocabularyPass
+from smc._models.kernels.triton_rows import move_rows
+from smc._vocabulary import tensors, triton
+from smc._vocabulary.passes import VocabularyPass
 from tests.smc import test_passes as cases
 
 TRITON = VocabularyPass(triton.draws, tensors.best, triton.locate)

@@ -19,7 +19,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from experiments.studies.convergence.tree import Tree
-from smc.models.protocol import LanguageModel, Rows
+from smc import LanguageModel, Rows
 
 
 class Evaluator:

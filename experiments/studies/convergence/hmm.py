@@ -28,11 +28,9 @@ from experiments.distillation.training import Worker, mean_log_likelihood
 from experiments.harness.processes import bar
 from experiments.harness.results import derived_seed, fingerprint
 from experiments.studies.convergence.visited import MOST_BYTES, Visited, visit
-from gcd.tokens.vocabulary import Vocabulary
-from hmm.checkpoint import load, save
-from hmm.model import HMM
-from smc.models.protocol import LanguageModel
-from smc.models.transformers_lm import TransformersLM
+from gcd import Vocabulary
+from hmm import HMM, load, save
+from smc import LanguageModel, TransformersLM
 
 _HELD_OUT = 0.1
 """Held-out continuations, as a share of the training continuations."""

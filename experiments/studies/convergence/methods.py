@@ -13,7 +13,7 @@ from experiments.studies.convergence.exact import Exact, Law, log_sum_of_paths, 
 from experiments.studies.convergence.problems import Prepared
 from experiments.studies.convergence.sampler import TreeProposal, tabulate
 from experiments.studies.convergence.tree import Tree
-from hmm.model import HMM
+from hmm import HMM
 
 
 def settings_of(config: DictConfig) -> HMMConfig:

@@ -28,18 +28,17 @@ from torch import Tensor
 
 from experiments.studies.convergence.evaluate import Evaluator
 from experiments.studies.convergence.tree import DEAD, Tree
-from gcd.tokens.batch import AutomatonBatch, TokenClasses
-from gcd.tokens.vocabulary import Vocabulary
-from smc.algorithms import SMC, Discrete
-from smc.competition import CandidateGuide, Successors, sums_by
-from smc.draw import CounterDraw, Draw
-from smc.eager import EagerReader
-from smc.execution import steps_of
-from smc.loop import run_eagerly
-from smc.models.protocol import Prompt
-from smc.proposals import Batch, Proposal
-from smc.vocabulary.factors import DenseGuide, by_class_alone
-from smc.vocabulary.passes import TENSORS
+from gcd import AutomatonBatch, Vocabulary
+from gcd._tokens.batch import TokenClasses
+from smc import Batch, CounterDraw, DenseGuide, Draw, Proposal
+from smc._forward.eager import EagerReader
+from smc._inference.algorithms import SMC, Discrete
+from smc._inference.execution import steps_of
+from smc._inference.loop import run_eagerly
+from smc._models.protocol import Prompt
+from smc._vocabulary.competition import CandidateGuide, Successors, sums_by
+from smc._vocabulary.factors import by_class_alone
+from smc._vocabulary.passes import TENSORS
 
 _PARTICLES_AT_ONCE = 1 << 14
 _ROWS_GUIDED = 512
@@ -151,7 +150,7 @@ class TreeState(NamedTuple):
 
 
 class TreeProposal(Proposal[TreeState]):
-    """A proposal on a tree; see `smc.proposals.Proposal`.
+    """A proposal on a tree; see `smc._proposals.Proposal`.
 
     Args:
         tree: the tree, with the language model's values.
@@ -222,7 +221,7 @@ class TreeProposal(Proposal[TreeState]):
 
 
 class TreeLM:
-    """A language model that is a tree; see `smc.models.protocol.LanguageModel`.
+    """A language model that is a tree; see `smc._models.protocol.LanguageModel`.
 
     Args:
         tree: the tree with the language model's values.
@@ -258,7 +257,7 @@ class TreeLM:
 
 
 class TreeRows:
-    """Prefixes as nodes of a tree; see `smc.models.protocol.Rows`."""
+    """Prefixes as nodes of a tree; see `smc._models.protocol.Rows`."""
 
     def __init__(self, lm: TreeLM, nodes: Int64[Tensor, "R"]) -> None:
         self._lm = lm

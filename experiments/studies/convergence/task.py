@@ -41,7 +41,7 @@ from experiments.studies.convergence.problems import Prepared, Problem, prepare,
 from experiments.studies.convergence.report import report
 from experiments.studies.convergence.sampler import TreeLM, TreeProposal, sample_runs
 from experiments.studies.convergence.tree import Tree
-from hmm.model import HMM
+from hmm import HMM
 
 
 def _read(config: DictConfig) -> list[Problem] | None:

@@ -36,10 +36,9 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from torch import Tensor
 
-from gcd.tokens.distances import fits
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
-from hmm.model import HMM
+from gcd import TokenAutomaton, Vocabulary
+from gcd._tokens.distances import fits
+from hmm import HMM
 
 DEAD = -1
 """Child of a slot with which the prefix can't continue."""

@@ -25,8 +25,8 @@ from torch import Tensor
 from experiments.distillation.clones import random_projection
 from experiments.distillation.data import Sequences
 from experiments.studies.convergence.evaluate import refuse_nan
-from smc.draw import categorical
-from smc.models.protocol import LanguageModel
+from smc import LanguageModel
+from smc._vocabulary.draw import categorical
 
 MOST_BYTES = 6 << 30
 """Limit of the stored distributions of one HMM."""

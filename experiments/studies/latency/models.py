@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.models import SHAPE, load_model, resolve_device
-from smc.models.static_cache import Forward
-from smc.models.transformers_lm import TransformersLM
+from smc import TransformersLM
+from smc._models.static_cache import Forward
 from smc.testing import ToyLM
 
 SHAPE_TOKENS = 128_256
@@ -109,7 +109,7 @@ class Scripted:
 
 
 class _ScriptedForward:
-    """The scripted model in static shapes; see `smc.models.static_cache.Forward`."""
+    """The scripted model in static shapes; see `smc._models.static_cache.Forward`."""
 
     def __init__(self, forward: Forward, tokens: torch.Tensor) -> None:
         self._forward, self._tokens = forward, tokens

@@ -12,9 +12,9 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.studies.latency.models import SCHEMA, Scripted, fixed_tokens
-from hmm.model import HMM
-from smc.answers import check_room
-from smc.models.transformers_lm import TransformersLM
+from hmm import HMM
+from smc import TransformersLM
+from smc._inference.answers import check_room
 
 PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD,
                                                    "discrete": smc.GCD}  # fmt: skip

@@ -14,8 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import smc
 from experiments import run as experiment
-from hmm.checkpoint import save
-from hmm.model import HMM
+from hmm._checkpoint import save
+from hmm._model import HMM
 from scripts import fit_lookahead
 from scripts.fit_lookahead import fit
 

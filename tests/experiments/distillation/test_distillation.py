@@ -41,10 +41,11 @@ from experiments.harness.models import load_model
 from experiments.harness.run import run_task
 from experiments.tool_calling.records import read_xlam
 from gcd import Vocabulary
-from hmm import em, inference
-from hmm.checkpoint import load
-from hmm.model import HMM
-from hmm.shared_rows import share_rows
+from hmm import _em as em
+from hmm import _inference as inference
+from hmm._checkpoint import load
+from hmm._model import HMM
+from hmm._shared_rows import share_rows
 from smc.testing import ToyLM
 from tests import processes
 from tests.experiments.toy_model import write_checkpoint

@@ -16,9 +16,9 @@ from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.top_tokens import TopTokens
 from experiments.studies.convergence.visited import Visited
 from gcd import Vocabulary
-from hmm.inference import log_likelihood
-from hmm.lumping import Lumping
-from smc.models.protocol import Rows
+from hmm._inference import log_likelihood
+from hmm._lumping import Lumping
+from smc._models.protocol import Rows
 from smc.testing import ToyLM
 
 SIX = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d", b""], [3, 5])

@@ -15,8 +15,8 @@ from experiments import run as experiment
 from experiments.harness.algorithms import ALGORITHMS, unread
 from experiments.harness.config import DiscreteConfig, SMCConfig
 from experiments.harness.results import results_config
-from smc import algorithms
-from smc.algorithms import SMC, Discrete
+from smc._inference import algorithms
+from smc._inference.algorithms import SMC, Discrete
 from smc.testing import ToyLM
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"

@@ -11,7 +11,7 @@ import torch
 import smc
 from experiments.harness.config import HMMConfig
 from experiments.harness.methods import METHODS
-from hmm.model import HMM
+from hmm._model import HMM
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 

@@ -13,8 +13,8 @@ from hydra import compose, initialize_config_dir
 from experiments.harness.models import ROOT, settle
 from experiments.harness.run import Run
 from experiments.tasks import TASKS, register
-from hmm.checkpoint import save
-from hmm.model import HMM
+from hmm._checkpoint import save
+from hmm._model import HMM
 
 register()
 REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gcd
 import smc
 from experiments.harness.samplers import close_as_json, sample_closing_json
-from smc.observation import Observation
+from smc._inference.observation import Observation
 from smc.testing import ToyLM
 
 PIECES = [b"[", b"]", b"{", b"}", b'"', b'"a"', b": ", b", ", b"1", b"ab", b'"}]', b" "]

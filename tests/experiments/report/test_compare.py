@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.compare import compare
-from gcd.support.files import write_json
+from gcd._support.files import write_json
 from tests import processes
 from tests.experiments.report.test_page import data_of
 from tests.experiments.report.toy_run import write_run

@@ -17,7 +17,7 @@ from experiments.harness.results import ResultStore
 from experiments.harness.summary import as_markdown, as_table, summarize
 from experiments.report.directory import write_about
 from experiments.tasks import register
-from gcd.support.files import write_json
+from gcd._support.files import write_json
 from smc.testing import ToyLM
 from tests.smc.test_read_ahead import Anything
 

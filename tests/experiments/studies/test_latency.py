@@ -16,7 +16,7 @@ from experiments.studies.latency import task
 from experiments.studies.latency.models import made_up_vocabulary
 from experiments.studies.latency.task import PAPER
 from experiments.studies.latency.timing import table_seconds
-from hmm.model import HMM
+from hmm._model import HMM
 from tests.experiments.toy_model import write_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,7 +10,7 @@ from experiments.harness.examples import Example, Trial, row_of, trials_of
 from experiments.tool_calling.answers import Call
 from experiments.tool_calling.records import ToolRecord
 from experiments.tool_calling.task import Request, record_handler
-from smc.posterior import Diagnostics
+from smc._results.posterior import Diagnostics
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 TOOL = {"name": "f", "description": "", "parameters": {"a": {"type": "int"}}}

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd import Automaton
-from gcd.automata.byte_classes import joint_classes, merge_equal_columns
-from gcd.automata.kernels.minimize import minimize_blocks
-from gcd.automata.kernels.residuals import equivalent_states
+from gcd._automata.byte_classes import joint_classes, merge_equal_columns
+from gcd._automata.kernels.minimize import minimize_blocks
+from gcd._automata.kernels.residuals import equivalent_states
 
 
 def moore(delta: np.ndarray, accepting: np.ndarray) -> list[int]:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gcd.automata import limits, repetition
-from gcd.automata.automaton import Automaton
-from gcd.automata.limits import (
+from gcd._automata import limits, repetition
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import (
     DEFAULT_MAX_WORK,
     metered,
     pay,
@@ -19,7 +19,7 @@ from gcd.automata.limits import (
     work_left,
     work_limit,
 )
-from gcd.errors import StateLimitError, WorkLimitError
+from gcd._errors import StateLimitError, WorkLimitError
 
 LETTER = Automaton.byte_set(b"abcdefghijklmnopqrstuvwxyz")
 WORDS = [f"{n * n}" for n in range(200)]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import gcd
-from gcd.serving.arguments import whole_number, whole_numbers
-from gcd.tokens.bitmask import num_words
+from gcd._serving.arguments import whole_number, whole_numbers
+from gcd._tokens.bitmask import num_words
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gcd
-from gcd.requests import ConstraintRequest
-from gcd.serving.constraint_cache import ConstraintCache, num_bytes, usable_budget
+from gcd._requests import ConstraintRequest
+from gcd._serving.constraint_cache import ConstraintCache, num_bytes, usable_budget
 from tests.small_vocabulary import vocabulary
 
 DATABASE = {

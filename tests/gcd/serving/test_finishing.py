@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd.languages.text.regex import regex
-from gcd.serving.batch import MatcherBatch
-from gcd.serving.grammar_matcher import GrammarMatcher
-from gcd.serving.matcher import Matcher
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._languages.text.regex import regex
+from gcd._serving.batch import MatcherBatch
+from gcd._serving.grammar_matcher import GrammarMatcher
+from gcd._serving.matcher import Matcher
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import checked_inside_strategies
 from tests.gcd.serving.test_matcher import LETTERS, _ids, token_automata
 

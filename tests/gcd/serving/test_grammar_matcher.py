@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import gcd
-from gcd.errors import ConstraintError
-from gcd.serving.grammar_matcher import GrammarMatcher
+from gcd._errors import ConstraintError
+from gcd._serving.grammar_matcher import GrammarMatcher
 
 xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
 

@@ -14,22 +14,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError, UndecidedBudgetError
-from gcd.languages.json_schema.schema import json_schema
-from gcd.languages.text.regex import regex
-from gcd.serving import background
-from gcd.serving.background import BackgroundLift
-from gcd.serving.batch import MatcherBatch
-from gcd.serving.grammar_matcher import GrammarMatcher
-from gcd.serving.lazy import LazyAutomaton
-from gcd.serving.matcher import Matcher
-from gcd.serving.reading import LazyReader
-from gcd.serving.scores import ScoresProcessor
-from gcd.serving.served import ServedAutomaton
-from gcd.tokens.distances import UNREACHABLE
-from gcd.tokens.lifting import lift, lift_numbered
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError, UndecidedBudgetError
+from gcd._languages.json_schema.schema import json_schema
+from gcd._languages.text.regex import regex
+from gcd._serving import background
+from gcd._serving.background import BackgroundLift
+from gcd._serving.batch import MatcherBatch
+from gcd._serving.grammar_matcher import GrammarMatcher
+from gcd._serving.lazy import LazyAutomaton
+from gcd._serving.matcher import Matcher
+from gcd._serving.reading import LazyReader
+from gcd._serving.scores import ScoresProcessor
+from gcd._serving.served import ServedAutomaton
+from gcd._tokens.distances import UNREACHABLE
+from gcd._tokens.lifting import lift, lift_numbered
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.small_vocabulary import SCHEMA, vocabulary
 
@@ -49,8 +49,8 @@ LANGUAGES = [json_schema(schema) for schema in SCHEMAS]
 def held(monkeypatch: pytest.MonkeyPatch) -> list[BackgroundLift]:
     """Collect lifts, so that the test decides when they run."""
     lifts: list[BackgroundLift] = []
-    monkeypatch.setattr("gcd.serving.lazy.submit", lifts.append)
-    monkeypatch.setattr("gcd.serving.lazy.MAX_WAIT", 0.01)
+    monkeypatch.setattr("gcd._serving.lazy.submit", lifts.append)
+    monkeypatch.setattr("gcd._serving.lazy.MAX_WAIT", 0.01)
     return lifts
 
 

@@ -11,19 +11,19 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
-from gcd.languages.text.regex import regex
-from gcd.serving.batch import MatcherBatch
-from gcd.serving.kernels.table import Table
-from gcd.serving.matcher import Matcher
-from gcd.serving.served import ServedAutomaton
-from gcd.serving.table import make_table
-from gcd.tokens.bitmask import num_words
-from gcd.tokens.budget import BudgetMask, check_budget
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
+from gcd._languages.text.regex import regex
+from gcd._serving.batch import MatcherBatch
+from gcd._serving.kernels.table import Table
+from gcd._serving.matcher import Matcher
+from gcd._serving.served import ServedAutomaton
+from gcd._serving.table import make_table
+from gcd._tokens.bitmask import num_words
+from gcd._tokens.budget import BudgetMask, check_budget
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
 pytestmark = checked_inside_strategies

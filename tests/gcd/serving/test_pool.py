@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gcd
-from gcd.serving.pool import DEAD, END, NOWHERE, AutomatonPool
+from gcd._serving.pool import DEAD, END, NOWHERE, AutomatonPool
 from tests.small_vocabulary import vocabulary
 
 TOKENS = vocabulary()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gcd.support import native
+from gcd._support import native
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -79,8 +79,8 @@ def test_what_a_build_lacks_is_named(tmp_path: Path, patch: str, variables, said
         if _is_installed("ziglang"):
             pytest.skip("zig is installed, whose compiler would be taken")
     shutil.copy(ROOT / "setup.py", tmp_path)
-    (tmp_path / "gcd" / "support").mkdir(parents=True)
-    shutil.copy(ROOT / "gcd" / "support" / "native.py", tmp_path / "gcd" / "support")
+    (tmp_path / "gcd" / "_support").mkdir(parents=True)
+    shutil.copy(ROOT / "gcd" / "_support" / "native.py", tmp_path / "gcd" / "_support")
     program = (
         f"{patch}import sys, runpy; sys.argv = ['setup.py', 'build_ext', '--inplace']; "
         "runpy.run_path('setup.py', run_name='__main__')"

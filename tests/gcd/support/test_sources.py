@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcd.support.sources import source_digest
+from gcd._support.sources import source_digest
 
 
 def test_a_digest_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_a_digest_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_extension_module_counts_by_its_source() -> None:
-    from gcd.automata.kernels import canonical
+    from gcd._automata.kernels import canonical
 
     assert canonical.__file__ is not None
     assert not canonical.__file__.endswith(".py")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcd.tokens.bitmask import num_words, pack, unpack
+from gcd._tokens.bitmask import num_words, pack, unpack
 
 WIDTHS = [1, 31, 32, 33, 63, 64, 65, 511, 1000]
 

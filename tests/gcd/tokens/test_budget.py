@@ -8,15 +8,15 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
-from gcd.languages.text.regex import regex
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.bitmask import pack
-from gcd.tokens.budget import BudgetMask, check_budget
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
+from gcd._languages.text.regex import regex
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.bitmask import pack
+from gcd._tokens.budget import BudgetMask, check_budget
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
     byte_automata,
     checked_inside_strategies,

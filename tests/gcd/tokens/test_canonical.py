@@ -13,15 +13,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError
-from gcd.languages.literal import choice, literal
-from gcd.languages.text.regex import regex
-from gcd.languages.tools.tool_calls import tool_calls
-from gcd.tokens import canonical as module
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError
+from gcd._languages.literal import choice, literal
+from gcd._languages.text.regex import regex
+from gcd._languages.tools.tool_calls import tool_calls
+from gcd._tokens import canonical as module
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import ALPHABET, byte_automata, checked_inside_strategies
 from tests.gcd.tokens import bpe
 from tests.gcd.tokens.bpe import CUTS, train, vocabulary_of
@@ -265,7 +265,7 @@ def test_answers_that_are_not_kept_are_found_again(monkeypatch: pytest.MonkeyPat
     assert other is not None
     expected = fresh.admits(*pairs.transpose(1, 0, 2).reshape(2, -1)).reshape(6, 40)
     assert 0 < expected.sum() < expected.size
-    monkeypatch.setattr("gcd.tokens.segmentation._MOST_PAIRS", 60)
+    monkeypatch.setattr("gcd._tokens.segmentation._MOST_PAIRS", 60)
     for place in (0, 1, 0, 2, 3, 2, 5, 4):
         assert np.array_equal(other.admits(*pairs[place]), expected[place])
     mixed = np.concatenate([pairs[4], pairs[1]], axis=1)

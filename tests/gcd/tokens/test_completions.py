@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from gcd.automata.automaton import Automaton
-from gcd.automata.kernels.graph import distances_to_accept
-from gcd.languages.json_schema.schema import json_schema
-from gcd.languages.text.regex import regex
-from gcd.tokens import completions
-from gcd.tokens.completions import token_bounds
-from gcd.tokens.distances import UNREACHABLE
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._automata.kernels.graph import distances_to_accept
+from gcd._languages.json_schema.schema import json_schema
+from gcd._languages.text.regex import regex
+from gcd._tokens import completions
+from gcd._tokens.completions import token_bounds
+from gcd._tokens.distances import UNREACHABLE
+from gcd._tokens.lifting import lift
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import ALPHABET, byte_automata, checked_inside_strategies, vocabularies
 from tests.small_vocabulary import SCHEMA, vocabulary
 

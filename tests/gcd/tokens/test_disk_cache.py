@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd.automata.automaton import Automaton
-from gcd.languages.text.regex import regex
-from gcd.tokens import disk_cache as vocabulary_cache
-from gcd.tokens.lifting import lift
-from gcd.tokens.trie import Trie
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._languages.text.regex import regex
+from gcd._tokens import disk_cache as vocabulary_cache
+from gcd._tokens.lifting import lift
+from gcd._tokens.trie import Trie
+from gcd._tokens.vocabulary import Vocabulary
 
 _TOKENS = [b"", b"a", b"ab", b"b", b'b"', b'"', b"ab", b'a",', b"abab", b"a" * 9, b"{", b"}"]
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.languages.text.regex import regex
-from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._languages.text.regex import regex
+from gcd._tokens.lifting import lift
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
     byte_automata,
     checked_inside_strategies,

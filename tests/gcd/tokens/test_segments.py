@@ -16,15 +16,15 @@ from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd.automata.automaton import Automaton
-from gcd.errors import (
+from gcd._automata.automaton import Automaton
+from gcd._errors import (
     ConstraintError,
     EmptyLanguageError,
     InfeasibleBudgetError,
     StateLimitError,
     WorkLimitError,
 )
-from gcd.tokens.segments import Segment, Segments, segments
+from gcd._tokens.segments import Segment, Segments, segments
 from tests.gcd.oracles import (
     ALPHABET,
     byte_automata,

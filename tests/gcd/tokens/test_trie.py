@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd.tokens.trie import Trie
+from gcd._tokens.trie import Trie
 
 _TOKENS = st.lists(st.binary(max_size=4), max_size=12)
 

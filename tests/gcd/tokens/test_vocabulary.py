@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd.errors import ConstraintError
-from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
+from gcd._errors import ConstraintError
+from gcd._tokens.vocabulary import Vocabulary, eos_ids_of
 from tests.gcd.oracles import shared
 
 tokenizers = pytest.importorskip("tokenizers")

@@ -9,9 +9,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._errors import ConstraintError, EmptyLanguageError
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"", b"ab", b"$"], eos_ids=4)
 USABLE = [0, 1, 3]

@@ -13,8 +13,8 @@ from experiments.distillation.clones import cloned
 from experiments.studies.convergence import visited
 from experiments.studies.convergence.visited import Visited, visit
 from gcd import Vocabulary
-from hmm.inference import log_likelihood
-from hmm.model import HMM
+from hmm._inference import log_likelihood
+from hmm._model import HMM
 from smc.testing import ToyLM
 
 SMALL = Vocabulary.from_bytes([b"a", b"b", b""], [2])

@@ -22,8 +22,8 @@ from experiments.studies.convergence.evaluate import Evaluator
 from experiments.studies.convergence.headline import headline
 from experiments.studies.convergence.problems import prepare
 from experiments.studies.convergence.report import table_of
-from hmm.checkpoint import save
-from hmm.model import HMM
+from hmm._checkpoint import save
+from hmm._model import HMM
 from tests.experiments.wandb_files import stored_runs
 
 STORIES = ROOT / "tests" / "models" / "stories260K"

@@ -26,7 +26,7 @@ from experiments.studies.convergence.sampler import (
     sample_runs,
     tabulate,
 )
-from smc.algorithms import SMC, Discrete
+from smc._inference.algorithms import SMC, Discrete
 from smc.testing import target, walk
 from tests.experiments.studies.convergence.test_tree import (
     CONSTRAINTS,

@@ -16,8 +16,8 @@ from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from experiments.studies.convergence import task
 from experiments.studies.convergence.problems import prepare, read_problems
-from hmm.checkpoint import save
-from hmm.model import HMM
+from hmm._checkpoint import save
+from hmm._model import HMM
 from tests.experiments.studies.convergence.test_convergence import (
     QUICK,
     STORIES,

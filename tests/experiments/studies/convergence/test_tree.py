@@ -19,9 +19,9 @@ from experiments.studies.convergence.evaluate import (
 )
 from experiments.studies.convergence.sampler import TreeLM, TreeProposal, sample_runs, tabulate
 from experiments.studies.convergence.tree import Restriction, Tree, count_prefixes
-from gcd.tokens.batch import AutomatonBatch
-from hmm.model import HMM
-from smc.algorithms import SMC
+from gcd._tokens.batch import AutomatonBatch
+from hmm._model import HMM
+from smc._inference.algorithms import SMC
 from smc.testing import ToyLM
 
 # Two ids that say the same, tokens no constraint here has a use for, ids without bytes, two ends.

@@ -7,10 +7,10 @@ from functools import lru_cache, reduce
 import lark
 from hypothesis import strategies as st
 
-from gcd.automata.automaton import Automaton
-from gcd.languages.grammar.expressions import Grammar, references
-from gcd.languages.grammar.productions import Rules
-from gcd.languages.text.syntax import Choice, Node, Reference, Repeat
+from gcd._automata.automaton import Automaton
+from gcd._languages.grammar.expressions import Grammar, references
+from gcd._languages.grammar.productions import Rules
+from gcd._languages.text.syntax import Choice, Node, Reference, Repeat
 
 Texts = frozenset[bytes]
 LETTERS = "x()"

@@ -11,9 +11,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd.languages.grammar.coverage import derivations
-from gcd.languages.grammar.lark_dialect import read_lark
-from gcd.languages.grammar.productions import Rules
+from gcd._languages.grammar.coverage import derivations
+from gcd._languages.grammar.lark_dialect import read_lark
+from gcd._languages.grammar.productions import Rules
 from tests.gcd.languages.grammar.oracles import (
     LETTERS,
     is_parsed,

@@ -17,18 +17,18 @@ from unittest import mock
 import pytest
 from jsonschema import Draft202012Validator
 
-from gcd.automata.limits import metered, state_limit, work_left, work_limit
-from gcd.errors import (
+from gcd._automata.limits import metered, state_limit, work_left, work_limit
+from gcd._errors import (
     ConstraintError,
     LimitError,
     StateLimitError,
     UnsupportedSchemaError,
     WorkLimitError,
 )
-from gcd.languages.cycles import cycles
-from gcd.languages.json_schema import choices
-from gcd.languages.json_schema.schema import json_schema
-from gcd.languages.tools.tool_calls import tool_calls
+from gcd._languages.cycles import cycles
+from gcd._languages.json_schema import choices
+from gcd._languages.json_schema.schema import json_schema
+from gcd._languages.tools.tool_calls import tool_calls
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd.automata.automaton import Automaton
-from gcd.automata.limits import metered, work_left, work_limit
-from gcd.errors import EmptyLanguageError, WorkLimitError
-from gcd.languages.json_schema.document import Document
-from gcd.languages.json_schema.outlines import meet, outline, possible_overlaps
-from gcd.languages.json_schema.schema import json_schema
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import metered, work_left, work_limit
+from gcd._errors import EmptyLanguageError, WorkLimitError
+from gcd._languages.json_schema.document import Document
+from gcd._languages.json_schema.outlines import meet, outline, possible_overlaps
+from gcd._languages.json_schema.schema import json_schema
 from tests.gcd.languages.json_schema.test_json_schema import SCHEMAS, VALUES, compact
 
 INTEGER = {"type": "integer"}

@@ -17,13 +17,18 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import gcd
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, OverlongBudgetError, StateLimitError, UnsupportedSchemaError
-from gcd.languages.json_schema import reach
-from gcd.languages.json_schema.document import HORIZONS
-from gcd.languages.json_schema.schema import json_schema
-from gcd.languages.values.names import checksums
-from gcd.tokens.vocabulary import Vocabulary
+from gcd._automata.automaton import Automaton
+from gcd._errors import (
+    ConstraintError,
+    OverlongBudgetError,
+    StateLimitError,
+    UnsupportedSchemaError,
+)
+from gcd._languages.json_schema import reach
+from gcd._languages.json_schema.document import HORIZONS
+from gcd._languages.json_schema.schema import json_schema
+from gcd._languages.values.names import checksums
+from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.languages.json_schema.test_json_schema import compact
 
 LONG = {"type": "string", "maxLength": 65_536}

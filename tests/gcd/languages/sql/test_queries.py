@@ -10,7 +10,7 @@ import pytest
 
 import gcd
 from gcd import Automaton, SqlDialect
-from gcd.languages.sql.schema import SqlSchema
+from gcd._languages.sql.schema import SqlSchema
 from tests.gcd.languages.sql.schemas import AWKWARD, CONCERTS, TINY, Judge
 from tests.gcd.random_walks import RandomWalks
 

@@ -12,8 +12,8 @@ import pytest
 
 import gcd
 from gcd import Column, ConstraintError, ForeignKey, SqlDialect, SqlSchema, StateLimitError, Table
-from gcd.languages.sql import catalog
-from gcd.languages.sql.schema import quoted
+from gcd._languages.sql import catalog
+from gcd._languages.sql.schema import quoted
 from tests.gcd.languages.sql.schemas import TINY, table
 from tests.gcd.random_strings import random_strings
 

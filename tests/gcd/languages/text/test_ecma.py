@@ -13,15 +13,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd.automata.automaton import Automaton
-from gcd.automata.limits import state_limit, work_limit
-from gcd.errors import ConstraintError, StateLimitError
-from gcd.languages.text.code_points import complement, one_of, ranges
-from gcd.languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
-from gcd.languages.text.ecma_syntax import ecma_pattern, named_property
-from gcd.languages.text.parsing import MAX_NESTING
-from gcd.languages.text.regex import regex
-from gcd.languages.text.texts import texts
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import state_limit, work_limit
+from gcd._errors import ConstraintError, StateLimitError
+from gcd._languages.text.code_points import complement, one_of, ranges
+from gcd._languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
+from gcd._languages.text.ecma_syntax import ecma_pattern, named_property
+from gcd._languages.text.parsing import MAX_NESTING
+from gcd._languages.text.regex import regex
+from gcd._languages.text.texts import texts
 from tests.gcd.random_strings import random_strings
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd import regex
-from gcd.automata.automaton import Automaton
+from gcd._automata.automaton import Automaton
 from tests.gcd.languages.text.test_formats import READINGS, accepted, agrees, known
 
 TIME = re.compile(

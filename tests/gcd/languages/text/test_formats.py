@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from gcd import regex
-from gcd.automata.automaton import Automaton
-from gcd.languages.text.formats import FORMATS, text_format
+from gcd._automata.automaton import Automaton
+from gcd._languages.text.formats import FORMATS, text_format
 from tests.gcd.oracles import shared
 from tests.gcd.random_strings import random_strings
 

@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, WorkLimitError
-from gcd.languages.text.ecma_syntax import ecma_pattern
-from gcd.languages.text.regex import regex
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, WorkLimitError
+from gcd._languages.text.ecma_syntax import ecma_pattern
+from gcd._languages.text.regex import regex
 
 STRINGS = ["".join(s) for n in range(5) for s in itertools.product("a-\n", repeat=n)]
 ATOMS = ["a", "-", ".", "[^a]", r"\b", r"\B", "^", "$", r"\w", "", "(?m:^)", "(?m:$)", r"\n"]

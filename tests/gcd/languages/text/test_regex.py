@@ -22,11 +22,11 @@ from gcd import (
     regex,
     work_limit,
 )
-from gcd.automata.limits import metered, state_limit, work_left
-from gcd.languages.text.code_points import Moves, one_of, ranges
-from gcd.languages.text.ecma_syntax import ecma_pattern
-from gcd.languages.text.python_syntax import parse
-from gcd.languages.text.syntax import literal_text
+from gcd._automata.limits import metered, state_limit, work_left
+from gcd._languages.text.code_points import Moves, one_of, ranges
+from gcd._languages.text.ecma_syntax import ecma_pattern
+from gcd._languages.text.python_syntax import parse
+from gcd._languages.text.syntax import literal_text
 
 STRINGS = ["".join(s) for n in range(5) for s in itertools.product("ab\n", repeat=n)]
 

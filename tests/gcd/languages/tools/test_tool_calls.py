@@ -13,16 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd.automata.horizon import CaveatWarning
-from gcd.errors import (
-    ConstraintError,
-    EmptyLanguageError,
-    StateLimitError,
-    UnsupportedSchemaError,
-)
-from gcd.languages.json_schema.keywords import CONTAINER
-from gcd.languages.tools.tool_calls import tool_calls
-from gcd.languages.tools.tool_types import parse_tools
+from gcd._automata.horizon import CaveatWarning
+from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError, UnsupportedSchemaError
+from gcd._languages.json_schema.keywords import CONTAINER
+from gcd._languages.tools.tool_calls import tool_calls
+from gcd._languages.tools.tool_types import parse_tools
 from tests.gcd.random_strings import random_strings
 
 XLAM = Path(__file__).resolve().parents[5] / "shared" / "data" / "xlam" / "first_600.jsonl"

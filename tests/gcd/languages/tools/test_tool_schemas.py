@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd.errors import ConstraintError, UnsupportedSchemaError
-from gcd.languages.json_schema.keywords import CONTAINER
-from gcd.languages.tools.tool_calls import tool_calls
-from gcd.languages.tools.tool_schemas import standard_schema
-from gcd.languages.tools.tool_types import parse_tools
-from gcd.languages.tools.type_names import TYPE_NAMES
+from gcd._errors import ConstraintError, UnsupportedSchemaError
+from gcd._languages.json_schema.keywords import CONTAINER
+from gcd._languages.tools.tool_calls import tool_calls
+from gcd._languages.tools.tool_schemas import standard_schema
+from gcd._languages.tools.tool_types import parse_tools
+from gcd._languages.tools.type_names import TYPE_NAMES
 
 ROOT = Path(__file__).resolve().parents[4]
 BFCL = ROOT.parent / "shared" / "data" / "bfcl"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gcd.errors import ConstraintError, UnsupportedSchemaError
-from gcd.languages.json_schema.keywords import CONTAINER
-from gcd.languages.tools.tool_types import parse_tools
-from gcd.languages.tools.type_strings import parse_type
+from gcd._errors import ConstraintError, UnsupportedSchemaError
+from gcd._languages.json_schema.keywords import CONTAINER
+from gcd._languages.tools.tool_types import parse_tools
+from gcd._languages.tools.type_strings import parse_type
 
 INT, FLOAT, STR = {"type": "integer"}, {"type": "number"}, {"type": "string"}
 NULL = {"type": "null"}

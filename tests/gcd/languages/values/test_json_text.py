@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd.automata.automaton import Automaton
-from gcd.automata.limits import state_limit
-from gcd.errors import StateLimitError
-from gcd.languages.text.code_points import SCALARS, Moves, Ranges, complement, one_of, ranges
-from gcd.languages.text.regex import regex
-from gcd.languages.text.texts import characters, texts
-from gcd.languages.values.json_text import quoted
-from gcd.languages.values.json_values import json_string
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import state_limit
+from gcd._errors import StateLimitError
+from gcd._languages.text.code_points import SCALARS, Moves, Ranges, complement, one_of, ranges
+from gcd._languages.text.regex import regex
+from gcd._languages.text.texts import characters, texts
+from gcd._languages.values.json_text import quoted
+from gcd._languages.values.json_values import json_string
 from tests.gcd.random_strings import random_strings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

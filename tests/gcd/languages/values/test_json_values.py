@@ -11,16 +11,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd.errors import ConstraintError, StateLimitError
-from gcd.languages.values.anything import any_value
-from gcd.languages.values.json_values import (
+from gcd._errors import ConstraintError, StateLimitError
+from gcd._languages.values.anything import any_value
+from gcd._languages.values.json_values import (
     json_constants,
     json_notation,
     json_spellings,
     json_string,
 )
-from gcd.languages.values.numbers import Bound, decimals, integers, numbers
-from gcd.languages.values.python_values import (
+from gcd._languages.values.numbers import Bound, decimals, integers, numbers
+from gcd._languages.values.python_values import (
     python_constants,
     python_notation,
     python_spellings,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd.automata.limits import state_limit
-from gcd.errors import ConstraintError, StateLimitError
-from gcd.languages.text.regex import regex
-from gcd.languages.values.multiples import multiples, whole_numbers
+from gcd._automata.limits import state_limit
+from gcd._errors import ConstraintError, StateLimitError
+from gcd._languages.text.regex import regex
+from gcd._languages.values.multiples import multiples, whole_numbers
 from tests.gcd.random_strings import random_strings
 
 DIVISORS = [

@@ -1,0 +1,66 @@
+"""Assembly of finished languages into a graph, with a single subset construction at the end.
+
+A JSON object with optional members is a graph, not a chain: each member may be skipped, and a
+comma precedes it only if another member came first. Nodes joined by automata express that directly;
+the size of the graph is the sum of its parts, whatever may be skipped.
+"""
+
+from __future__ import annotations
+
+from gcd._automata.automaton import Automaton
+
+
+class Assembly:
+    """Graph whose nodes are joined by languages; its paths spell the strings of the result."""
+
+    def __init__(self) -> None:
+        self._parts: list[Automaton] = []
+        self._joints: list[tuple[int, int]] = []  # (source, target) nodes of each part
+        self._skips: list[tuple[int, int]] = []
+        self._num_nodes = 0
+
+    def node(self) -> int:
+        """Add a node and return its number."""
+        self._num_nodes += 1
+        return self._num_nodes - 1
+
+    def insert(self, source: int, target: int, *languages: Automaton) -> None:
+        """Connect `source` to `target` by a string of each language, one after the other."""
+        if any(language.is_empty for language in languages):
+            return
+        written = [language for language in languages if not _is_epsilon(language)]
+        if not written:
+            self._skips.append((source, target))
+            return
+        for language in written[:-1]:
+            between = self.node()
+            self._add(source, between, language)
+            source = between
+        self._add(source, target, written[-1])
+
+    def skip(self, source: int, target: int) -> None:
+        """Connect `source` to `target` by the empty string."""
+        self._skips.append((source, target))
+
+    def build(self, start: int, end: int, absorbing: int = -1) -> Automaton:
+        """Return the language of the strings that paths from `start` to `end` spell.
+
+        `absorbing` is the index of a part, as in `Automaton.join`.
+        """
+        return Automaton.join(
+            self._parts,
+            self._joints,
+            num_nodes=self._num_nodes,
+            skips=self._skips,
+            start=start,
+            end=end,
+            absorbing=absorbing,
+        )
+
+    def _add(self, source: int, target: int, language: Automaton) -> None:
+        self._parts.append(language)
+        self._joints.append((source, target))
+
+
+def _is_epsilon(language: Automaton) -> bool:
+    return language.num_states == 1 and bool(language.accepting[0] and language.delta.max() < 0)

@@ -1,0 +1,478 @@
+"""Finite automata over bytes, and their algebra.
+
+A language here is a set of byte strings, stored as its **minimal deterministic automaton**: every
+state is reachable and leads to acceptance, no two states are equivalent, and states are numbered in
+breadth-first order. This form is unique, so two languages are equal exactly if their arrays are.
+
+Languages are combined as graphs (`Automaton.join`): finished parts between nodes, and skips. One
+subset construction and one minimization at the end, not n - 1 for n parts, keep large schemas
+linear. A non-deterministic automaton is also such a graph, with parts of one byte each.
+
+Why bytes, and why automata? Tokens are byte strings that ignore character boundaries, so
+constraints on bytes work with every tokenizer. And regular languages are closed under intersection,
+complement, concatenation and bounded repetition, so combinations stay exact.
+
+Costs, with S states, K byte classes: minimization O(S K) where fingerprints decide equivalence
+(`gcd._automata.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of
+two automata O(S1 S2 K) over reachable pairs; determinization O(subsets x K x mean subset size),
+and most subsets are single states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer, UInt8
+
+from gcd._automata import counting, repetition
+from gcd._automata.byte_classes import NUM_BYTES, joint_classes
+from gcd._automata.horizon import Caveat, holds_as_far_as_its_parts, refuse_unchecked
+from gcd._automata.kernels import graph, joining, subsets
+from gcd._automata.kernels.canonical import canonical
+from gcd._automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
+from gcd._errors import EmptyLanguageError, StateLimitError, check_kind
+
+_INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
+_HASHED = 64  # states
+# Units per entry and per state of a table that is brought to its normal form.
+_PER_ENTRY, _PER_STATE = 12, 64
+# Units per byte of a set of strings, and per row of a table, in interpreted loops.
+_PER_BYTE, _PER_ROW = 40, 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """Regular set of byte strings as its minimal deterministic automaton.
+
+    Attributes:
+        delta: next state for (state, byte class), -1 if no accepted string continues with it.
+        accepting: whether the string so far is in the language.
+        class_of_byte: class of each byte; bytes with equal columns share one.
+        max_bytes: longest string, in bytes, for which the language is exact; longer strings are not
+            in it (`gcd._automata.horizon`). None: exact for all strings.
+        factors: automata of which it is known to be a Boolean combination; used by lifting.
+        caveats: parts of its constraint that are not enforced in every text.
+
+    State 0 is initial. The empty language has one state, which does not accept.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    accepting: Bool[np.ndarray, "S"]
+    class_of_byte: UInt8[np.ndarray, "256"]
+    max_bytes: int | None = None
+    factors: tuple[Automaton, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+
+    def __post_init__(self) -> None:
+        for array in (self.delta, self.accepting, self.class_of_byte):
+            array.flags.writeable = False
+
+    # -- making automata ---------------------------------------------------------------------
+
+    @classmethod
+    def minimal(
+        cls,
+        delta: Integer[np.ndarray, "S K"],
+        accepting: Bool[np.ndarray, "S"],
+        class_of_byte: UInt8[np.ndarray, "256"],
+    ) -> Automaton:
+        """Trim, minimize and number canonically any deterministic table with initial state 0."""
+        spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
+        table, accepting, class_of_byte = canonical(
+            _plain(delta, np.int32), _plain(accepting), np.ascontiguousarray(class_of_byte)
+        )
+        if accepting.size == 0:
+            return cls.empty()
+        return cls(table, accepting, class_of_byte)
+
+    @classmethod
+    def from_transitions(
+        cls,
+        transitions: Integer[np.ndarray, "S 256"],
+        accepting: Bool[np.ndarray, "S"],
+        initial: int = 0,
+    ) -> Automaton:
+        """Build from next states per byte, -1 for none; `ValueError` if one is out of range."""
+        num_states = transitions.shape[0]
+        if not 0 <= initial < num_states:
+            raise ValueError(f"expected an initial state in 0..{num_states - 1}, got {initial}")
+        if transitions.min(initial=-1) < -1 or transitions.max(initial=-1) >= num_states:
+            raise ValueError(
+                f"expected transitions in -1..{num_states - 1}, got "
+                f"{transitions.min()}..{transitions.max()}"
+            )
+        order = np.arange(num_states)
+        order[[0, initial]] = initial, 0  # a swap is its own inverse
+        table = np.where(transitions >= 0, order[transitions], -1)[order]
+        return cls.minimal(table, accepting[order], np.arange(NUM_BYTES, dtype=np.uint8))
+
+    @classmethod
+    def from_nfa(
+        cls,
+        num_states: int,
+        edges: Iterable[tuple[int, Iterable[int], int]],
+        *,
+        accepting: Iterable[int],
+        initial: Iterable[int] = (0,),
+        epsilon: Iterable[tuple[int, int]] = (),
+    ) -> Automaton:
+        """Build from edges (source, bytes, target) and epsilon edges (source, target)."""
+        start, end = num_states, num_states + 1
+        read: dict[tuple[int, ...], Automaton] = {}  # edges often have the same bytes
+        parts, joints = [], []
+        for source, values, target in edges:
+            labels = tuple(values)
+            if labels not in read:
+                read[labels] = cls.byte_set(labels)
+            parts.append(read[labels])
+            joints.append((source, target))
+        skips = [*epsilon, *((start, s) for s in initial), *((s, end) for s in accepting)]
+        return cls.join(parts, joints, num_nodes=num_states + 2, skips=skips, start=start, end=end)
+
+    @classmethod
+    @holds_as_far_as_its_parts
+    def join(
+        cls,
+        parts: Sequence[Automaton],
+        joints: Sequence[tuple[int, int]],
+        *,
+        num_nodes: int,
+        skips: Sequence[tuple[int, int]] = (),
+        start: int,
+        end: int,
+        absorbing: int = -1,
+    ) -> Automaton:
+        """Return the strings spelled by paths from node `start` to node `end` of a graph.
+
+        Args:
+            parts: `parts[i]` connects the two nodes of `joints[i]`.
+            joints: pairs of nodes.
+            num_nodes: number of nodes, which are numbered from 0.
+            skips: pairs of nodes, the second of which is reached from the first without a byte.
+            start, end: nodes where strings begin and end.
+            absorbing: index of a part that leads to the end and accepts, from where it begins,
+                everything that any other path could accept there; other paths are then not
+                followed.
+                -1 for none.
+        """
+        if not parts:  # only skips: the result depends on whether a path exists
+            parts, joints = [cls.empty()], [(start, start)]
+        # A part may be in many joints; its table is not copied.
+        distinct = {id(part): part for part in parts}
+        number = {key: i for i, key in enumerate(distinct)}
+        tables = list(distinct.values())
+        if sum(part.num_states for part in parts) > max_states():
+            raise StateLimitError(max_states())
+        *table, count, work = joining.join(
+            [part.delta for part in tables],
+            [part.accepting for part in tables],
+            [part.class_of_byte for part in tables],
+            [number[id(part)] for part in parts],
+            joints,
+            skips,
+            num_nodes,
+            (start, end, absorbing),
+            kernel_limits(),
+        )
+        pay(count, work)
+        return cls.minimal(*table)
+
+    @classmethod
+    def empty(cls) -> Automaton:
+        """Return the language without strings."""
+        return cls(np.full((1, 1), -1, np.int32), np.zeros(1, bool), np.zeros(NUM_BYTES, np.uint8))
+
+    @classmethod
+    def epsilon(cls) -> Automaton:
+        """Return the language that contains only the empty string."""
+        return cls(np.full((1, 1), -1, np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
+
+    @classmethod
+    def any_bytes(cls) -> Automaton:
+        """Return all byte strings."""
+        return cls(np.zeros((1, 1), np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
+
+    @classmethod
+    def byte_set(cls, values: Iterable[int]) -> Automaton:
+        """Return all strings of one byte from `values`."""
+        labels = list(values)
+        if labels and not 0 <= min(labels) <= max(labels) < NUM_BYTES:
+            raise ValueError(f"expected bytes in 0..255, got {min(labels)}..{max(labels)}")
+        is_read = np.zeros(NUM_BYTES, np.uint8)
+        is_read[labels] = 1
+        return cls.minimal(np.array([[-1, 1], [-1, -1]]), np.array([False, True]), is_read)
+
+    @classmethod
+    def literal(cls, text: str | bytes) -> Automaton:
+        """Return the language that contains only this string."""
+        return cls.from_strings([text])
+
+    @classmethod
+    def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
+        """Return a finite set of strings; the cost is linear in their total length."""
+        ordered = sorted({_as_bytes(text) for text in texts})
+        spend(_PER_BYTE * sum(map(len, ordered)), "the set of strings")
+        alphabet = sorted(set(b"".join(ordered)))
+        class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
+        class_of_byte[alphabet] = np.arange(len(alphabet))
+        width = min(len(alphabet) + 1, NUM_BYTES)
+        source, label, accepting_at = [], [], []
+        path = [0]
+        previous = b""
+        count = 1
+        for string in ordered:
+            pairs = enumerate(zip(previous, string, strict=False))
+            shared = next((i for i, (a, b) in pairs if a != b), len(previous))
+            del path[shared + 1 :]
+            for byte in string[shared:]:
+                source.append(path[-1])
+                label.append(byte)
+                path.append(count)
+                count += 1
+            accepting_at.append(path[-1])
+            previous = string
+        if count > max_states():
+            raise StateLimitError(max_states(), "the set of strings")
+        if count * width > max_cells():
+            spend(work_left() + 1, "the set of strings")
+        delta = np.full((count, width), -1, np.int32)
+        if source:
+            delta[source, class_of_byte[label]] = np.arange(1, count)
+        accepting = np.zeros(count, bool)
+        accepting[accepting_at] = True
+        return cls.minimal(delta, accepting, class_of_byte.astype(np.uint8))
+
+    @staticmethod
+    @holds_as_far_as_its_parts
+    def union(parts: Sequence[Automaton]) -> Automaton:
+        """Return the strings in any of the parts, with one determinization for all of them."""
+        parts = [p for p in map(_language, parts) if not p.is_empty]
+        if len(parts) < 2:
+            return parts[0] if parts else Automaton.empty()
+        if len(parts) == 2:
+            return parts[0]._product(parts[1], _UNION)
+        return Automaton.join(parts, [(0, 1)] * len(parts), num_nodes=2, start=0, end=1)
+
+    @staticmethod
+    @holds_as_far_as_its_parts
+    def concatenate(parts: Sequence[Automaton]) -> Automaton:
+        """Return the concatenations of one string from each part, in order."""
+        if any(p.is_empty for p in map(_language, parts)):
+            return Automaton.empty()
+        empty_string = Automaton.epsilon()
+        parts = [p for p in parts if p != empty_string]
+        if len(parts) < 2:
+            return parts[0] if parts else empty_string
+        count = len(parts)
+        chain = [(i, i + 1) for i in range(count)]
+        return Automaton.join(parts, chain, num_nodes=count + 1, start=0, end=count)
+
+    # -- the algebra ------------------------------------------------------------------------
+
+    def __or__(self, other: Automaton) -> Automaton:
+        """Return strings in either language."""
+        return self._product(other, _UNION)
+
+    def __and__(self, other: Automaton) -> Automaton:
+        """Return strings in both languages."""
+        return self._product(other, _INTERSECTION)
+
+    def __sub__(self, other: Automaton) -> Automaton:
+        """Return the strings in this language and not in the other, which must be exact."""
+        refuse_unchecked(_language(other).caveats)
+        return self._product(other, _DIFFERENCE)
+
+    def __invert__(self) -> Automaton:
+        """Return all byte strings that are not in this language, including invalid UTF-8."""
+        return Automaton.any_bytes() - self
+
+    def __add__(self, other: Automaton) -> Automaton:
+        """Return the strings of this language, each followed by one of the other."""
+        return Automaton.concatenate([self, other])
+
+    @holds_as_far_as_its_parts
+    def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
+        """Return concatenations of `minimum` to `maximum` strings (None: no bound)."""
+        if minimum < 0 or (maximum is not None and maximum < minimum):
+            raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
+        if maximum == 0 or self.is_empty:
+            return Automaton.epsilon() if minimum == 0 else Automaton.empty()
+        table = repetition.TransitionTable(self.delta, self.accepting, self.class_of_byte)
+        if repetition.is_one_way(table):
+            return Automaton.minimal(*repetition.in_a_row(table, minimum, maximum))
+        copies = max(minimum, 1) if maximum is None else maximum
+        size = self.num_states
+        if copies * size > max_states():
+            raise StateLimitError(max_states(), f"a repetition of {size} states {copies} times")
+        chain = [(i, i + 1) for i in range(copies)]
+        skips = [(i, copies) for i in range(minimum, copies)]
+        if maximum is None:
+            skips.append((copies, copies - 1))
+        return Automaton.join(
+            [self] * copies, chain, num_nodes=copies + 1, skips=skips, start=0, end=copies
+        )
+
+    def star(self) -> Automaton:
+        """Return concatenations of any number of strings of this language."""
+        return self.repeat(0)
+
+    def optional(self) -> Automaton:
+        """Return this language with the empty string added."""
+        return self | Automaton.epsilon()
+
+    @holds_as_far_as_its_parts
+    def reverse(self) -> Automaton:
+        """Return every string backwards."""
+        edges = [
+            (int(after), np.flatnonzero(row == after).tolist(), state)
+            for state, row in enumerate(self.transitions)
+            for after in np.unique(row[row >= 0])
+        ]
+        ends = np.flatnonzero(self.accepting).tolist()
+        return Automaton.from_nfa(self.num_states, edges, accepting=[0], initial=ends)
+
+    @holds_as_far_as_its_parts
+    def _product(self, other: Automaton, mode: int) -> Automaton:
+        _language(other)
+        class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
+        delta, accepting, count, work = subsets.product(
+            np.ascontiguousarray(self.delta[:, mine]),
+            self.accepting,
+            np.ascontiguousarray(other.delta[:, theirs]),
+            other.accepting,
+            mode,
+            kernel_limits(),
+        )
+        pay(count, work, "a product of automata")
+        known = self.factors or other.factors
+        factors = (*(self.factors or (self,)), *(other.factors or (other,))) if known else ()
+        return replace(Automaton.minimal(delta, accepting, class_of_byte), factors=factors)
+
+    # -- asking questions -------------------------------------------------------------------
+
+    initial: ClassVar[int] = 0
+
+    @property
+    def num_states(self) -> int:
+        return self.delta.shape[0]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the language contains no string."""
+        return self.num_states == 1 and not self.accepting[0]
+
+    @cached_property
+    def transitions(self) -> Int32[np.ndarray, "S 256"]:
+        """Next state per byte, -1 for none."""
+        return self.delta[:, self.class_of_byte]
+
+    def run(self, text: str | bytes, state: int = 0) -> int:
+        """Return the state after `text` from `state`; -1 once no accepted string continues."""
+        try:
+            string = _as_bytes(text)
+        except UnicodeEncodeError:  # a lone surrogate is in no language
+            return -1
+        for byte in string:
+            state = int(self.delta[state, self.class_of_byte[byte]])
+            if state < 0:
+                return -1
+        return state
+
+    def accepts(self, text: str | bytes) -> bool:
+        """Return whether the string (a `str` is encoded as UTF-8) is in the language."""
+        state = self.run(text)
+        is_known = self.max_bytes is None or state < 0 or len(_as_bytes(text)) <= self.max_bytes
+        return state >= 0 and bool(self.accepting[state]) and is_known
+
+    def shortest(self, state: int = 0) -> bytes:
+        """Return the first shortest string from a state; `EmptyLanguageError` if there is none."""
+        if self.is_empty:
+            raise EmptyLanguageError(
+                "expected a language with at least one string, got an empty one"
+            )
+        return graph.shortest(self.delta, self.accepting, self.class_of_byte, state)
+
+    @cached_property
+    def longest_length(self) -> int | None:
+        """Length in bytes of the longest string, None if unbounded, -1 if there is no string."""
+        spend(_PER_ROW * self.num_states, "the longest length of a language")
+        return -1 if self.is_empty else counting.longest_length(self.delta)
+
+    def count(self, max_length: int) -> int:
+        """Return the exact number of strings of at most `max_length` bytes."""
+        longest = max_length if self.max_bytes is None else min(max_length, self.max_bytes)
+        return counting.count(self.delta, self.accepting, self.class_of_byte, longest)
+
+    def enumerate(self, limit: int) -> list[bytes]:
+        """Return the first `limit` strings, shorter ones first, then in byte order."""
+        return list(islice(self, max(limit, 0)))
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all strings, shorter ones first, then in byte order; possibly endlessly."""
+        bounds = [n for n in (self.longest_length, self.max_bytes) if n is not None]
+        longest = min(bounds, default=None)
+        return counting.in_order(self.delta, self.accepting, self.transitions, longest)
+
+    # -- equality of languages --------------------------------------------------------------
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """Digest of the canonical form: equal for equal languages."""
+        digest = blake2b(digest_size=16)
+        digest.update(np.array([*self.delta.shape, self.max_bytes or 0], np.int64).tobytes())
+        for array in (self.delta, self.accepting, self.class_of_byte):
+            digest.update(array.tobytes())
+        return digest.digest()
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether two automata have the same language."""
+        if not isinstance(other, Automaton):
+            return NotImplemented
+        return self is other or (
+            hash(self) == hash(other)
+            and self.max_bytes == other.max_bytes
+            and np.array_equal(self.class_of_byte, other.class_of_byte)
+            and np.array_equal(self.accepting, other.accepting)
+            and np.array_equal(self.delta, other.delta)
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Hash only the beginning: tables have megabytes, and few of them begin alike.
+        beginning = (self.delta[:_HASHED], self.accepting[:_HASHED], self.class_of_byte)
+        return hash((self.delta.shape, *(array.tobytes() for array in beginning)))
+
+    def __repr__(self) -> str:
+        return f"Automaton({self.num_states} states, {self.delta.shape[1]} byte classes)"
+
+
+def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
+    """Return an array that an automaton may store; a read-only one may be a view of another."""
+    plain = np.ascontiguousarray(array, dtype)
+    return plain if plain.flags.writeable else plain.copy()
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    if isinstance(text, str):
+        return text.encode()
+    check_kind(
+        text,
+        (bytes, bytearray, memoryview),
+        "expected a text as str or bytes",
+        "encode it",
+    )
+    return bytes(text)
+
+
+def _language(part: Automaton) -> Automaton:
+    check_kind(part, Automaton, "expected a gcd.Automaton", "make one with gcd.literal(text)")
+    return part

@@ -1,0 +1,136 @@
+"""Caveats: the parts of a constraint that an automaton does not enforce in every text.
+
+There are two kinds. Both are listed in `Automaton.caveats`, and pass from the parts of an automaton
+to the whole.
+
+1. Parts that are enforced up to a length. Counting a limit of 32 767 characters takes hundreds of
+   thousands of states, and no answer of a few hundred tokens comes near it. Such an automaton has
+   `max_bytes`: it accepts exactly the strings of its language that have at most that many bytes,
+   and is undefined for longer ones. Whether a string is in a union, an intersection, a difference,
+   a concatenation or a repetition depends only on strings that are not longer, so the result is
+   exact up to the smallest `max_bytes` of its parts (`holds_as_far_as_its_parts`). Budgets whose
+   texts could be longer are refused (`gcd._tokens.token_automaton.TokenAutomaton.max_budget`).
+2. Parts that no automaton enforces, which have to be checked in the finished text.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from gcd._errors import ConstraintError, at
+
+_SHOWN = 5
+
+P = ParamSpec("P")
+Result = TypeVar("Result")  # an automaton
+
+
+class Caveat(NamedTuple):
+    """Part of a constraint that an automaton does not enforce in every text.
+
+    Attributes:
+        keyword: the keyword of the schema.
+        pointer: JSON pointer (RFC 6901) of the schema with the keyword, `""` for the root.
+        value: the value of the keyword.
+        max_bytes: the keyword is enforced in texts of at most this many bytes, and budgets that
+            allow longer ones are refused; None: it is not enforced at all, and has to be checked
+            in the finished text.
+    """
+
+    keyword: str
+    pointer: str
+    value: Any
+    max_bytes: int | None
+
+    @property
+    def is_unchecked(self) -> bool:
+        """True if the keyword is not enforced, so that the finished text has to be checked."""
+        return self.max_bytes is None
+
+    def __str__(self) -> str:
+        said = f"{self.keyword} {self.value} {at(self.pointer)}"
+        if self.max_bytes is None:
+            return f"{said} is left to a check afterwards"
+        return f"{said} holds for texts of at most {self.max_bytes} bytes"
+
+
+class CaveatWarning(UserWarning):
+    """Warning that an automaton does not enforce all of a constraint in every text.
+
+    Attributes:
+        caveats: everything that it does not enforce.
+    """
+
+    def __init__(self, message: str, caveats: Sequence[Caveat] = ()) -> None:
+        super().__init__(message)
+        self.caveats = tuple(caveats)
+
+    @classmethod
+    def of(cls, caveats: Sequence[Caveat]) -> CaveatWarning:
+        """Return a warning of these caveats."""
+        listed = "; ".join(map(str, caveats[:_SHOWN]))
+        more = f"; and {len(caveats) - _SHOWN} more" if len(caveats) > _SHOWN else ""
+        advice = []
+        if any(caveat.is_unchecked for caveat in caveats):
+            advice.append("validate the finished text against the schema")
+        if not all(caveat.is_unchecked for caveat in caveats):
+            advice.append("longer budgets are refused")
+        return cls(
+            f"the automaton does not enforce all of the schema: {listed}{more}; "
+            f"{', '.join(advice)}. "
+            'The automaton\'s `caveats` lists all of it; unsupported="ignore" hides this '
+            "warning and "
+            'skips the checks, unsupported="refuse" raises an error',
+            caveats,
+        )
+
+
+def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
+    """Issue one warning, attributed to the caller's caller, if there are caveats."""
+    if caveats:
+        warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
+
+
+def refuse_unchecked(
+    caveats: Sequence[Caveat],
+    why: str = "what is taken away from a language must be held exactly",
+    remedy: str = 'compile it with unsupported="refuse"',
+) -> None:
+    """Raise `ConstraintError` if a part of the constraint is not enforced.
+
+    Args:
+        caveats: the caveats of the constraint.
+        why: why everything must be enforced here.
+        remedy: what to do about it.
+    """
+    for caveat in caveats:
+        if caveat.is_unchecked:
+            raise ConstraintError(f"{why}, but {caveat}; {remedy}")
+
+
+def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:
+    """Give the result of an operation the caveats, and the smallest `max_bytes`, of its parts."""
+
+    @wraps(operation)
+    def bounded(*args: P.args, **kwargs: P.kwargs) -> Result:
+        result: Any = operation(*args, **kwargs)
+        limited = [part for part in _parts(args) if part.max_bytes is not None or part.caveats]
+        if not limited:
+            return result
+        known = [part.max_bytes for part in limited if part.max_bytes is not None]
+        caveats = dict.fromkeys(caveat for part in limited for caveat in part.caveats)
+        return replace(result, max_bytes=min(known, default=None), caveats=tuple(caveats))
+
+    return bounded
+
+
+def _parts(arguments: Any) -> Iterator[Any]:
+    """Yield the automata among the arguments, and in sequences among them."""
+    for argument in arguments:
+        parts = argument if isinstance(argument, (list, tuple)) else (argument,)
+        if parts and hasattr(parts[0], "max_bytes"):
+            yield from parts

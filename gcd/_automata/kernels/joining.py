@@ -1,0 +1,408 @@
+"""Subset construction over deterministic automata that are joined by nodes.
+
+The parts are minimal automata, copies of which (*joints*) lead from one node to another: a path at
+a joint's source may begin its part, and after a string of the part it may continue at the target.
+`skips` lead from node to node without consuming anything.
+
+Nearly all of the result is a part's own table. From one state of one part a byte leads to one
+state, and if that leads to no node, the subset is that state alone. So the subset after a lone
+state is cached by the state, without comparing its members. Cost: O(result states x K), plus the
+cost of subsets of several states in `gcd._automata.kernels.subset_store`, where parts meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cython
+import numpy as np
+
+from gcd._automata.kernels.subsets import TOO_MANY, grown_rows
+
+if cython.compiled:
+    from cython.cimports.gcd._automata.kernels.canonical import refine_bytes
+    from cython.cimports.gcd._automata.kernels.subset_store import SubsetStore
+else:
+    from gcd._automata.kernels.canonical import refine_bytes
+    from gcd._automata.kernels.subset_store import SubsetStore
+
+_NUM_BYTES = cython.declare(cython.int, 256)
+_UNKNOWN = cython.declare(cython.int, -2)
+_NOT_HASHED = cython.declare(cython.longlong, -1)  # looked up by its only state
+_STATE = cython.declare(cython.longlong, 4)  # units per state of the parts, for its description
+_LONE = cython.declare(cython.longlong, 2)  # units per entry of the row of a lone state
+_SET = cython.declare(cython.longlong, 4)  # units per member that is closed, sorted, and looked up
+_MEMBER = cython.declare(cython.longlong, 64)  # units per stored member, which stays in memory
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _list_edges(
+    joint: cython.const[cython.int][::1],
+    skip: cython.const[cython.int][::1],
+    begins: cython.const[cython.longlong][::1],
+    first_node: cython.longlong,
+    start: cython.longlong[::1],
+    targets: cython.int[::1],
+) -> cython.void:
+    """Write the targets of each node without consuming bytes: first states of parts, then nodes."""
+    num_joints: cython.Py_ssize_t = joint.shape[0] // 2
+    num_skips: cython.Py_ssize_t = skip.shape[0] // 2
+    num_nodes: cython.Py_ssize_t = start.shape[0] - 1
+    i: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    # Counted with an offset of one, so that filling moves each node's start to its position.
+    for node in range(num_nodes + 1):
+        start[node] = 0
+    for i in range(num_joints):
+        if joint[2 * i] + 2 <= num_nodes:
+            start[joint[2 * i] + 2] += 1
+    for i in range(num_skips):
+        if skip[2 * i] + 2 <= num_nodes:
+            start[skip[2 * i] + 2] += 1
+    for node in range(num_nodes):
+        start[node + 1] += start[node]
+    for i in range(num_joints):
+        node = joint[2 * i] + 1
+        targets[start[node]] = begins[i]
+        start[node] += 1
+    for i in range(num_skips):
+        node = skip[2 * i] + 1
+        targets[start[node]] = first_node + skip[2 * i + 1]
+        start[node] += 1
+
+
+@cython.cfunc
+def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
+    """Return the numbers of the pairs, one after the other."""
+    count: cython.Py_ssize_t = len(pairs)
+    numbers: cython.int[::1] = np.empty(2 * count, np.int32)
+    i: cython.Py_ssize_t
+    for i in range(count):
+        one, other = pairs[i]
+        numbers[2 * i] = one
+        numbers[2 * i + 1] = other
+    return numbers
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _sort(members: cython.int[::1], size: cython.longlong) -> cython.void:
+    """Sort `members[:size]`, usually few, by insertion with falling strides (Shell 1959, Knuth)."""
+    stride: cython.longlong = 1
+    i: cython.longlong
+    j: cython.longlong
+    while 9 * stride < size:
+        stride = 3 * stride + 1
+    while stride > 0:
+        for i in range(stride, size):
+            value: cython.int = members[i]
+            j = i - stride
+            while j >= 0 and members[j] > value:
+                members[j + stride] = members[j]
+                j -= stride
+            members[j + stride] = value
+        stride //= 3
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _close(
+    members: cython.int[::1],
+    size: cython.longlong,
+    stamp: cython.uchar[::1],
+    leads_to: cython.const[cython.int][::1],
+    reads: cython.const[cython.uchar][::1],
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    first_node: cython.longlong,
+    work: cython.longlong[::1],
+) -> cython.longlong:
+    """Add what skips reach from `members[:size]`, keep states that matter; return the new size.
+
+    `stamp` is zero for all states before and after. The work is added to `work[0]`.
+    """
+    i: cython.longlong
+    q: cython.longlong
+    t: cython.longlong
+    looks: cython.longlong = 0
+    head: cython.longlong = 0
+    kept: cython.longlong = 0
+    for i in range(size):
+        stamp[members[i]] = 1
+    while head < size:
+        q = members[head]
+        head += 1
+        looks += 1
+        if q >= first_node:
+            looks += start[q - first_node + 1] - start[q - first_node]
+            for i in range(start[q - first_node], start[q - first_node + 1]):
+                t = targets[i]
+                if stamp[t] == 0:
+                    stamp[t] = 1
+                    members[size] = t
+                    size += 1
+        else:
+            t = leads_to[q]
+            if t >= 0 and stamp[t] == 0:
+                stamp[t] = 1
+                members[size] = t
+                size += 1
+    for i in range(size):
+        q = members[i]
+        stamp[q] = 0
+        if reads[q]:
+            members[kept] = q
+            kept += 1
+    _sort(members, kept)
+    work[0] += looks
+    return kept
+
+
+def join(
+    deltas: list[np.ndarray],
+    accepting: list[np.ndarray],
+    maps: list[np.ndarray],
+    part_of: list[int],
+    joints: Sequence[tuple[int, int]],
+    skips: Sequence[tuple[int, int]],
+    num_nodes: int,
+    ends: tuple[int, int, int],
+    limits: tuple[int, int, int],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
+    """Return the automaton of the strings that paths from one node to another spell.
+
+    Args:
+        deltas, accepting, maps: the distinct parts' tables, accepting states, classes of bytes.
+        part_of: the part of each joint.
+        joints, skips: their (source, target) nodes.
+        num_nodes: number of nodes.
+        ends: the nodes where strings begin and end; and a joint whose part accepts all strings that
+            any path to the end spells from its source, -1 if none is known. Subsets in which it may
+            begin are reduced to it, because the end is then among them.
+        limits: most states and entries of the result, and units of work.
+
+    Returns:
+        (delta, accepting, class of each byte, number of states, units of work), states in
+        breadth-first order.
+    """
+    max_states: cython.longlong = limits[0]
+    max_cells: cython.longlong = limits[1]
+    max_work: cython.longlong = limits[2]
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    q: cython.longlong
+    s: cython.longlong
+    t: cython.longlong
+    p: cython.longlong
+    size: cython.longlong
+    width: cython.longlong
+    num_parts: cython.Py_ssize_t = len(deltas)
+    num_joints: cython.Py_ssize_t = len(part_of)
+    node_count: cython.Py_ssize_t = num_nodes
+    after_of: cython.const[cython.int][::1] = np.concatenate(deltas, axis=None)
+    accepts: cython.const[cython.uchar][::1] = np.concatenate(accepting).view(np.uint8)
+    given: cython.const[cython.uchar][:, ::1] = np.concatenate(maps).reshape(-1, _NUM_BYTES)
+    class_array = np.empty(_NUM_BYTES, np.uint8)
+    first_byte: cython.int[::1] = np.empty(_NUM_BYTES, np.int32)
+    num_classes: cython.Py_ssize_t = refine_bytes(given, class_array, first_byte)
+    max_rows: cython.longlong = min(max_states, max_cells // num_classes)
+    joint: cython.int[::1] = _read_pairs(joints)
+    skip: cython.int[::1] = _read_pairs(skips)
+
+    # Start of each part in the concatenated arrays, and of each joint among all states.
+    longs: cython.longlong[::1] = np.empty(2 * num_parts + num_joints + node_count + 5, np.int64)
+    cell_of_part: cython.longlong[::1] = longs[: num_parts + 1]
+    longs = longs[num_parts + 1 :]
+    state_of_part: cython.longlong[::1] = longs[: num_parts + 1]
+    longs = longs[num_parts + 1 :]
+    begins: cython.longlong[::1] = longs[: num_joints + 1]
+    longs = longs[num_joints + 1 :]
+    start: cython.longlong[::1] = longs[: node_count + 1]
+    spent: cython.longlong[::1] = longs[node_count + 1 :]
+    cell_of_part[0] = 0
+    state_of_part[0] = 0
+    for i in range(num_parts):
+        size, width = deltas[i].shape
+        cell_of_part[i + 1] = cell_of_part[i] + size * width
+        state_of_part[i + 1] = state_of_part[i] + size
+    begins[0] = 0
+    for i in range(num_joints):
+        p = part_of[i]
+        begins[i + 1] = begins[i] + state_of_part[p + 1] - state_of_part[p]
+    first_node: cython.longlong = begins[num_joints]
+    total: cython.longlong = first_node + node_count
+
+    # The states of all joints in a row, followed by the nodes.
+    cell: cython.longlong[::1] = np.empty(total, np.int64)  # start of a state's row
+    ints: cython.int[::1] = np.empty(
+        5 * total + num_parts * num_classes + (joint.shape[0] + skip.shape[0]) // 2, np.int32
+    )
+    shift: cython.int[::1] = ints[:total]  # start of its joint
+    part: cython.int[::1] = ints[total : 2 * total]  # start of its part's columns
+    leads_to: cython.int[::1] = ints[2 * total : 3 * total]
+    after: cython.int[::1] = ints[3 * total : 4 * total]  # subset that a lone state leads to
+    members: cython.int[::1] = ints[4 * total : 5 * total]
+    columns: cython.int[::1] = ints[5 * total : 5 * total + num_parts * num_classes]
+    targets: cython.int[::1] = ints[5 * total + num_parts * num_classes :]
+    flags: cython.uchar[::1] = np.empty(2 * total, np.uint8)
+    # States that don't consume bytes are dropped after closing.
+    reads: cython.uchar[::1] = flags[:total]
+    stamp: cython.uchar[::1] = flags[total:]
+    for i in range(num_parts):
+        for k in range(num_classes):
+            columns[i * num_classes + k] = given[i, first_byte[k]]
+    for q in range(total):
+        after[q] = _UNKNOWN
+        leads_to[q] = -1
+        reads[q] = 0
+        stamp[q] = 0
+    for q in range(first_node, total):
+        cell[q] = -1
+        shift[q] = 0
+        part[q] = 0
+    end: cython.longlong = first_node + ends[1]
+    reads[end] = 1
+    i = ends[2]
+    everything: cython.longlong = begins[i] if i >= 0 else -1
+    work: cython.longlong = _STATE * total
+    for i in range(num_joints):
+        p = part_of[i]
+        size = state_of_part[p + 1] - state_of_part[p]
+        width = (cell_of_part[p + 1] - cell_of_part[p]) // size
+        work += size * width
+        for s in range(size):
+            q = begins[i] + s
+            cell[q] = cell_of_part[p] + s * width
+            shift[q] = begins[i]
+            part[q] = p * num_classes
+            if accepts[state_of_part[p] + s]:
+                leads_to[q] = first_node + joint[2 * i + 1]
+            for k in range(width):
+                if after_of[cell[q] + k] >= 0:
+                    reads[q] = 1
+                    break
+    _list_edges(joint, skip, begins, first_node, start, targets)
+
+    members[0] = first_node + ends[0]
+    size = _close(members, 1, stamp, leads_to, reads, start, targets, first_node, spent)
+    store: SubsetStore = SubsetStore(total)
+    store.number(0, members, size)
+    pool: cython.int[::1] = store.pool
+    starts: cython.longlong[::1] = store.starts
+    hashes: cython.longlong[::1] = store.hashes
+    num_rows: cython.longlong = max(1, min(total, max_rows))
+    delta_array = np.empty((num_rows, num_classes), np.int32)
+    delta: cython.int[:, ::1] = delta_array
+    count: cython.longlong = 1
+    current: cython.longlong = 0
+    k = 0
+    begin: cython.longlong
+    past: cython.longlong
+    most: cython.longlong
+    first: cython.longlong
+    base: cython.longlong
+    lone: cython.longlong
+    target: cython.longlong
+    simple: cython.bint
+    stopped: cython.bint
+    while current < count and work <= max_work:
+        if k == 0:
+            for i in range(num_classes):
+                delta[current, i] = -1
+        # Continue while the successors are simple: a lone state that leads to no node, and for
+        # which there
+        # is room. `members[:size]` are those with other successors.
+        begin = starts[current]
+        past = starts[current + 1]
+        most = min(max_rows, num_rows, hashes.shape[0])
+        stopped = False
+        size = 0
+        if past - begin == 1 and cell[pool[begin]] >= 0:
+            q = pool[begin]
+            first = cell[q]
+            base = shift[q]
+            p = part[q]
+            while k < num_classes:
+                t = after_of[first + columns[p + k]]
+                if t >= 0:
+                    t += base
+                    if after[t] == _UNKNOWN:
+                        if leads_to[t] >= 0 or count >= most or starts[count] == pool.shape[0]:
+                            members[0] = t
+                            size = 1
+                            stopped = True
+                            break
+                        pool[starts[count]] = t
+                        starts[count + 1] = starts[count] + 1
+                        hashes[count] = _NOT_HASHED
+                        after[t] = count
+                        count += 1
+                    delta[current, k] = after[t]
+                k += 1
+        else:
+            while k < num_classes:
+                size = 0
+                for i in range(begin, past):
+                    q = pool[i]
+                    t = after_of[cell[q] + columns[part[q] + k]] if cell[q] >= 0 else -1
+                    if t >= 0 and stamp[t + shift[q]] == 0:
+                        stamp[t + shift[q]] = 1
+                        members[size] = t + shift[q]
+                        size += 1
+                for i in range(size):
+                    stamp[members[i]] = 0
+                if size == 1:
+                    delta[current, k] = after[members[0]]
+                work += past - begin
+                if size > 1 or delta[current, k] == _UNKNOWN:
+                    stopped = True
+                    break
+                k += 1
+        if not stopped:
+            current += 1
+            k = 0
+            work += _LONE * num_classes
+            continue
+
+        lone = members[0] if size == 1 else -1
+        spent[0] = 0
+        size = _close(members, size, stamp, leads_to, reads, start, targets, first_node, spent)
+        work += _SET * (size + spent[0])
+        for i in range(size):
+            if members[i] == everything:
+                members[0] = everything
+                members[1] = end
+                size = 2
+                break
+        simple = size == 1 and leads_to[members[0]] < 0
+        target = after[members[0]] if simple else _UNKNOWN
+        if target == _UNKNOWN and size > 0:
+            target = store.number(count, members, size)
+            if target == count:
+                pool, starts, hashes = store.pool, store.starts, store.hashes
+                if count >= max_rows:
+                    if count < max_states:
+                        work = max_work + 1
+                    return delta_array[:0], np.zeros(0, np.bool_), class_array, TOO_MANY, int(work)
+                if count + 1 > num_rows:
+                    delta_array = grown_rows(delta_array, count + 1)
+                    delta = delta_array
+                    num_rows = delta_array.shape[0]
+                count += 1
+                work += _MEMBER * size
+        if simple:
+            after[members[0]] = target
+        if lone >= 0:
+            after[lone] = target if size > 0 else -1
+        delta[current, k] = target if size > 0 else -1
+        k += 1
+    if work > max_work:
+        return delta_array[:0], np.zeros(0, np.bool_), class_array, TOO_MANY, int(work)
+    accepts_array = np.zeros(count, np.bool_)
+    ending: cython.uchar[::1] = accepts_array.view(np.uint8)
+    for s in range(count):
+        # The end has the highest number in a subset, because other nodes are never members.
+        i = starts[s + 1] - 1
+        ending[s] = i >= starts[s] and pool[i] == end
+    return delta_array[:count], accepts_array, class_array, count, int(work)

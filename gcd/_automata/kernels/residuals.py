@@ -1,0 +1,259 @@
+"""Equivalence of states by fingerprints of their residual languages.
+
+The *residual* of a state is the set of strings that lead from it to acceptance; minimization merges
+states with equal residuals. Here every state gets a number that depends only on its residual, so
+equal residuals have equal numbers. States with equal numbers form blocks. Every edge is then
+checked to see if the automaton respects this partition (same acceptance, and every class leads to
+one block). If it does, the partition is equivalence itself, the coarsest such partition: it merges
+all equivalent states, and no others, whatever the numbers were. Numbers that agree by chance, or
+because they depend on too little, are detected by this check, and Hopcroft-style refinement takes
+over (`gcd._automata.kernels.minimize`).
+
+**Numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep computes a new
+number for each state from its old one and those of its successors. It uses the successors' new
+numbers where the level falls or stays, so that one sweep propagates a difference through a chain of
+thousands of states, and their old numbers where it rises. A successor from which there are endless
+paths on one level (the loop of an unbounded string) contributes its old number on the same level.
+All of this is determined by residuals.
+
+Cost: O(S K) for each sweep; the automata of this project take one to four.
+"""
+
+from __future__ import annotations
+
+import cython
+import numpy as np
+
+from gcd._automata.kernels.minimize import minimize_blocks
+from gcd._support.kernels.grouping import number_by_first
+
+if cython.compiled:
+    from cython.cimports.gcd._automata.kernels.graph import find_levels, list_edges, reverse_edges
+    from cython.cimports.gcd._support.kernels.mixing import mix
+else:
+    from gcd._automata.kernels.graph import find_levels, list_edges, reverse_edges
+    from gcd._support.kernels.mixing import mix
+
+_SWEEPS = cython.declare(cython.int, 8)  # before refinement takes over
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _settling_order(
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    into: cython.const[cython.longlong][::1],
+    sources: cython.const[cython.int][::1],
+    level: cython.const[cython.int][::1],
+    order: cython.int[::1],
+    waits_for: cython.int[::1],
+    peeled: cython.int[::1],
+    fill: cython.int[::1],
+) -> cython.void:
+    """Write the states level by level, successors of one level first, and a count for each.
+
+    The count is positive if there are endless paths on the state's level; these states come last
+    in it. `peeled` is scratch space, an entry for each state; `fill` has two more entries.
+    """
+    num_states: cython.Py_ssize_t = level.shape[0]
+    head: cython.Py_ssize_t = 0
+    tail: cython.Py_ssize_t = 0
+    s: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    for s in range(num_states):
+        waits_for[s] = 0
+        for i in range(start[s], start[s + 1]):
+            if level[targets[i]] == level[s]:
+                waits_for[s] += 1
+        if waits_for[s] == 0:
+            peeled[tail] = s
+            tail += 1
+    while head < tail:
+        t = peeled[head]
+        head += 1
+        for i in range(into[t], into[t + 1]):
+            s = sources[i]
+            if level[s] == level[t]:
+                waits_for[s] -= 1
+                if waits_for[s] == 0:
+                    peeled[tail] = s
+                    tail += 1
+    for s in range(num_states):
+        if waits_for[s] > 0:
+            peeled[tail] = s
+            tail += 1
+    for i in range(num_states + 2):  # levels are smaller than this
+        fill[i] = 0
+    for s in range(num_states):
+        fill[level[s] + 1] += 1
+    for i in range(1, num_states + 2):
+        fill[i] += fill[i - 1]
+    for i in range(num_states):
+        s = peeled[i]
+        order[fill[level[s]]] = s
+        fill[level[s]] += 1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _group(
+    number: cython.const[cython.longlong][::1],
+    table: cython.int[::1],
+    block: cython.int[::1],
+    first: cython.longlong[::1],
+) -> cython.int:
+    """Group equal numbers into blocks by first appearance, with first states; return their number.
+
+    `table` is scratch space for hashes; its size is a power of two, at least twice that of
+    `number`.
+    """
+    last: cython.longlong = table.shape[0] - 1
+    count: cython.int = 0
+    s: cython.Py_ssize_t
+    slot: cython.longlong
+    for slot in range(last + 1):
+        table[slot] = -1
+    for s in range(number.shape[0]):
+        slot = number[s] & last
+        while table[slot] >= 0 and number[first[table[slot]]] != number[s]:
+            slot = (slot + 1) & last
+        if table[slot] < 0:
+            table[slot] = count
+            first[count] = s
+            count += 1
+        block[s] = table[slot]
+    return count
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_respected(
+    delta: cython.const[cython.int][:, ::1],
+    accepting: cython.const[cython.uchar][::1],
+    block: cython.const[cython.int][::1],
+    first: cython.const[cython.longlong][::1],
+) -> cython.bint:
+    """Return whether all states of each block behave like its first one."""
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for s in range(delta.shape[0]):
+        other: cython.Py_ssize_t = first[block[s]]
+        if other == s:
+            continue
+        if accepting[s] != accepting[other]:
+            return False
+        for k in range(delta.shape[1]):
+            t: cython.int = delta[s, k]
+            u: cython.int = delta[other, k]
+            if (t < 0) != (u < 0) or (t >= 0 and block[t] != block[u]):
+                return False
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _sweep(
+    delta: cython.const[cython.int][:, ::1],
+    order: cython.const[cython.int][::1],
+    level: cython.const[cython.int][::1],
+    known_from: cython.const[cython.int][::1],
+    weight: cython.const[cython.longlong][::1],
+    old: cython.const[cython.longlong][::1],
+    new: cython.longlong[::1],
+) -> cython.void:
+    """Compute a new number for each state from its old one and those of its successors."""
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for i in range(order.shape[0]):
+        s: cython.Py_ssize_t = order[i]
+        total: cython.ulonglong = int(old[s])
+        for k in range(delta.shape[1]):
+            t: cython.int = delta[s, k]
+            if t >= 0:
+                number: cython.longlong = new[t] if known_from[t] <= 2 * level[s] else old[t]
+                factor: cython.ulonglong = int(weight[k])
+                term: cython.ulonglong = int(number)
+                total += factor * term
+        new[s] = mix(cython.cast(cython.longlong, total & _64_BITS))
+
+
+@cython.cfunc
+def find_blocks(
+    after: cython.const[cython.int][:, ::1],
+    accepts: cython.const[cython.uchar][::1],
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    into: cython.const[cython.longlong][::1],
+    sources: cython.const[cython.int][::1],
+    level: cython.const[cython.int][::1],
+    block: cython.int[::1],
+) -> cython.Py_ssize_t:
+    """Write the block of each state, equal for equal residuals; return the number of blocks.
+
+    Every state must lead to acceptance. Blocks are numbered by their first states. The distinct
+    edges are given by their sources and by their targets.
+    """
+    num_states: cython.Py_ssize_t = after.shape[0]
+    num_classes: cython.Py_ssize_t = after.shape[1]
+    size: cython.Py_ssize_t = 16
+    while size < 2 * num_states:
+        size *= 2
+    ints: cython.int[::1] = np.empty(5 * num_states + 2 + size, np.int32)
+    order: cython.int[::1] = ints[:num_states]
+    waits_for: cython.int[::1] = ints[num_states : 2 * num_states]
+    # From twice its level on, a state uses the new number of another.
+    known_from: cython.int[::1] = ints[2 * num_states : 3 * num_states]
+    peeled: cython.int[::1] = ints[3 * num_states : 4 * num_states]
+    fill: cython.int[::1] = ints[4 * num_states : 5 * num_states + 2]
+    table: cython.int[::1] = ints[5 * num_states + 2 :]
+    longs: cython.longlong[::1] = np.empty(3 * num_states + num_classes, np.int64)
+    old: cython.longlong[::1] = longs[:num_states]
+    new: cython.longlong[::1] = longs[num_states : 2 * num_states]
+    first: cython.longlong[::1] = longs[2 * num_states : 3 * num_states]
+    weight: cython.longlong[::1] = longs[3 * num_states :]
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    _settling_order(start, targets, into, sources, level, order, waits_for, peeled, fill)
+    for s in range(num_states):
+        known_from[s] = 2 * level[s] + (1 if waits_for[s] > 0 else 0)
+        old[s] = mix(2 * level[s] + accepts[s])
+    for k in range(num_classes):
+        weight[k] = mix(k + 1) | 1
+    num_blocks: cython.int = 0
+    for _ in range(_SWEEPS):
+        _sweep(after, order, level, known_from, weight, old, new)
+        num_blocks = _group(new, table, block, first)
+        if num_blocks == num_states or _is_respected(after, accepts, block, first):
+            return num_blocks
+        old, new = new, old
+    for s in range(num_states):  # numbers may agree by chance; acceptance must agree
+        block[s] = 2 * block[s] + accepts[s]
+    initial, beginning = number_by_first(np.asarray(block), 2 * num_blocks)
+    fine, num_fine = minimize_blocks(np.asarray(after), initial, beginning.size)
+    fine, beginning = number_by_first(fine, num_fine)
+    final: cython.const[cython.int][::1] = fine
+    block[:] = final
+    return beginning.size
+
+
+def equivalent_states(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, int]:
+    """Group states with equal residuals: return the block of each, and the number of blocks.
+
+    Every state must lead to acceptance. Blocks are numbered by their first states.
+    """
+    accepts: cython.const[cython.uchar][::1] = accepting.view(np.uint8)
+    num_states: cython.Py_ssize_t = accepts.shape[0]
+    ints: cython.int[::1] = np.empty(2 * num_states, np.int32)
+    level: cython.int[::1] = ints[:num_states]
+    longs: cython.longlong[::1] = np.empty(3 * num_states + 2, np.int64)
+    start: cython.longlong[::1] = longs[: num_states + 1]
+    into: cython.longlong[::1] = longs[num_states + 1 : 2 * num_states + 2]
+    targets: cython.int[::1] = list_edges(delta, start, level)
+    sources: cython.int[::1] = np.empty(targets.shape[0], np.int32)
+    reverse_edges(start, targets, into, sources, longs[2 * num_states + 2 :])
+    find_levels(into, sources, accepts, level, ints[num_states:])
+    block = np.empty(num_states, np.int32)
+    count = find_blocks(delta, accepts, start, targets, into, sources, level, block)
+    return block, count

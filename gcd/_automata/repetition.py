@@ -1,0 +1,71 @@
+"""Repetition of languages in which no string continues another, without determinization.
+
+The automata of a character, a word, or a group of digits are *one way*: no edge leads into their
+first state, and none out of their only accepting state. Consecutive copies of such an automaton,
+the accepting state of one being the first state of the next, are already deterministic. So a
+counted repetition costs only the size of its result.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int32, UInt8
+
+from gcd._automata.limits import max_cells, max_states, spend, work_left
+from gcd._errors import StateLimitError
+
+
+class TransitionTable(NamedTuple):
+    """Deterministic automaton as plain arrays; state 0 is initial.
+
+    Attributes:
+        delta: next state for (state, byte class), -1 for none.
+        accepting: whether each state accepts.
+        class_of_byte: class of each of the 256 bytes.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    accepting: Bool[np.ndarray, "S"]
+    class_of_byte: UInt8[np.ndarray, "256"]
+
+
+def is_one_way(part: TransitionTable) -> bool:
+    """Return whether no edge leads into the first state, or out of the only accepting state."""
+    return bool(
+        part.accepting.size > 1
+        and part.accepting.sum() == 1
+        and (part.delta != 0).all()
+        and (part.delta[part.accepting] < 0).all()
+    )
+
+
+def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> TransitionTable:
+    """Concatenate `minimum` to `maximum` (None: no bound) copies of an automaton that `is_one_way`.
+
+    Raises:
+        StateLimitError: before anything is allocated, if these are too many states.
+        WorkLimitError: if their table has too many entries.
+    """
+    inner = part.accepting.size - 1
+    copies = minimum + 1 if maximum is None else maximum
+    num_states = copies * inner + (maximum is not None)
+    what = f"a repetition of {part.accepting.size} states {copies} times"
+    if num_states > max_states():
+        raise StateLimitError(max_states(), what)
+    if num_states * part.delta.shape[1] > max_cells():
+        spend(work_left() + 1, what)
+    order = np.cumsum(~part.accepting, dtype=np.int32) - 1
+    order[part.accepting] = inner
+    rows = part.delta[~part.accepting]
+    leads_to = np.where(rows >= 0, order[rows], -1)
+    begins = np.arange(copies, dtype=np.int32)[:, None, None] * np.int32(inner)
+    delta = np.where(leads_to >= 0, leads_to + begins, -1).reshape(-1, rows.shape[1])
+    if maximum is None:  # the last copy is the loop
+        delta[delta == copies * inner] = minimum * inner
+    else:
+        delta = np.concatenate([delta, np.full((1, rows.shape[1]), -1, np.int32)])
+    accepting = np.zeros(num_states, bool)
+    accepting[inner * np.arange(minimum, copies + (maximum is not None))] = True
+    return TransitionTable(delta.astype(np.int32, copy=False), accepting, part.class_of_byte)

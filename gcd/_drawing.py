@@ -1,0 +1,113 @@
+"""Drawings of automata, as graphviz source or as SVG if the program `dot` is installed.
+
+All edges from one state to another form one arrow, labeled with ranges of bytes, or with a few
+tokens and their number. Accepting states are double circles. Each state of a token automaton also
+shows the fewest tokens from it to the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, check_kind
+from gcd._readable import readable_bytes, readable_ranges
+from gcd._support.optional import missing
+from gcd._tokens.token_automaton import TokenAutomaton
+
+if TYPE_CHECKING:
+    import graphviz
+
+MAX_STATES = 300
+"""Default limit on the states of a drawing: larger ones are unreadable and take `dot` minutes."""
+
+_SHOWN_TOKENS = 5
+_LABEL = 60  # characters
+
+
+def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
+    """Return the drawing of a byte or token automaton as graphviz source.
+
+    Raises:
+        ConstraintError: if it has more than `max_states` states.
+        ImportError: the package graphviz is not installed (extra `drawing`).
+    """
+    return _graph(automaton, max_states).source
+
+
+def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
+    """Return the drawing of a byte or token automaton as the text of an SVG file.
+
+    Raises:
+        ConstraintError: if the program `dot` is not installed, or the automaton is too large.
+        ImportError: the package graphviz is not installed (extra `drawing`).
+    """
+    graph = _graph(automaton, max_states)
+    if shutil.which("dot") is None:
+        raise ConstraintError(
+            "expected the graphviz program `dot` on the PATH, got none; install graphviz, or "
+            "call to_dot for the source"
+        )
+    return str(graph.pipe(format="svg", encoding="utf-8"))
+
+
+def _graph(automaton: Automaton | TokenAutomaton, max_states: int) -> graphviz.Digraph:
+    check_kind(
+        automaton,
+        (Automaton, TokenAutomaton),
+        "expected a gcd.Automaton or a gcd.TokenAutomaton",
+        "compile the constraint first, for example with gcd.regex",
+    )
+    if automaton.num_states > max_states:
+        raise ConstraintError(
+            f"expected an automaton of at most {max_states} states to draw, got "
+            f"{automaton.num_states}; pass a larger max_states, or draw a smaller constraint"
+        )
+    try:
+        import graphviz
+    except ImportError as error:
+        raise missing("graphviz", "drawing", "a drawing of an automaton") from error
+    graph = graphviz.Digraph(
+        graph_attr={"rankdir": "LR"}, node_attr={"shape": "circle"}, edge_attr={"fontsize": "10"}
+    )
+    graph.node("start", label="", shape="none", width="0", height="0")
+    for state in range(automaton.num_states):
+        accepts = bool(automaton.accepting[state])
+        label = str(state)
+        if isinstance(automaton, TokenAutomaton):
+            label += f"\\n{automaton.steps_to_accept[state]}"
+        graph.node(str(state), label, shape="doublecircle" if accepts else "circle")
+    graph.edge("start", str(automaton.initial))
+    for source, target, label in _edges(automaton):
+        graph.edge(str(source), str(target), label=graphviz.escape(label))
+    return graph
+
+
+def _edges(automaton: Automaton | TokenAutomaton) -> list[tuple[int, int, str]]:
+    found = []
+    for source in range(automaton.num_states):
+        row = automaton.delta[source]
+        for target in np.unique(row[row >= 0]).tolist():
+            classes = np.flatnonzero(row == target)
+            if isinstance(automaton, TokenAutomaton):
+                label = _tokens(automaton, classes)
+            else:
+                label = readable_ranges(
+                    np.flatnonzero(np.isin(automaton.class_of_byte, classes)).tolist()
+                )
+            cut = label if len(label) <= _LABEL else label[: _LABEL - 3] + "..."
+            found.append((source, int(target), cut))
+    return found
+
+
+def _tokens(automaton: TokenAutomaton, classes: np.ndarray) -> str:
+    """Write out a few of the tokens in these classes, and their number."""
+    ids = np.flatnonzero(np.isin(automaton.class_of, classes))
+    if automaton.eos_class in classes:
+        return "EOS" if ids.size else "end"
+    words = automaton.vocabulary.token_bytes
+    shown = " ".join(readable_bytes(words[token]) for token in ids[:_SHOWN_TOKENS])
+    return shown if ids.size <= _SHOWN_TOKENS else f"{ids.size} tokens: {shown}"

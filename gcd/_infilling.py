@@ -1,0 +1,197 @@
+"""Infilling: generate the text between a given beginning and a given end.
+
+The whole text is `before`, then a text of the middle's language, then `after`. Its automaton is an
+ordinary one, so tokens may straddle both borders. The difficulty is the prompt. A model receives
+`before` as a prompt in the tokenizer's own spelling. If the prompt ends in the middle of a token
+that the model would have generated (`http:`, then `//`), that token can never be generated.
+**Token healing** cuts the prompt back to a boundary that no token can straddle. With T the prompt's
+text, the cut i is the last end of a prompt token such that
+
+    no token that begins at a byte j < i of T extends past i, given what may follow there.
+
+So every spelling of T, middle and `after` together, in any tokens, has a boundary at i: it is a
+spelling of T[:i] followed by a spelling of the rest. The prompt keeps its own spelling of T[:i],
+and the model generates the rest, T[i:] included, in all of its spellings. Only alternative
+spellings of the fixed prompt T[:i] are excluded, as with every prompt. A cut always exists where
+text begins after a special token or at the very beginning, because no token straddles that point.
+
+Cost: a set and a sorted list of the vocabulary, and for each byte near the end as many look-ups as
+the longest token has bytes.
+
+Sources: Ctrl-G (arXiv 2406.13892) for infilling by automata, arXiv 2603.01243 for suffixes. Token
+healing is folklore, first published with the guidance library.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import accumulate
+
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError, check_kind
+from gcd._languages.literal import encodable
+from gcd._languages.text.texts import anything
+from gcd._readable import readable_bytes
+from gcd._tokens.vocabulary import Vocabulary, as_ids
+
+
+@dataclass(frozen=True, eq=False)
+class Infill:
+    """Text with a given beginning and end, made by `infill`.
+
+    Attributes:
+        before: the beginning.
+        after: the end.
+        middle: the texts that may come between them.
+    """
+
+    before: bytes
+    after: bytes
+    middle: Automaton
+
+    @cached_property
+    def language(self) -> Automaton:
+        """Language of whole texts (`before`, middle, `after`), for `gcd.lift`.
+
+        Raises:
+            StateLimitError, WorkLimitError: the automaton needs too many states, because the middle
+                may
+                contain long beginnings of `after`.
+        """
+        parts = [Automaton.literal(self.before), self.middle, Automaton.literal(self.after)]
+        whole = Automaton.concatenate(parts)
+        if self.middle.max_bytes is None:
+            return whole
+        # Bounds on the middle's length hold for the whole text too, plus the given parts.
+        given = len(self.before) + len(self.after)
+        return replace(whole, max_bytes=self.middle.max_bytes + given)
+
+    def heal(self, prompt: Sequence[int], vocabulary: Vocabulary) -> tuple[tuple[int, ...], Infill]:
+        """Cut a prompt back to a boundary that no token straddles; see the module docstring.
+
+        Args:
+            prompt: token ids, such as `lm.encode(instruction + before)`. Their text has to end with
+                `before`; any text may precede it.
+            vocabulary: the model's tokens.
+
+        Returns:
+            The ids of the shortened prompt (empty if the prompt begins with text and has no such
+            boundary), and the infilling that the model then has to generate: its `before` is the
+                rest
+            of the prompt's text.
+
+        Raises:
+            ConstraintError: the prompt's text does not end with `before`, or an id is outside the
+                vocabulary.
+        """
+        check_kind(
+            vocabulary,
+            Vocabulary,
+            "expected a gcd.Vocabulary for heal()",
+            "pass the language model's, lm.vocabulary",
+        )
+        ids = as_ids(prompt)
+        wrong = next((token for token in ids if not 0 <= token < vocabulary.size), None)
+        if wrong is not None:
+            raise ConstraintError(
+                f"expected token ids of the prompt in 0..{vocabulary.size - 1}, got {wrong}"
+            )
+        spelled = [vocabulary.token_bytes[token] for token in ids]
+        # Start after the last id without bytes, a special token, which other tokens cannot
+        # straddle.
+        begin = max((i + 1 for i, token in enumerate(spelled) if not token), default=0)
+        text = b"".join(spelled[begin:])
+        if not text.endswith(self.before):
+            raise ConstraintError(
+                f"expected a prompt whose text ends with {readable_bytes(self.before)}, got "
+                f"{readable_bytes(text[-len(self.before) :])} at its end; encode a text that ends "
+                "with `before`, without special tokens after it"
+            )
+        reach = _reach(text, self._rest, vocabulary)
+        longest = max(map(len, vocabulary.token_bytes))
+        ends = list(accumulate(map(len, spelled[begin:]), initial=0))
+        kept = next(
+            kept
+            for kept, end in reversed(list(enumerate(ends)))
+            if all(reach(start) <= end for start in range(max(0, end - longest + 1), end))
+        )
+        return ids[: begin + kept], replace(self, before=text[ends[kept] :])
+
+    def middle_of(self, text: str | bytes) -> bytes:
+        """Return the part between beginning and end of a text of the language.
+
+        Raises:
+            ConstraintError: the text does not begin with `before` and end with `after`.
+        """
+        whole = text.encode() if isinstance(text, str) else bytes(text)
+        start, end = len(self.before), len(whole) - len(self.after)
+        if start > end or not (whole.startswith(self.before) and whole.endswith(self.after)):
+            raise ConstraintError(
+                f"expected a text that begins with {readable_bytes(self.before)} and ends with "
+                f"{readable_bytes(self.after)}, got {readable_bytes(whole)}; pass an answer to the "
+                "infilling that heal() returned, which repeats the end of the prompt"
+            )
+        return whole[start:end]
+
+    @cached_property
+    def _rest(self) -> Automaton:
+        """Language of texts that may follow the prompt."""
+        return replace(self, before=b"").language
+
+
+def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = None) -> Infill:
+    """Return the infilling of the text between a given beginning and a given end.
+
+    Args:
+        before: the beginning; a `str` is encoded as UTF-8.
+        after: the end, followed by a token that ends the text.
+        middle: the texts that may come between them; None for free text, `gcd.anything()`.
+
+    Raises:
+        ConstraintError: `before` or `after` is not a text, or `middle` is not a language. Segments
+            are refused, because their token limits would also count the given parts.
+        EmptyLanguageError: the middle's language is empty.
+    """
+    if middle is None:
+        middle = anything()
+    check_kind(
+        middle,
+        Automaton,
+        "expected the middle as a gcd.Automaton",
+        "make one with gcd.regex",
+    )
+    if middle.is_empty:
+        raise EmptyLanguageError("expected a middle with at least one text, got an empty language")
+    return Infill(_bytes("before", before), _bytes("after", after), middle)
+
+
+def _bytes(name: str, text: str | bytes) -> bytes:
+    check_kind(text, (str, bytes), f"expected {name} to be a text", "pass a str or bytes")
+    return encodable(text).encode() if isinstance(text, str) else text
+
+
+def _reach(text: bytes, rest: Automaton, vocabulary: Vocabulary) -> Callable[[int], int]:
+    """Return the function from a byte of the text to the farthest end of a token that begins there.
+
+    One byte beyond the end of the text stands for everything beyond it.
+    """
+    tokens = sorted(set(vocabulary.token_bytes) - {b""})
+    known, longest = set(tokens), max(map(len, tokens), default=0)
+
+    @cache
+    def reach(start: int) -> int:
+        ahead = text[start : start + longest]
+        if start + longest > len(text):
+            place = bisect_left(tokens, ahead)
+            while place < len(tokens) and tokens[place].startswith(ahead):
+                token = tokens[place]
+                if len(token) > len(ahead) and rest.run(token[len(ahead) :]) >= 0:
+                    return len(text) + 1
+                place += 1
+        whole = (n for n in range(len(ahead), 0, -1) if ahead[:n] in known)
+        return start + next(whole, 0)
+
+    return reach

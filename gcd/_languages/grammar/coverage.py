@@ -1,0 +1,151 @@
+"""Share of a grammar's texts that a depth limit keeps.
+
+The numerator is the number of texts of at most n bytes that the automaton accepts. The denominator
+is the number of derivations of the grammar without the limit. For a production X -> Y_1 ... Y_m and
+k bytes it is a convolution,
+
+    d(Y_1 ... Y_i, k)  =  sum_j  d(Y_1 ... Y_{i-1}, j) d(Y_i, k - j),
+
+over all j, where automata count texts. With j = 0 or j = k, one side has all k bytes. Such terms
+lead from one symbol to others, without cycles after *empty cycles* are removed: empty text counts
+once, however it is derived, and symbols that derive each other next to empty text share the texts,
+counted once each, that any of them has otherwise. This removes no text's last derivation. So the
+quotient is a lower bound, and exact if each text has a single derivation
+(`gcd._languages.grammar.ambiguity`). Cost: O(symbols n^2) products of whole numbers.
+"""
+
+from __future__ import annotations
+
+from operator import mul
+from typing import NamedTuple
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.counting import by_length
+from gcd._automata.kernels import graph
+from gcd._automata.limits import metered, spend
+from gcd._errors import check_count, check_kind
+from gcd._languages.cycles import components
+from gcd._languages.grammar.ambiguity import is_unambiguous
+from gcd._languages.grammar.grammar import GrammarLanguage
+from gcd._languages.grammar.productions import Rules
+from gcd._languages.grammar.recursion import Symbol
+
+_PER_PRODUCT, _PER_EDGE = 20, 60  # units
+
+
+class Coverage(NamedTuple):
+    """Share of a grammar that a language contains, among texts of at most `max_length` bytes.
+
+    Attributes:
+        texts: number of texts in the language.
+        whole: number of texts in the grammar or, if not `is_exact`, an upper bound: its
+            derivations.
+        is_exact: whether each text is known to have a single derivation.
+    """
+
+    max_length: int
+    texts: int
+    whole: int
+    is_exact: bool
+
+    @property
+    def fraction(self) -> float:
+        """Share of the texts that are in the language; a lower bound if not `is_exact`."""
+        return self.texts / self.whole if self.whole else 1.0
+
+    def __str__(self) -> str:
+        """Return the share in words, rounded down, so that only all texts are 100 %."""
+        least = "" if self.is_exact else "at least "
+        thousandths = 100_000 * self.texts // self.whole if self.whole else 100_000
+        return f"{least}{thousandths / 1000:.3f} % of texts of at most {self.max_length} bytes"
+
+
+def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverage:
+    """Return the share of a grammar's texts, up to a length, that a language contains.
+
+    Args:
+        language: a result of `gcd.grammar`.
+        max_length: longest text in bytes.
+
+    Raises:
+        ConstraintError: if the language isn't a result of `gcd.grammar`, or is exact only for
+            shorter texts.
+        WorkLimitError: if counting takes more work than `gcd.work_limit` allows.
+    """
+    check_kind(
+        language,
+        GrammarLanguage,
+        "expected a gcd.GrammarLanguage",
+        "call gcd.grammar first",
+    )
+    most = language.max_bytes
+    check_count(f"max_length (max_bytes={most})", max_length, 0, most)
+    rules = language.rules
+    assert rules is not None
+    with metered():
+        _pay(language, max_length)
+        texts = language.count(max_length)
+        if language.whole_bytes is None or max_length <= language.whole_bytes:
+            return Coverage(max_length, texts, texts, True)
+        return Coverage(max_length, texts, derivations(rules, max_length), is_unambiguous(rules))
+
+
+def _pay(language: Automaton, max_length: int) -> None:
+    """Charge for counting the texts of an automaton, by its edges."""
+    edges = graph.distinct_edges(language.delta)[1].size
+    spend(_PER_EDGE * edges * max_length, "counting texts")
+
+
+def derivations(rules: Rules, max_length: int) -> int:
+    """Return the number of derivations of texts of at most `max_length` bytes."""
+    counts: dict[Symbol, list[int]] = {}
+    halves: dict[str, list[tuple[Symbol, Symbol]]] = {}  # a variable is a sum of products of two
+    nothing = Automaton.epsilon()
+    for name, ways in rules.productions.items():
+        halves[name] = []
+        for number, way in enumerate(ways):
+            first: Symbol = way[0] if way else nothing
+            for i, symbol in enumerate(way[1:-1]):
+                halves[f"{name} {number} {i}"] = [(first, symbol)]
+                first = f"{name} {number} {i}"
+            halves[name].append((first, way[-1] if len(way) > 1 else nothing))
+    for pair in (pair for pairs in halves.values() for pair in pairs):
+        for symbol in pair:
+            if symbol not in counts:
+                counts[symbol] = [0] * (max_length + 1)
+                if isinstance(symbol, Automaton):
+                    _pay(symbol, max_length)
+                    arrays = symbol.delta, symbol.accepting, symbol.class_of_byte
+                    counts[symbol] = by_length(*arrays, max_length)
+    counts |= {name: [0] * (max_length + 1) for name in halves}
+    # The empty text counts once, for each variable that derives it.
+    for name in rules.productions:
+        counts[name][0] = int(rules.fewest_bytes[name] == 0)
+    for name, pairs in halves.items():
+        if name not in rules.productions:
+            counts[name][0] = int(all(counts[symbol][0] for symbol in pairs[0]))
+    beside: dict[str, list[str]] = {  # symbols with the same bytes, next to an empty one
+        name: [
+            symbol
+            for pair in pairs
+            for symbol, other in (pair, pair[::-1])
+            if isinstance(symbol, str) and counts[other][0]
+        ]
+        for name, pairs in halves.items()
+    }
+    order = components(beside)
+    for size in range(1, max_length + 1):
+        spend(_PER_PRODUCT * size * len(halves), "counting derivations")
+        for group in order:
+            inside = set(group)
+            total = dict.fromkeys(group, 0)
+            for name in group:
+                for left, right in halves[name]:
+                    a, b = counts[left], counts[right]
+                    total[name] += sum(map(mul, a[1:size], b[size - 1 : 0 : -1]))
+                    total[name] += 0 if right in inside else a[0] * b[size]
+                    total[name] += 0 if left in inside else a[size] * b[0]
+            together = sum(total.values())  # each symbol of a cycle derives the texts of all
+            for name in group:
+                counts[name][size] = together
+    return sum(counts[rules.start])

@@ -1,0 +1,165 @@
+"""Parser of GBNF, the grammars of llama.cpp, and of xgrammar's similar EBNF.
+
+Rules are `name ::= alternatives`. There is no lexer, and nothing is ignored: grammars describe
+characters. Differences: `.` is any character in GBNF and a letter of names in EBNF. Syntax that
+sets of texts cannot express is refused by name: tokens by their ids (`<[1]>`, `<think>`,
+`Token(...)`), rules that depend on them (`TagDispatch`), and look-ahead (`(= ...)`), which xgrammar
+does not check.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import spend
+from gcd._errors import ConstraintError
+from gcd._languages.grammar.expressions import PER_STEP, Grammar
+from gcd._languages.literal import literal
+from gcd._languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
+from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
+
+# A rule ends where the next rule's head begins, so line ends have no meaning.
+_SYNTAX = r"""
+start: rule+
+rule: HEAD choice
+choice: sequence ("|" sequence)*
+sequence: item*
+item: atom QUANTIFIER*
+?atom: STRING | CLASS | ANY | NAME | REFUSED | "(" choice ")"
+HEAD.3: /NAMED\s*::=/
+NAME: /NAMED/
+STRING: /"(?:[^"\\]|\\.)*"/s
+CLASS: /\[(?:[^\]\\]|\\.)*\]/s
+ANY: /NEVER/
+QUANTIFIER: /[*+?]|\{\s*[0-9]*\s*(?:,\s*[0-9]*\s*)?\}/
+REFUSED.2: /\(=[^)]*\)|!?<[^>\n]*>|(?:TagDispatch|TokenTagDispatch|Token|ExcludeToken)\s*\([^\n]*/
+%ignore /\s+/
+%ignore /#[^\n]*/
+"""
+_DIALECTS = {"gbnf": ("[a-zA-Z0-9_-]+", r"\."), "ebnf": ("[a-zA-Z0-9_.-]+", "(?!)x")}
+_UNIT = re.compile(
+    r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\(.)|(.)", re.DOTALL
+)
+_CONTROLS = {"n": 10, "r": 13, "t": 9, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11, "e": 27}
+
+
+def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
+    """Parse a grammar; `ConstraintError` says what is invalid or not supported."""
+    from lark.exceptions import UnexpectedInput
+
+    try:
+        tree = _parser(dialect).parse(text)
+    except UnexpectedInput as error:
+        raise ConstraintError(
+            f"expected {dialect.upper()} at line {error.line}, column {error.column} of the "
+            f"grammar, got\n{error.get_context(text)}"
+        ) from error
+    rules: dict[str, Node] = {}
+    for head, choice in (rule.children for rule in tree.children):
+        name = str(head.value)[:-3].rstrip()
+        if name in rules:
+            raise ConstraintError(
+                f"the rule {name!r} is defined again at line {head.line}; rename it"
+            )
+        rules[name] = _expression(choice)
+    return Grammar(rules, start)
+
+
+@lru_cache(2)
+def _parser(dialect: str) -> Any:
+    from lark import Lark
+
+    name, anything = _DIALECTS[dialect]
+    syntax = _SYNTAX.replace("NEVER", anything).replace("NAMED", name)
+    return Lark(syntax, parser="lalr", propagate_positions=False, maybe_placeholders=False)
+
+
+def _expression(tree: Any) -> Node:
+    spend(PER_STEP)
+    kind = getattr(tree, "data", None)
+    if kind is None:
+        return _atom(tree)
+    if kind == "item":
+        body, *signs = tree.children
+        expression = _expression(body)
+        for sign in signs:
+            expression = Repeat(expression, *_counts(sign))
+        return expression
+    parts = tuple(map(_expression, tree.children))
+    if len(parts) == 1:
+        return parts[0]
+    return Choice(parts) if kind == "choice" else Sequence(parts)
+
+
+def _atom(token: Any) -> Node:
+    match token.type:
+        case "NAME":
+            return Reference(str(token.value))
+        case "ANY":
+            return one_of(SCALARS)
+        case "STRING":
+            units = _units(token, token.value[1:-1])
+            return literal("".join(chr(point) for point, _ in units))
+        case "CLASS":
+            return _class(token)
+    what = "look-ahead" if token.value.startswith("(") else "a reference to tokens"
+    raise ConstraintError(
+        f"{what} ({token.value}) at line {token.line}, column {token.column}, is not supported, "
+        "because a grammar describes texts; use gcd.segments for special tokens between texts"
+    )
+
+
+def _class(token: Any) -> Automaton:
+    inside = token.value[1:-1]
+    negated = inside.startswith("^")
+    units = _units(token, inside[negated:])
+    found: list[tuple[int, int]] = []
+    while units:
+        low, _ = units.pop(0)
+        high = low
+        if len(units) > 1 and units[0] == (ord("-"), False):
+            high = units[1][0]
+            del units[:2]
+        if high < low:
+            raise _error(token, "a range whose ends are out of order")
+        found.append((low, high))
+    allowed: Ranges = complement(ranges(found)) if negated else ranges(found)
+    if not allowed:
+        raise _error(token, "a class without characters")
+    return one_of(allowed)
+
+
+def _units(token: Any, text: str) -> list[tuple[int, bool]]:
+    """Return the code points of a text, and whether each was escaped."""
+    found: list[tuple[int, bool]] = []
+    for unit in _UNIT.finditer(text):
+        digits, letter = unit[1] or unit[2] or unit[3], unit[4]
+        if letter and letter not in _CONTROLS and letter.isalnum():
+            raise _error(token, f"the escape \\{letter}")
+        escaped = int(digits, 16) if digits else _CONTROLS.get(letter or "", ord(unit[0][-1]))
+        if escaped > 0x10FFFF:
+            raise _error(token, "an escape beyond the last code point")
+        found.append((escaped, unit[5] is None))
+    return found
+
+
+def _counts(token: Any) -> tuple[int, int | None]:
+    sign = token.value
+    if sign in "*+?":
+        return int(sign == "+"), 1 if sign == "?" else None
+    low, comma, high = sign.strip("{}").partition(",")
+    minimum = min(int(low.strip() or 0), 10**9)
+    maximum = (min(int(high), 10**9) if high.strip() else None) if comma else minimum
+    if (not comma and not low.strip()) or (maximum is not None and maximum < minimum):
+        raise _error(token, "a repetition whose numbers are missing or out of order")
+    return minimum, maximum
+
+
+def _error(token: Any, what: str) -> ConstraintError:
+    return ConstraintError(
+        f"{what} in {token.value[:80]} at line {token.line}, column {token.column}, "
+        "is not supported"
+    )

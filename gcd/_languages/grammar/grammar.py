@@ -1,0 +1,145 @@
+"""Compiler from context-free grammars to automata, exact where they are regular.
+
+Automata cannot count nested brackets, so such recursion is unrolled to a depth. Regular grammars
+lose nothing (`gcd._languages.grammar.recursion`). The result states which texts it contains.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import metered, spend
+from gcd._errors import ConstraintError, EmptyLanguageError, check_count, check_kind
+from gcd._languages.grammar.expressions import Grammar
+from gcd._languages.grammar.gbnf_dialect import read_gbnf
+from gcd._languages.grammar.lark_dialect import read_lark
+from gcd._languages.grammar.productions import Rules
+from gcd._languages.grammar.unrolling import Unrolling
+from gcd._languages.literal import without_mark
+
+_STARTS = {"lark": "start", "gbnf": "root", "ebnf": "root"}
+_PER_CHARACTER = 10_000  # units; parsers are interpreted code
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GrammarLanguage(Automaton):
+    """Texts of a grammar, or those up to a depth, and which of them are included.
+
+    Attributes:
+        rules: the grammar.
+        max_depth: the depth that it was compiled to.
+        whole_bytes: every text of the grammar with at most this many bytes is in the language, up
+            to `max_bytes`; None: every text.
+
+    Operations with it return a plain `gcd.Automaton`.
+    """
+
+    rules: Rules | None = None
+    max_depth: int = 0
+    whole_bytes: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every text of the grammar, up to `max_bytes`, is in the language."""
+        return self.whole_bytes is None
+
+    @property
+    def extent(self) -> str:
+        """Sentence that describes which texts of the grammar are in the language."""
+        if self.is_whole:
+            return "whole" if self.max_bytes is None else f"whole up to {self.max_bytes} bytes"
+        assert self.rules is not None
+        assert self.whole_bytes is not None
+        names = sorted({self.rules.owner[name] for name in self.rules.counted})
+        listed = " or ".join(names) if len(names) < 5 else f"{', '.join(names[:4])}, ..."
+        return (
+            f"a part: all texts of less than {self.whole_bytes + 1} bytes, and those with at most "
+            f"{self.max_depth} nested uses of {listed}"
+        )
+
+
+def grammar(
+    text: str,
+    dialect: str = "lark",
+    *,
+    start: str | None = None,
+    max_depth: int = 3,
+    max_bytes: int | None = None,
+) -> GrammarLanguage:
+    """Return the language of the texts that a context-free grammar derives, up to a depth.
+
+    The regular part of a grammar is exact: rules that don't contain themselves, and those that do
+    only at their right or left end. Others may be nested at most `max_depth` deep, and
+    `GrammarLanguage.extent` states what that excludes.
+
+    Args:
+        text: the grammar.
+        dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` lists the
+            supported syntax of each.
+        start: the rule of whole texts; None for `start` of lark, `root` of the others.
+        max_depth: how many unrolled rules may be nested; 0 for none.
+        max_bytes: compile only the texts of at most this many bytes, exactly. If no such text
+            exceeds `max_depth`, the depth excludes nothing. Budgets whose tokens could have more
+            bytes are refused (`gcd.OverlongBudgetError`).
+
+    Raises:
+        ConstraintError: for a text that isn't a grammar of the dialect, or uses unsupported syntax;
+            gives the problem and its position.
+        EmptyLanguageError: if no text is derived, or none with that depth and length.
+        StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
+            allows, or all take more work than `gcd.work_limit`; names the rule or terminal.
+    """
+    check_kind(text, str, "expected a grammar as str", "decode bytes, and read files")
+    text = without_mark(text)
+    if dialect not in _STARTS:
+        raise ConstraintError(f'expected dialect to be "lark", "gbnf" or "ebnf", got {dialect!r}')
+    start = _STARTS[dialect] if start is None else start
+    check_kind(start, str, "expected start as the name of a rule", "omit it, or pass a str")
+    check_count("max_depth", max_depth, 0)
+    if max_bytes is not None:
+        check_count("max_bytes", max_bytes, 1)
+    with metered():
+        spend(_PER_CHARACTER * len(text), "reading the grammar")
+        try:
+            parsed = (
+                read_lark(text, start) if dialect == "lark" else read_gbnf(text, start, dialect)
+            )
+            return _compiled(parsed, max_depth, max_bytes)
+        except RecursionError as error:
+            raise ConstraintError(
+                "the grammar is nested too deeply; move some of its parts into named rules"
+            ) from error
+
+
+def _compiled(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarLanguage:
+    rules = Rules(parsed)
+    deeper = math.inf
+    if rules.is_regular:
+        language = rules.language(rules.start)
+    else:
+        unrolled = Unrolling(rules, rules.start, max_depth=max_depth, max_bytes=max_bytes)
+        language, deeper = unrolled.automaton(), unrolled.deeper
+    shortest = math.inf if language.is_empty else len(language.shortest())
+    if shortest > (math.inf if max_bytes is None else max_bytes) or language.is_empty:
+        least = rules.fewest_bytes[rules.start]
+        if least == math.inf:
+            raise EmptyLanguageError(
+                f"the grammar has no finite text: each use of {rules.start!r} leads to "
+                "another; add an alternative that ends"
+            )
+        raise EmptyLanguageError(
+            f"no text of the grammar has max_depth={max_depth} and max_bytes={max_bytes}; the "
+            f"shortest has {least:.0f} bytes, so raise "
+            f"{'max_depth' if least <= (max_bytes or math.inf) else 'max_bytes'}"
+        )
+    return GrammarLanguage(
+        language.delta,
+        language.accepting,
+        language.class_of_byte,
+        max_bytes,
+        rules=rules,
+        max_depth=max_depth,
+        whole_bytes=None if deeper == math.inf else max(int(deeper), language.accepts(b"")) - 1,
+    )

@@ -1,0 +1,77 @@
+r"""Choice of the rules whose nested uses have to be counted.
+
+A rule that refers to itself at the right end of its productions is as regular as a loop; one that
+refers to itself elsewhere, as brackets do, is not. (No rule refers to itself at the left end:
+`gcd._languages.grammar.chains` has rewritten those.) So references among mutually recursive rules
+are of two kinds, in productions `X -> Y_1 ... Y_n`:
+
+* *tail*: Y_n, because what follows X follows Y_n;
+* *embedding*: all others.
+
+Unrolling ends if every cycle with an embedding reference leaves a *counted* rule by such a
+reference. The counted rules are chosen greedily, each so that the fewest references remain on such
+cycles. If none is needed the rules are regular. Cf. Nederhof, "Practical experiments with regular
+approximation of context-free languages", Computational Linguistics 26 (2000), on strongly regular
+grammars and their automata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import spend
+from gcd._languages.cycles import components
+
+Symbol = Automaton | str
+Production = tuple[Symbol, ...]
+Productions = dict[str, list[Production]]
+
+_MOST_TRIED = 12  # with more candidates, take the one with most references without a trial
+_PER_REFERENCE = 1000  # units per reference and round
+
+
+class _Edge(NamedTuple):
+    source: str
+    target: str
+    is_tail: bool
+
+
+def counted_rules(productions: Productions, whole: Mapping[str, str]) -> set[str]:
+    """Return the symbols whose nested uses have to be counted, empty if all are regular.
+
+    Args:
+        productions: of some rules; other rules that they refer to do not lead back to them.
+        whole: for each symbol that is a part of another one, that one.
+    """
+    edges = [edge for name in productions for edge in _edges(name, productions, whole)]
+    names = [name for name in productions if name not in whole]
+    counted: set[str] = set()
+    while blamed := _not_regular(names, edges, counted):
+        candidates = [name for name in names if name in blamed]
+        if len(candidates) > _MOST_TRIED:
+            uses = [edge.target for edge in edges]
+            scores = [-uses.count(name) for name in candidates]
+        else:
+            scores = [len(_not_regular(names, edges, counted | {name})) for name in candidates]
+        counted.add(candidates[scores.index(min(scores))])
+    return counted
+
+
+def _edges(name: str, productions: Productions, whole: Mapping[str, str]) -> Iterator[_Edge]:
+    for production in productions[name]:
+        for i, symbol in enumerate(production):
+            if isinstance(symbol, str) and symbol in productions and symbol not in whole:
+                yield _Edge(whole.get(name, name), symbol, i == len(production) - 1)
+
+
+def _not_regular(names: list[str], edges: list[_Edge], counted: Collection[str]) -> set[str]:
+    """Return the symbols with references that make a cycle without counted rules non-regular."""
+    spend(_PER_REFERENCE * (len(edges) + len(names)))
+    below: dict[str, set[str]] = {name: set() for name in names}
+    edges = [edge for edge in edges if edge.source not in counted or edge.is_tail]
+    for edge in edges:
+        below[edge.source].add(edge.target)
+    number = {name: i for i, group in enumerate(components(below)) for name in group}
+    return {e.source for e in edges if not e.is_tail and number[e.source] == number[e.target]}

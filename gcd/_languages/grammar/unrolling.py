@@ -1,0 +1,194 @@
+"""Unrolling of productions into graphs of parts, with recursion up to a depth.
+
+The texts of a rule also depend on its *level*, the number of counted rules open around it. Each
+embedded rule and level gets one automaton, built after those that it embeds: one subset
+construction over a graph in which they are parts. In such a graph a rule is added once for each
+node that its texts lead to. A reference at the end of a production leads to the production's own
+target, so that right recursion is recognized and becomes a loop.
+
+References that would exceed `max_depth` are omitted, and the fewest bytes of a text that this
+excludes are recorded. With `max_bytes`, references that no text of this length contains are omitted
+as well. Both follow from the *surroundings* of a rule at a level, the fewest bytes of a text around
+it: shortest paths (Dijkstra 1959) over pairs of them.
+
+Cost: rules times levels graphs, whose automata grow as languages of nested brackets do: with the
+number of different places that embed a rule, to the power of the depth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Protocol, runtime_checkable
+
+from gcd._automata.assembly import Assembly
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import max_states, spend
+from gcd._errors import StateLimitError
+from gcd._languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, blamed
+from gcd._languages.grammar.recursion import Production, Productions, Symbol
+
+Place = tuple[str, int]
+"""Pair of a rule and its level."""
+
+
+@runtime_checkable
+class Analysed(Protocol):
+    """Rules with analyzed recursion: `gcd._languages.grammar.productions.Rules`."""
+
+    productions: Productions
+    owner: dict[str, str]
+    counted: set[str]
+    fewest_bytes: dict[Symbol, float]
+
+    def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
+        """Return the level of a reference in a production of a rule at a level."""
+        ...
+
+
+class Unrolling:
+    """Texts of a rule with at most `max_depth` nested counted rules.
+
+    Attributes:
+        deeper: lower bound on the bytes of an excluded text; infinite if none is excluded.
+    """
+
+    def __init__(
+        self, rules: Analysed, start: str, *, max_depth: int, max_bytes: int | None = None
+    ) -> None:
+        self.deeper = math.inf
+        self._rules = rules
+        self._start = start, int(start in rules.counted)
+        self._max_depth = max_depth
+        self._most = math.inf if max_bytes is None else max_bytes
+        self._made: dict[Place, Automaton] = {}
+        self._around: dict[Place, float] = {}  # fewest bytes of a text around a place
+        self._measure()
+
+    def automaton(self) -> Automaton:
+        """Return the language; errors on limits name the rule that is too large."""
+        pending = [self._start]
+        while pending:
+            place = pending[-1]
+            if place not in self._made:
+                name, level = place
+                owner = self._rules.owner[name]
+                with blamed(lambda: f"the rule {owner!r} at depth {level}"):  # noqa: B023
+                    graph = _Graph(self, place)
+                    missing = [inner for inner in graph.embedded if inner not in self._made]
+                    if not missing:
+                        made = self._made[place] = graph.build()
+                        spend(PER_KEPT_ENTRY * made.delta.size)
+                pending += missing
+            else:
+                pending.pop()
+        return self._made[self._start]
+
+    def made(self, place: Place) -> Automaton | None:
+        return self._made.get(place)
+
+    def admits(self, around: Place, name: str, level: int, others: float) -> bool:
+        """Return whether a rule may be used inside another, beside at least `others` bytes."""
+        needed = self._around.get(around, math.inf) + others + self._rules.fewest_bytes[name]
+        if needed > self._most:
+            return False
+        if level > self._max_depth:
+            self.deeper = min(self.deeper, needed)
+            return False
+        return True
+
+    def _measure(self) -> None:
+        """Find the surroundings of all places."""
+        pending: list[tuple[float, Place]] = [(0.0, self._start)]
+        if self._start[1] > self._max_depth:
+            self._made[self._start], pending = Automaton.empty(), []
+            self.deeper = self._rules.fewest_bytes[self._start[0]]
+        while pending:
+            around, place = heappop(pending)
+            if place in self._around:
+                continue
+            self._around[place] = around
+            for inner, others in self._inside(place):
+                if inner not in self._around and self.admits(place, *inner, others):
+                    heappush(pending, (around + others, inner))
+
+    def _inside(self, place: Place) -> Iterator[tuple[Place, float]]:
+        """Yield the references in a place's productions, with the fewest bytes beside each."""
+        name, level = place
+        for production in self._rules.productions[name]:
+            total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
+            spend(PER_STEP * (1 + len(production)))
+            for i, symbol in enumerate(production):
+                if not isinstance(symbol, Automaton):
+                    inner = self._rules.level_inside(name, level, production, i)
+                    yield (symbol, inner), total - self._rules.fewest_bytes[symbol]
+
+
+class _Graph:
+    """Graph of one place; `embedded` are the places that are parts of it."""
+
+    def __init__(self, unrolling: Unrolling, place: Place) -> None:
+        self.embedded: list[Place] = []
+        self._unrolling = unrolling
+        self._rules = unrolling._rules
+        self._graph = Assembly()
+        self._states = 0
+        self._pending: list[tuple[str, int, int, int]] = []
+        self._entries: dict[tuple[str, int], int] = {}  # (rule, what follows) -> its first node
+        self._first, self._end = self._node(), self._node()
+        self._enter(*place, self._first, self._end)
+        while self._pending:
+            name, level, entry, target = self._pending.pop()
+            for production in self._rules.productions[name]:
+                self._chain(name, level, production, entry, target)
+
+    def build(self) -> Automaton:
+        return self._graph.build(self._first, self._end)
+
+    def _node(self) -> int:
+        spend(PER_STEP)
+        return self._graph.node()
+
+    def _enter(self, name: str, level: int, source: int, target: int) -> None:
+        """Connect two nodes by a rule."""
+        key = name, target
+        if key not in self._entries:
+            self._entries[key] = self._node()
+            self._pending.append((name, level, self._entries[key], target))
+        self._graph.skip(source, self._entries[key])
+
+    def _chain(
+        self, name: str, level: int, production: Production, source: int, target: int
+    ) -> None:
+        """Connect two nodes by the symbols of a production."""
+        if not production:
+            self._graph.skip(source, target)
+        total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
+        for i, symbol in enumerate(production):
+            is_last = i == len(production) - 1
+            following = target if is_last else self._node()
+            if isinstance(symbol, Automaton):
+                self._insert(source, following, symbol)
+            elif is_last and (symbol, target) in self._entries:
+                self._graph.skip(source, self._entries[symbol, target])
+            else:
+                inner = self._rules.level_inside(name, level, production, i)
+                others = total - self._rules.fewest_bytes[symbol]
+                if not self._unrolling.admits((name, level), symbol, inner, others):
+                    return
+                if is_last:
+                    self._enter(symbol, inner, source, target)
+                else:
+                    self.embedded.append((symbol, inner))
+                    part = self._unrolling.made((symbol, inner))
+                    if part is not None:
+                        self._insert(source, following, part)
+            source = following
+
+    def _insert(self, source: int, target: int, part: Automaton) -> None:
+        spend(PER_STEP)
+        self._states += part.num_states
+        self._graph.insert(source, target, part)
+        if self._states > max_states():
+            raise StateLimitError(max_states())

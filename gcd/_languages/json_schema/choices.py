@@ -1,0 +1,357 @@
+"""Expansion of choices between schemas into cases.
+
+`alternatives` turns a conjunction of schemas into a list of cases. A case is a conjunction of plain
+schemas that a value must satisfy, and a list of schemas that it must not satisfy. Cases may
+overlap, and their union is exact:
+
+    anyOf [S, T]            S          or  T
+    oneOf [S, T]            S, not T   or  T, not S
+    not S                   not S
+    if S then T else U      S, T       or  U, not S
+    dependentSchemas a: S   no member a    or  a member a, S          (dependentRequired likewise)
+    enum [{…}, …]           one schema for each object or array; scalars stay a list of constants
+
+A conjunction of choices is the product of their cases. If the product is large, `separate_choices`
+returns the cases of each choice separately, to be built and then intersected.
+
+**`unevaluatedProperties` and `unevaluatedItems`** depend on which sibling schemas a value
+satisfies. With them, the cases of `anyOf` are all non-empty sets of satisfied branches with the
+other branches excluded, and the cases of `if` are "satisfied" and "not satisfied". Each case then
+determines which schemas hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+from gcd._automata.limits import spend
+from gcd._errors import UnsupportedSchemaError
+from gcd._languages.json_schema.constants import CONSTANTS, has_containers, kind_of
+from gcd._languages.json_schema.document import Conjunction, Document, Place
+from gcd._languages.json_schema.facets import (
+    OPENING,
+    declared,
+    is_closed,
+    scalar_constants,
+    types_of,
+)
+from gcd._languages.json_schema.keywords import ABSENT, ANCHORS, DEFINITIONS, PLAIN, TYPES
+from gcd._languages.json_schema.outlines import Outline, meet, outline, possible_overlaps
+
+_MAX_CASES = 1_000
+# Keywords of schemas that only list scalars.
+_LISTING = frozenset(
+    [*CONSTANTS, "type", "$ref", "allOf", "$schema", "$id", *ANCHORS, *DEFINITIONS]
+)
+_BRANCHING = ("anyOf", "oneOf", "enum")  # keywords with any number of branches
+_FEW_CASES = 16  # up to this many cases are multiplied out, not intersected
+_PER_CASE, _PER_EXCLUDED = 4_000, 200  # units of work
+_MAX_BRANCHES = 6  # of an anyOf with a sibling `unevaluated…`
+
+
+class Case(NamedTuple):
+    """Plain schemas that a value satisfies, and conjunctions that it doesn't satisfy."""
+
+    places: Conjunction
+    excluded: tuple[Conjunction, ...]
+
+
+_Branch = tuple[tuple[Place, ...], tuple[Place, ...]]  # schemas to satisfy, schemas to exclude
+
+
+def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
+    """Return cases whose union is the conjunction; see `Document.flatten` for `wide`."""
+    split = _split(document, places, wide)
+    if split is None:
+        return []
+    plain, choices = split
+    combined = _combined(document, plain, choices, _MAX_CASES)
+    if combined is None:
+        raise _too_many(document, places)
+    found: dict[Case, None] = {}
+    for branches in combined:
+        for case in _cases(document, plain, branches, wide):
+            found[case] = None
+        if len(found) > _MAX_CASES:
+            raise _too_many(document, places)
+    return list(found)
+
+
+def separate_choices(
+    document: Document, places: Conjunction, *, wide: bool = False, closed: bool
+) -> list[list[Case]] | None:
+    """Return the cases of each choice separately, or None if multiplying them out is better.
+
+    The intersection of the lists' languages is the language of the conjunction. The branches are
+    not
+    asserted in this form, so they cannot determine which members are undeclared. The separation is
+    therefore used only if the branches don't affect undeclared members.
+    """
+    split = _split(document, places, wide)
+    if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
+        return None
+    plain, choices = split
+    if _combined(document, plain, choices, _FEW_CASES) is not None:
+        return None
+    if closed:
+        inside = document.closure(
+            tuple(p for choice in choices for branch in choice for part in branch for p in part)
+        )
+        names = declared(place for place in plain if place.asserted)
+        if any(
+            ("properties" in place.schema and not is_closed(plain))
+            or any(name not in names for name in place.schema.get("properties", ()))
+            or any(keyword in place.schema for keyword in OPENING)
+            for place in inside
+        ):
+            return None
+    compared_with = [
+        [(tuple(replace(p, asserted=False) for p in held), excluded) for held, excluded in choice]
+        for choice in choices
+    ]
+    return [
+        [case for branch in choice for case in _cases(document, plain, (branch,), wide)]
+        for choice in compared_with
+    ]
+
+
+def overlapping(
+    document: Document,
+    places: Conjunction,
+    excluded: Sequence[Conjunction],
+    *,
+    closed: bool,
+) -> list[Conjunction]:
+    """Return the excluded schemas that may share values with the plain ones.
+
+    `closed`: whether objects have no undeclared members, by convention.
+    """
+    if not excluded:
+        return []
+    own = outline(document, places)
+    members = None  # members that an object here may have
+    if closed and is_closed(places):
+        members = frozenset(declared(place for place in places if place.asserted))
+    return [
+        schemas
+        for schemas in excluded
+        if not meet([own, outline(document, schemas)]).has_no_value(members)
+    ]
+
+
+def _split(
+    document: Document, places: Conjunction, wide: bool
+) -> tuple[Conjunction, list[list[_Branch]]] | None:
+    """Return the plain schemas and the choices, or None if no value satisfies them."""
+    flat = document.flatten(places, wide=wide)
+    if flat is None:
+        return None
+    plain = tuple(_plain(place) for place in flat if _says_something(place))
+    return plain, [
+        choice for place in flat if not place.plain for choice in _choices(document, place)
+    ]
+
+
+def _cases(
+    document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
+) -> list[Case]:
+    """Return the cases of one branch of each choice."""
+    held = tuple(place for branch in branches for place in branch[0])
+    excluded = tuple((place,) for branch in branches for place in branch[1])
+    spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
+    return [
+        Case(
+            tuple(dict.fromkeys(plain + case.places)),
+            tuple(dict.fromkeys(excluded + case.excluded)),
+        )
+        for case in (alternatives(document, held, wide=wide) if held else [Case((), ())])
+    ]
+
+
+def _combined(
+    document: Document, plain: Conjunction, choices: list[list[_Branch]], limit: int
+) -> list[tuple[_Branch, ...]] | None:
+    """Return the satisfiable combinations of one branch per choice; None for more than `limit`."""
+    found: list[tuple[tuple[_Branch, ...], Outline]] = [((), outline(document, plain))]
+    for choice in choices:
+        outlines = [outline(document, held) for held, _ in choice]
+        grown = []
+        for branches, known in found:
+            for branch, more in zip(choice, outlines, strict=True):
+                both = meet([known, more])
+                if not both.has_no_value():
+                    grown.append(((*branches, branch), both))
+            if len(grown) > limit:
+                return None
+        found = grown
+    return [branches for branches, _ in found]
+
+
+def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError:
+    """Make the error for too many cases, which names the keyword with the most branches."""
+    keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
+    _, keyword, place = max(
+        (
+            (len(place.schema[keyword]) if keyword in _BRANCHING else 2, keyword, place)
+            for place in document.flatten(places, wide=True) or places
+            for keyword in keywords
+            if keyword in place.schema
+        ),
+        key=lambda found: found[0],
+    )
+    return document.refuse(
+        keyword,
+        place,
+        "and its sibling choices (anyOf, oneOf, if, dependent…, constants) multiply to more "
+        f"than {_MAX_CASES} alternatives; write fewer, or nest them in separate properties",
+    )
+
+
+def _plain(place: Place) -> Place:
+    return replace(place, plain=True)
+
+
+def _says_something(place: Place) -> bool:
+    schema = place.schema
+    return place.plain or any(
+        k in schema and not (k in CONSTANTS and has_containers(schema, k)) for k in PLAIN
+    )
+
+
+def _choices(document: Document, place: Place) -> list[list[_Branch]]:
+    schema = place.schema
+    found: list[list[_Branch]] = []
+    for keyword in CONSTANTS:
+        if has_containers(schema, keyword):
+            found.append([((constant,), ()) for constant in document.constants(place, keyword)])
+    if "anyOf" in schema:
+        branches = [document.beside(place, "anyOf", i) for i in range(len(schema["anyOf"]))]
+        constants, branches = _constants_apart(document, branches)
+        if constants:
+            listed = [value for values in constants for value in values.items()]
+            branches = [*branches, _listing(document, place, "anyOf", listed)]
+        found.append(_any_of(document, place, branches))
+    if "oneOf" in schema:
+        branches = [document.beside(place, "oneOf", i) for i in range(len(schema["oneOf"]))]
+        constants, branches = _constants_apart(document, branches)
+        compared_with = list(branches)
+        if constants:
+            listed = [value for values in constants for value in values.items()]
+            times = Counter(key for key, _ in listed)
+            once = [value for value in listed if times[value[0]] == 1]
+            branches = [*branches, _listing(document, place, "oneOf", once)]
+            compared_with.append(_listing(document, place, "oneOf, all", listed))
+        compared_with = [replace(branch, asserted=False) for branch in compared_with]
+        overlaps = possible_overlaps([outline(document, (branch,)) for branch in branches])
+        found.append(
+            [
+                ((branch,), tuple(compared_with[j] for j in others))
+                for branch, others in zip(branches, overlaps, strict=True)
+            ]
+        )
+    if "not" in schema:
+        found.append([((), (document.beside(place, "not", asserted=False),))])
+    if "if" in schema:
+        found += _conditional(document, place)
+    for name in schema.get("dependentSchemas", ()):
+        found.append(
+            [
+                ((_without(document, place, name),), ()),
+                (
+                    (
+                        _having(document, place, (name,)),
+                        document.beside(place, "dependentSchemas", name),
+                    ),
+                    (),
+                ),
+            ]
+        )
+    for name, others in schema.get("dependentRequired", {}).items():
+        if any(other != name for other in others):
+            both = _having(document, place, (name, *others))
+            found.append([((_without(document, place, name),), ()), ((both,), ())])
+    return found
+
+
+def _constants_apart(
+    document: Document, branches: list[Place]
+) -> tuple[list[dict[Hashable, Any]], list[Place]]:
+    """Return the scalars of branches that only list scalars, by `identity`, and the other branches.
+
+    Schema generators write an enum as one branch per value, each with a title. These branches are
+    merged, because there may be thousands.
+    """
+    constants, others = [], []
+    for branch in branches:
+        flat = document.flatten((branch,)) or ()
+        schemas = [place.schema for place in flat]
+        listed = None
+        if all(schema.keys() <= _LISTING for schema in schemas):
+            listed = scalar_constants(schemas)
+        if listed is None or any(has_containers(s, k) for s in schemas for k in CONSTANTS):
+            others.append(branch)
+        else:
+            kinds = frozenset(TYPES).intersection(*map(types_of, schemas))
+            constants.append({key: v for key, v in listed.items() if kind_of(v) in kinds})
+    if len(constants) < 2:
+        return [], branches
+    return constants, others
+
+
+def _listing(
+    document: Document, place: Place, name: str, listed: list[tuple[Hashable, Any]]
+) -> Place:
+    """Return a schema of these scalars; of equal ones, keep the one written with a fraction."""
+    values: dict[Hashable, Any] = {}
+    for key, value in listed:
+        if not isinstance(values.get(key), float):
+            values[key] = value
+    return document.made(place, f"constants of {name}", {"enum": list(values.values())})
+
+
+def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Branch]:
+    if not branches[0].under:
+        return [((branch,), ()) for branch in branches]
+    if len(branches) > _MAX_BRANCHES:
+        raise document.refuse(
+            "anyOfanyOf",
+            place,
+            f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword; remove some",
+        )
+    compared_with = [replace(branch, asserted=False) for branch in branches]
+    return [
+        (
+            tuple(b for b, holds in zip(branches, chosen, strict=True) if holds),
+            tuple(b for b, holds in zip(compared_with, chosen, strict=True) if not holds),
+        )
+        for chosen in product((True, False), repeat=len(branches))
+        if any(chosen)
+    ]
+
+
+def _conditional(document: Document, place: Place) -> list[list[_Branch]]:
+    condition = document.beside(place, "if")
+    parts = [k for k in ("then", "else") if k in place.schema]
+    if not parts and not condition.under:
+        return []  # no effect
+    then, otherwise = (
+        (document.beside(place, k),) if k in place.schema else () for k in ("then", "else")
+    )
+    return [
+        [((condition, *then), ()), (otherwise, (replace(condition, asserted=False),))],
+    ]
+
+
+def _without(document: Document, place: Place, name: str) -> Place:
+    return document.made(place, f"without {name}", {ABSENT: [name]})
+
+
+def _having(document: Document, place: Place, names: tuple[str, ...]) -> Place:
+    names = tuple(dict.fromkeys(names))
+    schema = {"type": "object", "required": list(names)}
+    return document.made(place, f"having {names}", schema)

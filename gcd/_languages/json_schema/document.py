@@ -1,0 +1,441 @@
+"""JSON schema documents, and the links from each schema in them to others.
+
+A schema is a conjunction of keywords. Some stand for another schema of the same value (`$ref`,
+`allOf`), and some choose between schemas or exclude them (`anyOf`, `not`, `if`, …). The others
+describe the value itself, or the schemas of its elements and members. `Document.flatten` resolves
+the first kind, `gcd._languages.json_schema.choices` expands the second, and
+`gcd._languages.json_schema.facets` merges the rest into one description of a value.
+
+Every reachable schema is checked once, at the start. Unsupported keywords are refused by name,
+malformed ones are reported with their location and value, and keywords without effect in the
+schema's draft are collected in `Document.ignored`. All drafts are translated into the vocabulary of
+draft 2020-12 (`gcd._languages.json_schema.drafts`); pointers refer to the document as written.
+
+Recursion: a schema that refers to itself is entered at most `max_depth` times on a path from the
+root; beyond that it has no values. A cycle that never enters an object or an array constrains no
+value, and is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.horizon import Caveat
+from gcd._automata.limits import spend
+from gcd._errors import (
+    ConstraintError,
+    LimitError,
+    StateLimitError,
+    UnsupportedSchemaError,
+    at,
+    shown,
+)
+from gcd._languages.cycles import components, cycles
+from gcd._languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
+from gcd._languages.json_schema.drafts import Schema, draft_named, escape
+from gcd._languages.json_schema.ignored import IgnoredKeyword
+from gcd._languages.json_schema.keywords import VALIDATOR, check_rules
+from gcd._languages.json_schema.references import References
+from gcd._languages.text.dialects import search_language
+
+# Units of work per repeated visit to a schema, and per schema found inside another.
+_PER_SCHEMA, _PER_PLACE = 2_000, 1_000
+_MAX_BESIDE = 64  # nested schemas of the same value, with references followed
+_MADE = "~ "  # prefix of generated schemas' names; impossible in a JSON pointer
+# Keyword -> function from a count to the longest text in bytes that cannot exceed the count: a
+# character takes at least one byte, an element two with its comma, a member five with its comma,
+# quotes and colon.
+HORIZONS: dict[str, Callable[[int], int]] = {
+    "maxLength": lambda count: int(count) + 2,
+    "maxItems": lambda count: 2 * int(count) + 2,
+    "maxContains": lambda count: 2 * int(count) + 2,
+    "maxProperties": lambda count: 5 * int(count) + 5,
+}
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Schema of the document, identified by its pointer.
+
+    Attributes:
+        pointer: JSON pointer from the document's root.
+        entered: (pointer, count) of the recursive schemas entered on the path to this one.
+        schema: the schema itself, in the vocabulary of draft 2020-12.
+        asserted: whether values have to satisfy the schema, rather than only being compared with it
+            (`not` and the like). Only asserted schemas determine which members are undeclared.
+        plain: whether `$ref`, `allOf` and the choosing keywords have been resolved.
+        under: the schemas of the same value around this one that have `unevaluated…`.
+    """
+
+    pointer: str
+    entered: tuple[tuple[str, int], ...]
+    schema: Any = field(compare=False, repr=False)
+    asserted: bool = True
+    plain: bool = False
+    under: frozenset[str] = frozenset()
+
+
+Conjunction = tuple[Place, ...]
+
+
+class Document:
+    """Schema of any draft with its references resolved.
+
+    Args:
+        base: JSON pointer of the schema within the user's input, for messages.
+        hidden: first pointer step in this document that the user's input doesn't have.
+        max_depth: how often a schema may be entered on one path.
+        assert_formats: whether `format` constrains.
+        draft: the draft of the schema; None for the one that `$schema` names, or a lenient reading.
+        refuse_unknown: whether a keyword without effect is an error.
+
+    Attributes:
+        ignored: keywords without effect in reachable schemas.
+        outlines: outlines computed so far (`gcd._languages.json_schema.outlines`).
+        upper_bounds: upper bounds of counts in reachable schemas, and the longest text that cannot
+            reach each bound.
+        validators: Python validators that also check values in reachable schemas.
+    """
+
+    def __init__(
+        self,
+        root: Any,
+        *,
+        base: str = "",
+        hidden: str = "",
+        max_depth: int,
+        assert_formats: bool = True,
+        draft: str | None = None,
+        refuse_unknown: bool = True,
+    ) -> None:
+        self._base = base
+        self._hidden = hidden
+        self._max_depth = max_depth
+        chosen = draft_named(draft)
+        if isinstance(root, bool) and chosen is not None and not chosen.boolean_schemas:
+            raise ConstraintError(
+                f"expected the schema to be an object in draft {draft}, got {root}"
+            )
+        self._references = References(root, base, chosen, assert_formats=assert_formats)
+        # Schemas directly inside each schema or referred to by it.
+        self._below: dict[str, set[str]] = {}
+        self._declaring: set[str] = set()  # schemas with `properties`
+        self._closures: dict[Conjunction, Conjunction] = {}
+        self.outlines: dict[Place, Any] = {}
+        self.upper_bounds: list[Caveat] = []
+        self.validators: list[Caveat] = []
+        self.ignored = tuple(sorted(set(self._scan(root))))
+        if refuse_unknown and self.ignored:
+            first = self.ignored[0]
+            raise UnsupportedSchemaError(first.keyword, first.pointer, first.reason)
+        self._cycle_of = cycles(self._below)
+
+    def root(self) -> Conjunction:
+        """Return the whole document as a schema."""
+        return (self._enter("", ()),)
+
+    @property
+    def depth_hint(self) -> str:
+        """Hint for empty documents whose recursion may have been cut short."""
+        if not self._cycle_of:
+            return ""
+        return (
+            f" with max_depth={self._max_depth}; the schema contains itself: give it a way to end, "
+            "such as an optional member, or raise max_depth if it has one"
+        )
+
+    def is_recursive(self, pointer: str) -> bool:
+        """Return whether a schema leads to one that contains itself."""
+        found: set[str] = set()
+        stack = [pointer.partition(_MADE)[0]]
+        while stack:
+            below = stack.pop()
+            if below in self._cycle_of:
+                return True
+            stack += self._below.get(below, set()) - found
+            found |= self._below.get(below, set())
+        return False
+
+    def named(self, pointer: str) -> str:
+        """Return a pointer from the root of the user's input."""
+        return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
+
+    def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
+        """Make the error for an unsupported keyword in this schema."""
+        written = place.schema.name_of(keyword)
+        return UnsupportedSchemaError(written, self.named(place.pointer), reason)
+
+    # -- from schema to schema --------------------------------------------------------------
+
+    def child(self, place: Place, *path: str | int) -> Place:
+        """Return the schema of an element or a member, at a path below the whole value's schema."""
+        return self._at(place, path, asserted=place.asserted)
+
+    def beside(self, place: Place, *path: str | int, asserted: bool | None = None) -> Place:
+        """Return another schema of the same value, at a path below this one."""
+        asserted = place.asserted if asserted is None else asserted
+        return self._at(place, path, asserted=asserted, under=_under(place))
+
+    def made(self, place: Place, name: str, schema: Any) -> Place:
+        """Return a generated schema of the same value; schemas with the same name are equal."""
+        return replace(
+            place, pointer=f"{place.pointer}{_MADE}{name}", plain=False, under=_under(place),
+            schema=Schema(schema) if isinstance(schema, Mapping) else schema,
+        )  # fmt: skip
+
+    def constants(self, place: Place, keyword: str) -> list[Place]:
+        """Return schemas for the constants of this one, with objects and arrays spelled out.
+
+        A constant evaluates no elements or members, so `unevaluated…` never applies to its schema.
+        """
+        schemas = constant_schemas(place.schema, keyword)
+        made = [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
+        return [replace(schema, under=frozenset()) for schema in made]
+
+    def _at(
+        self,
+        place: Place,
+        path: tuple[str | int, ...],
+        *,
+        asserted: bool,
+        under: frozenset[str] = frozenset(),
+    ) -> Place:
+        found = place.schema
+        for step in path:
+            found = found[step]
+        spend(_PER_PLACE)
+        pointer = place.pointer + place.schema.path(*path)
+        schema = self._read(pointer, found)
+        return Place(pointer, self._kept(pointer, place.entered), schema, asserted, under=under)
+
+    def _read(self, pointer: str, raw: Any) -> Any:
+        if _MADE in pointer:  # already in the vocabulary of draft 2020-12
+            return Schema(raw) if isinstance(raw, Mapping) else raw
+        return self._references.read(pointer, raw)
+
+    def flatten(self, places: Iterable[Place], *, wide: bool = False) -> Conjunction | None:
+        """Resolve `true`, `$ref` and `allOf` in a conjunction; return None if it is unsatisfiable.
+
+        Schemas entered too often have no values or, if `wide`, all values.
+        """
+        found: dict[Place, None] = {}
+        for place in places:
+            if not self._flatten_into(found, place, wide):
+                return None
+        return tuple(found)
+
+    def _flatten_into(self, found: dict[Place, None], place: Place, wide: bool) -> bool:
+        if isinstance(place.schema, bool):
+            return place.schema
+        if place in found:  # its references have been followed, too
+            return True
+        spend(_PER_SCHEMA)
+        found[place] = None
+        if place.plain:
+            return True
+        for keyword in _REFERENCES:
+            if keyword in place.schema:
+                entered = self._referred(place, keyword)
+                if dict(entered.entered).get(entered.pointer, 0) > self._max_depth:
+                    if not wide:
+                        return False
+                elif not self._flatten_into(found, entered, wide):
+                    return False
+        return all(
+            self._flatten_into(found, self.beside(place, "allOf", i), wide)
+            for i in range(len(place.schema.get("allOf", ())))
+        )
+
+    def closure(self, places: Conjunction) -> Conjunction:
+        """Return every schema that applies to the same value, in whatever way.
+
+        Order and repetition don't matter here, nor how the schemas' verdicts are combined.
+        """
+        if places not in self._closures:
+            found: dict[Place, None] = {}
+            stack = [replace(p, asserted=False, plain=False, under=frozenset()) for p in places]
+            while stack:
+                place = stack.pop()
+                if isinstance(place.schema, bool) or place in found:
+                    continue
+                if dict(place.entered).get(place.pointer, 0) > self._max_depth:
+                    continue
+                spend(_PER_SCHEMA)
+                found[place] = None
+                stack.extend(self._referred(place, k) for k in _REFERENCES if k in place.schema)
+                stack.extend(
+                    self._at(place, path, asserted=False) for path in _same_value(place.schema)
+                )
+                for keyword in CONSTANTS:
+                    if has_containers(place.schema, keyword):
+                        stack.extend(self.constants(place, keyword))
+            self._closures[places] = tuple(sorted(found, key=lambda p: (p.pointer, p.entered)))
+        return self._closures[places]
+
+    def declares_members(self, places: Conjunction, inside: bool) -> bool:
+        """Return whether these schemas of a value have `properties`, or any `inside` them do."""
+        if any("properties" in place.schema for place in self.closure(places)):
+            return True
+        stack = [place.pointer.partition(_MADE)[0] for place in places if inside]
+        seen: set[str] = set()
+        while stack:
+            below = self._below.get(stack.pop(), set()) - seen
+            if not below.isdisjoint(self._declaring):
+                return True
+            seen |= below
+            stack.extend(below)
+        return False
+
+    def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
+        """Return the texts that contain a match of this schema's pattern."""
+        try:
+            return search_language(pattern)
+        except LimitError as error:
+            if isinstance(error, StateLimitError):  # other parts may have used up the work
+                error.blame(keyword, self.named(place.pointer))
+            raise
+        except ConstraintError as error:
+            raise self.refuse(keyword, place, f"contains {pattern!r}: {error}") from error
+
+    # -- references -------------------------------------------------------------------------
+
+    def _referred(self, place: Place, keyword: str) -> Place:
+        target = self._references.target(keyword, place.schema[keyword], place.pointer)
+        return replace(
+            self._enter(target, place.entered), asserted=place.asserted, under=_under(place)
+        )
+
+    def _enter(self, pointer: str, entered: tuple[tuple[str, int], ...]) -> Place:
+        if pointer in self._cycle_of:
+            counts = dict(entered)
+            counts[pointer] = counts.get(pointer, 0) + 1
+            entered = tuple(sorted(counts.items()))
+        schema = self._read(pointer, self._references.lookup(pointer))
+        return Place(pointer, self._kept(pointer, entered), schema)
+
+    def _kept(
+        self, pointer: str, entered: tuple[tuple[str, int], ...]
+    ) -> tuple[tuple[str, int], ...]:
+        """Keep only the counts that matter below: those of schemas that can be entered again.
+
+        Those schemas lead here, so they can be entered again if they share a cycle with this
+        schema.
+        """
+        if not entered:
+            return entered
+        cycle = self._cycle_of.get(pointer)
+        return tuple((p, n) for p, n in entered if self._cycle_of[p] == cycle)
+
+    # -- the check at the start -------------------------------------------------------------
+
+    def _scan(self, root: Any) -> Iterator[IgnoredKeyword]:
+        """Check all reachable schemas, record their links, and yield the ignored keywords."""
+        stack: list[tuple[str, Any]] = [("", root)]
+        same_value: dict[str, list[str]] = {}
+        ignored: list[tuple[str, str, str]] = []
+        targets: set[str] = set()
+        while stack:
+            pointer, raw = stack.pop()
+            if pointer in self._below:
+                continue
+            schema = self._read(pointer, raw)
+            below, same_value[pointer] = [], []
+            if isinstance(schema, Schema):
+                self._check(schema, pointer)
+                self.upper_bounds += [
+                    Caveat(schema.name_of(k), self.named(pointer), schema[k], horizon(schema[k]))
+                    for k, horizon in HORIZONS.items()
+                    if k in schema
+                ]
+                if VALIDATOR in schema:
+                    name, where = schema[VALIDATOR], self.named(pointer)
+                    self.validators.append(Caveat("validator", where, name, None))
+                if "properties" in schema:
+                    self._declaring.add(pointer)
+                ignored += [(pointer, *entry) for entry in schema.ignored]
+                below = [(pointer + path, sub) for path, sub in schema.schemas_inside()]
+                same_value[pointer] = [pointer + schema.path(*path) for path in _same_value(schema)]
+                for keyword in _REFERENCES:
+                    if keyword in schema:
+                        target = self._references.target(keyword, schema[keyword], pointer)
+                        targets.add(target)
+                        below.append((target, self._references.lookup(target)))
+                        same_value[pointer].append(target)
+            elif not isinstance(schema, bool):
+                raise ConstraintError(
+                    f"expected the schema {at(self.named(pointer))} to be an object or a boolean, "
+                    f"got {shown(schema)}"
+                )
+            self._below[pointer] = {entry[0] for entry in below}
+            stack.extend(below)
+        self._refuse_empty_cycles(same_value)
+        for pointer, keyword, reason in ignored:
+            # Schemas are here only if references point here.
+            inside = f"{pointer}/{escape(keyword)}/"
+            if not any(target.startswith(inside) for target in targets):
+                yield IgnoredKeyword(self.named(pointer), keyword, reason)
+
+    def _check(self, schema: Schema, pointer: str) -> None:
+        """Raise if this schema has an error, not counting the schemas inside it."""
+        for fault in schema.faults:
+            if fault.refused:
+                raise UnsupportedSchemaError(fault.keyword, self.named(pointer), fault.reason)
+        malformed = [(fault.keyword, fault.reason) for fault in schema.faults]
+        for keyword, reason in [*malformed, *check_rules(schema)]:
+            raise ConstraintError(
+                f"keyword {schema.name_of(keyword)!r} {at(self.named(pointer))} {reason}"
+            )
+
+    def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
+        """Refuse a schema that leads back to itself without entering an object or array.
+
+        Also refuse one that leads to too many others before entering an object or array.
+        """
+        done: dict[str, int] = {}  # nesting depth of schemas of the same value
+        for group in components(same_value):  # successors come before a schema
+            pointer = group[0]
+            if len(group) > 1 or pointer in same_value[pointer]:
+                first = next(each for each in same_value if each in group)
+                raise ConstraintError(
+                    f"the schema {at(self.named(first))} leads back to itself without entering an "
+                    "object or array, so it has no effect; remove the cycle"
+                )
+            done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
+            if done[pointer] > _MAX_BESIDE:
+                raise ConstraintError(
+                    f"expected at most {_MAX_BESIDE} nested schemas of one value, references "
+                    f"followed, got more {at(self.named(pointer))}; nest fewer"
+                )
+
+
+@lru_cache(maxsize=4096)
+def matches(pattern: str, text: str) -> bool:
+    """Return whether a text contains a match of a pattern."""
+    return search_language(pattern).accepts(text)
+
+
+def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
+    """Yield the paths to schemas inside this one that apply to the same value."""
+    for keyword in _SAME_VALUE:
+        if keyword in schema:
+            inside = schema[keyword]
+            if isinstance(inside, list):
+                yield from ((keyword, i) for i in range(len(inside)))
+            elif keyword == "dependentSchemas":
+                yield from ((keyword, name) for name in inside)
+            else:
+                yield (keyword,)
+
+
+def _under(place: Place) -> frozenset[str]:
+    """Return the schemas around those of the same value inside this one."""
+    if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
+        return place.under | {place.pointer}
+    return place.under

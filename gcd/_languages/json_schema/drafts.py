@@ -1,0 +1,373 @@
+"""Translation of schemas of any draft into the keywords of draft 2020-12.
+
+Five drafts are in use (4, 6, 7, 2019-09, 2020-12). They differ in their keywords and in how some
+are spelled. `translate` rewrites one schema, not those inside it, so that all other modules handle
+a single vocabulary:
+
+    written as                              in drafts      is read as
+    `items: [S, T]`, `additionalItems: U`   4 to 2019-09   `prefixItems: [S, T]`, `items: U`
+    `dependencies: {a: S, b: ["c"]}`        all            `dependentSchemas`, `dependentRequired`
+    `minimum: 1, exclusiveMinimum: true`    4              `exclusiveMinimum: 1`; so for maximum
+    `id`                                    4              `$id`
+    anything beside `$ref`                  4, 6, 7        nothing, definitions excepted
+
+A schema without `$schema` is treated as 2020-12, with all of these spellings and `$recursiveRef`
+(`LENIENT`); the siblings of `$ref` count there.
+
+A keyword that a draft doesn't know is an annotation by that draft's own rules. It is left out, and
+recorded with the reason in `Schema.ignored`. A keyword that a draft forbids, or that is known but
+not supported, is a `Fault`, which becomes an error when the schema is used. A schema records how
+its keywords were written, because JSON pointers in references and messages refer to the original
+document.
+
+Sources: the specifications and meta-schemas at json-schema.org.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gcd._errors import ConstraintError, shown
+from gcd._languages.json_schema.keywords import (
+    ANNOTATIONS,
+    CONTAINER,
+    DESCRIBING_FORMATS,
+    EXTENSION,
+    LISTS,
+    NAMED,
+    SINGLE,
+    UNSEEN,
+    VALIDATOR,
+)
+from gcd._languages.text.formats import FORMATS
+
+_ORDER = ("4", "6", "7", "2019-09", "2020-12")
+
+# First and last draft of each constraining keyword; None means the newest draft.
+_SPANS: dict[str, tuple[str, str | None]] = {
+    **dict.fromkeys(
+        (
+            *("$schema", "$ref", "definitions", "type", "enum", "allOf", "anyOf", "oneOf", "not"),
+            *("minLength", "maxLength", "pattern", "format", "minimum", "maximum", "multipleOf"),
+            *("exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems", "uniqueItems"),
+            *("items", "properties", "patternProperties", "additionalProperties", "required"),
+            *("minProperties", "maxProperties", "dependencies"),
+        ),
+        ("4", None),
+    ),
+    "id": ("4", "4"),
+    "additionalItems": ("4", "2019-09"),
+    **dict.fromkeys(("$id", "const", "contains", "propertyNames"), ("6", None)),
+    **dict.fromkeys(("if", "then", "else"), ("7", None)),
+    **dict.fromkeys(
+        (
+            *("$defs", "$anchor", "minContains", "maxContains", "dependentSchemas"),
+            *("dependentRequired", "unevaluatedItems", "unevaluatedProperties"),
+        ),
+        ("2019-09", None),
+    ),
+    **dict.fromkeys(("$recursiveRef", "$recursiveAnchor"), ("2019-09", "2019-09")),
+    **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), ("2020-12", None)),
+}
+# Keywords of draft 3 that later drafts removed; a schema without a draft may still mean them.
+_DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
+# Formats that a draft defines and no automaton decides: annotations, as the standard permits.
+_NOT_BUILT = dict.fromkeys(("idn-email", "idn-hostname", "iri", "iri-reference", "regex"), "7")
+_BESIDE_REF = frozenset(["$ref", "$schema", "$defs", "definitions"])  # allowed beside `$ref`
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Draft of JSON Schema, described by its differences from the others.
+
+    Attributes:
+        name: name in the option `draft` of `gcd.json_schema`, and in messages.
+        keywords: keywords that constrain, identify or refer.
+        ref_alone: whether the siblings of `$ref` are ignored.
+        boolean_schemas: whether `true` and `false` are schemas.
+        boolean_bounds: whether `exclusiveMinimum` is `true` or `false` (None: that or a number).
+        anchors_in_ids: whether an identifier may be a fragment, which then names the schema.
+        contains_evaluates: whether elements that satisfy `contains` count as evaluated.
+        lenient: whether this is 2020-12 with the spellings of all drafts, instead of a real draft.
+    """
+
+    name: str
+    keywords: frozenset[str]
+    ref_alone: bool
+    boolean_schemas: bool
+    boolean_bounds: bool | None
+    anchors_in_ids: bool
+    contains_evaluates: bool
+    lenient: bool = False
+
+    def knows_format(self, name: str) -> bool:
+        """Return whether the draft defines a format that is not supported here."""
+        return name in _NOT_BUILT and self._is_since(_NOT_BUILT[name])
+
+    def _is_since(self, first: str) -> bool:
+        return self.lenient or _ORDER.index(self.name) >= _ORDER.index(first)
+
+
+def _draft(name: str) -> Draft:
+    at = _ORDER.index(name)
+    return Draft(
+        name=name,
+        keywords=frozenset(
+            keyword
+            for keyword, (first, last) in _SPANS.items()
+            if _ORDER.index(first) <= at <= _ORDER.index(last or _ORDER[-1])
+        )
+        | {CONTAINER, VALIDATOR},
+        ref_alone=name in ("4", "6", "7"),
+        boolean_schemas=name != "4",
+        boolean_bounds=name == "4",
+        anchors_in_ids=name in ("4", "6", "7"),
+        contains_evaluates=name == "2020-12",
+    )
+
+
+DRAFTS: dict[str, Draft] = {name: _draft(name) for name in _ORDER}
+LENIENT = Draft(
+    name="2020-12",
+    keywords=frozenset(_SPANS) | {CONTAINER, VALIDATOR},
+    ref_alone=False,
+    boolean_schemas=True,
+    boolean_bounds=None,
+    anchors_in_ids=True,
+    contains_evaluates=True,
+    lenient=True,
+)
+_BY_URI = {
+    **{f"json-schema.org/draft-0{name}/schema": DRAFTS[name] for name in ("4", "6", "7")},
+    **{f"json-schema.org/draft-0{name}/hyper-schema": DRAFTS[name] for name in ("4", "6", "7")},
+    **{f"json-schema.org/draft/{name}/schema": DRAFTS[name] for name in ("2019-09", "2020-12")},
+    "json-schema.org/schema": LENIENT,  # the current draft, whichever that was
+}
+
+
+class Fault(NamedTuple):
+    """Problem in a schema that becomes an error if the schema is used.
+
+    `refused` distinguishes unsupported keywords from malformed ones.
+    """
+
+    keyword: str
+    reason: str
+    refused: bool
+
+
+class Schema(dict[str, Any]):
+    """Mapping from keywords, in the vocabulary of draft 2020-12, to values as written.
+
+    Attributes:
+        written: keyword here, or keyword and name in it -> keyword in the document, where they
+            differ.
+        ignored: (keyword as written, reason) of keywords without effect in this draft.
+        faults: problems that become errors when the schema is used.
+    """
+
+    def __init__(self, keywords: Mapping[str, Any]) -> None:
+        super().__init__(keywords)
+        self.written: dict[tuple[str | int, ...], str] = {}
+        self.ignored: list[tuple[str, str]] = []
+        self.faults: list[Fault] = []
+
+    def name_of(self, keyword: str) -> str:
+        """Return a keyword as written in the document."""
+        return self.written.get((keyword,), keyword)
+
+    def path(self, *steps: str | int) -> str:
+        """Return the JSON pointer, as written, from this schema along these steps."""
+        first = self.written.get(steps[:2]) or self.written.get(steps[:1]) or steps[0]
+        return "".join("/" + escape(str(step)) for step in (first, *steps[1:]))
+
+    def schemas_inside(self, *, definitions: bool = False) -> Iterator[tuple[str, Any]]:
+        """Yield (JSON pointer from here, schema as written) for the schemas directly inside."""
+        for keyword in SINGLE:
+            if keyword in self:
+                yield self.path(keyword), self[keyword]
+        for keyword in LISTS:
+            found = self.get(keyword)
+            for i, sub in enumerate(found if isinstance(found, list) else ()):
+                yield self.path(keyword, i), sub
+        for keyword in (*NAMED, "$defs", "definitions") if definitions else NAMED:
+            found = self.get(keyword)
+            for name, sub in (found if isinstance(found, Mapping) else {}).items():
+                yield self.path(keyword, name), sub
+
+
+def escape(step: str) -> str:
+    """Escape a step of a JSON pointer."""
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+def draft_named(name: object) -> Draft | None:
+    """Return the draft that the option `draft` names, or None for None."""
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in DRAFTS:
+        listed = ", ".join(f'"{known}"' for known in DRAFTS)
+        raise ConstraintError(f"expected draft to be one of {listed}, or None, got {name!r}")
+    return DRAFTS[name]
+
+
+def draft_of(uri: object) -> Draft | None:
+    """Return the draft that a `$schema` names, or None if it is unknown."""
+    if not isinstance(uri, str):
+        return None
+    return _BY_URI.get(uri.partition("://")[2].rstrip("#"))
+
+
+def translate(
+    raw: Mapping[str, Any], draft: Draft, *, assert_formats: bool, chosen: bool = False
+) -> Schema:
+    """Return one schema in the vocabulary of draft 2020-12, without raising.
+
+    Args:
+        raw: the schema as written.
+        draft: the draft of the schema.
+        assert_formats: whether `format` constrains.
+        chosen: whether the user selected the draft, which then overrides `$schema`.
+    """
+    schema = Schema({})
+    alone = draft.ref_alone and "$ref" in raw
+    for keyword, value in raw.items():
+        if keyword in ANNOTATIONS:
+            continue
+        if draft.lenient and keyword in _DRAFT_3:
+            reason = "is of draft 3, which is not supported; use the keywords of a newer draft"
+            schema.faults.append(Fault(str(keyword), reason, refused=True))
+        elif alone and keyword not in _BESIDE_REF:
+            reason = f"has no effect beside $ref in draft {draft.name}"
+            schema.ignored.append((str(keyword), reason))
+        elif keyword not in draft.keywords or (
+            draft.lenient and keyword == "id" and ("$id" in raw or not isinstance(value, str))
+        ):
+            reason = _why_ignored(str(keyword), raw, draft)
+            if reason:
+                schema.ignored.append((str(keyword), reason))
+        else:
+            schema[keyword] = value
+    if not chosen:
+        _check_dialect(schema, draft)
+    _rename(schema, "id", "$id")
+    _translate_format(schema, draft, assert_formats)
+    _translate_bounds(schema, draft)
+    _translate_items(schema, draft)
+    _translate_dependencies(schema)
+    if "contains" in schema and not draft.contains_evaluates:
+        schema[UNSEEN] = True
+    if not draft.boolean_schemas:
+        _refuse_boolean_schemas(schema)
+    return schema
+
+
+def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
+    """Return why an unknown keyword has no effect; "" where nobody expects an effect."""
+    if keyword.startswith(EXTENSION):
+        return ""
+    if keyword == "nullable":
+        types = raw.get("type")
+        listed = types if isinstance(types, list) else [types]
+        if raw[keyword] is not True or types is None or "null" in listed:
+            return ""
+        return (
+            'permits null only in OpenAPI 3.0, not in JSON Schema; add "null" to the list of `type`'
+        )
+    return f"is not a keyword of draft {draft.name}"
+
+
+def _rename(schema: Schema, old: str, new: str) -> None:
+    if old in schema:
+        schema[new] = schema.pop(old)
+        schema.written[new,] = old
+
+
+def _check_dialect(schema: Schema, draft: Draft) -> None:
+    """Check that a schema inside another doesn't change the draft of the document."""
+    if "$schema" not in schema or draft_of(schema["$schema"]) is draft:
+        return
+    reason = "is only supported at the root, and beside an identifier; remove it"
+    schema.faults.append(Fault("$schema", reason, refused=True))
+
+
+def _translate_format(schema: Schema, draft: Draft, assert_formats: bool) -> None:
+    name = schema.get("format")
+    if not assert_formats:
+        schema.pop("format", None)
+    elif isinstance(name, str) and name not in FORMATS:
+        del schema["format"]
+        if name in DESCRIBING_FORMATS:
+            return
+        reason = f"is {name!r}, which is not a known format"
+        if draft.knows_format(name):
+            reason = f"is {name!r}, which no automaton decides here, so it only annotates"
+        schema.ignored.append(("format", reason))
+
+
+def _translate_bounds(schema: Schema, draft: Draft) -> None:
+    for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        value = schema.get(strict)
+        if isinstance(value, bool) and draft.boolean_bounds is not False:
+            del schema[strict]
+            if value and bound in schema:
+                schema[strict] = schema.pop(bound)
+                schema.written[strict,] = bound
+            elif value:
+                schema.ignored.append((strict, f"has no effect without {bound!r}"))
+        elif strict in schema and draft.boolean_bounds:
+            reason = f"must be true or false in draft {draft.name}, got {shown(value)}"
+            schema.faults.append(Fault(strict, reason, refused=False))
+
+
+def _translate_items(schema: Schema, draft: Draft) -> None:
+    more = schema.pop("additionalItems", None)
+    items = schema.get("items")
+    if not isinstance(items, list) or "additionalItems" not in draft.keywords:
+        return  # `additionalItems` has no effect then; a list of draft 2020-12 is malformed
+    if "prefixItems" in schema:
+        reason = "is a list beside prefixItems, which is ambiguous; keep one"
+        schema.faults.append(Fault("items", reason, refused=False))
+    del schema["items"]
+    if items:
+        schema["prefixItems"] = items
+        schema.written["prefixItems",] = "items"
+    if more is not None:
+        schema["items"] = more
+        schema.written["items",] = "additionalItems"
+
+
+def _translate_dependencies(schema: Schema) -> None:
+    found = schema.pop("dependencies", None)
+    if found is None:
+        return
+    if not isinstance(found, Mapping):
+        schema.faults.append(
+            Fault("dependencies", f"must be an object, got {shown(found)}", refused=False)
+        )
+        return
+    for new in ("dependentSchemas", "dependentRequired"):
+        here = {n: value for n, value in found.items() if (new[-8:] == "Required") == _lists(value)}
+        there = schema.get(new, {})
+        if here and isinstance(there, Mapping):
+            twice = sorted(here.keys() & there.keys())
+            if twice:
+                reason = f"has {twice[0]!r}, as has {new}, which is ambiguous; keep one"
+                schema.faults.append(Fault("dependencies", reason, refused=False))
+            schema[new] = {**here, **there}
+            schema.written.update({(new, name): "dependencies" for name in here})
+
+
+def _lists(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _refuse_boolean_schemas(schema: Schema) -> None:
+    may_be = {schema.path("additionalProperties"), "/additionalItems"}
+    for pointer, sub in schema.schemas_inside(definitions=True):
+        if isinstance(sub, bool) and pointer not in may_be:
+            keyword = pointer.split("/")[1]
+            reason = f"has the schema {str(sub).lower()}, but schemas in draft 4 must be objects"
+            schema.faults.append(Fault(keyword, reason, refused=False))

@@ -1,0 +1,470 @@
+"""Merging of plain schemas into a single description of a value.
+
+Keywords for one kind of value don't affect the others: `{"minLength": 3}` admits every number. So
+the description has a part for each kind, and a value is checked against the part of its own kind.
+Merging schemas instead of their languages keeps siblings exact: `properties` beside an `anyOf` of
+`required` describes one object, whose members have one order.
+
+**Comparison.** A description may be compared with another, as in "this but not that". Both then
+have to write the members of an object in one order. So the schemas of everything that is compared
+are passed as `compared_with`; they contribute only names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import product
+from typing import Any, NamedTuple
+
+from gcd._automata.limits import spend
+from gcd._languages.json_schema.constants import CONSTANTS, exact, identity, values_of
+from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document, Place, matches
+from gcd._languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
+from gcd._languages.values.numbers import Bound
+
+# Units of work per value, per schema of a value, and per name and schema.
+_PER_VALUE, _PER_SCHEMA, _PER_MEMBER = 20_000, 1_000, 20
+_MAX_PATTERNS = 6  # matched by undeclared names
+OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+
+
+class Property(NamedTuple):
+    """Member of an object that has a position in the order.
+
+    Attributes:
+        name: its key.
+        places: every schema its value must satisfy.
+        required, forbidden: whether it must be present, or must be absent.
+        compared_with: the schemas its value is compared with.
+    """
+
+    name: str
+    places: Conjunction
+    required: bool
+    forbidden: bool
+    compared_with: Conjunction
+
+
+class Other(NamedTuple):
+    """Undeclared members whose names match these patterns and no others of `patterns`."""
+
+    matched: tuple[str, ...]
+    places: Conjunction
+
+
+class Contains(NamedTuple):
+    """Number of elements that must satisfy a schema."""
+
+    place: Place
+    fewest: int
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Facets:
+    """Description of a value.
+
+    Attributes:
+        kinds: its possible JSON types; "number" comes with "integer".
+        constants: the only possible scalars, by `identity` (None: no `enum` or `const`).
+        length: shortest and longest string, in code points; None is no upper bound.
+        patterns, formats: (pattern or format, schema that has it) of a string.
+        lower, upper: bounds of a number.
+        divisors: numbers that a number has to be a multiple of.
+        size: fewest and most elements of an array.
+        head: schemas of the first elements, one conjunction for each.
+        items: schemas of every further element.
+        contains: schemas that some elements must satisfy.
+        unique: a schema that requires distinct elements, None if there is none.
+        container: notation of an array in Python.
+        properties: members with a position in the order.
+        others: undeclared members, empty if there may be none.
+        patterns_of_names: patterns that distinguish undeclared members, with their schemas.
+        names: schemas that every member's name must satisfy.
+        count: fewest and most members.
+        fewest_members: the schema that requires the most members, None if there is none.
+        compared_others: the schemas that values of undeclared members are compared with.
+        compared_items: the schemas that elements are compared with.
+    """
+
+    kinds: frozenset[str]
+    constants: dict[Hashable, Any] | None
+    length: tuple[int, int | None]
+    patterns: tuple[tuple[str, Place], ...]
+    formats: tuple[tuple[str, Place], ...]
+    lower: Bound | None
+    upper: Bound | None
+    divisors: tuple[Decimal, ...]
+    size: tuple[int, int | None]
+    head: tuple[Conjunction, ...]
+    items: Conjunction
+    contains: tuple[Contains, ...]
+    unique: Place | None
+    container: str
+    properties: tuple[Property, ...]
+    others: tuple[Other, ...]
+    patterns_of_names: tuple[tuple[str, Place], ...]
+    names: Conjunction
+    count: tuple[int, int | None]
+    fewest_members: Place | None
+    compared_others: Conjunction
+    compared_items: Conjunction
+
+
+def merge(
+    document: Document, places: Conjunction, compared_with: Conjunction, *, closed: bool
+) -> Facets:
+    """Return the description of the values that satisfy every one of these plain schemas.
+
+    `closed`: exclude undeclared members if some asserted schema has `properties` and none has
+    `additionalProperties` or the like. Otherwise they are allowed, as in the standard.
+    """
+    described = (*places, *compared_with)
+    names = {name for place in described for name in place.schema.get("properties", ())}
+    spend(_PER_VALUE + (_PER_SCHEMA + _PER_MEMBER * len(names)) * len(described))
+    schemas = [place.schema for place in places]
+    shut = closed and is_closed(places)
+    return Facets(
+        kinds=frozenset(TYPES).intersection(*(types_of(schema) for schema in schemas)),
+        constants=scalar_constants(schemas),
+        length=_interval(schemas, "minLength", "maxLength"),
+        patterns=_with_places(places, "pattern"),
+        formats=_with_places(places, "format"),
+        lower=max(_bounds(schemas, "minimum", "exclusiveMinimum"), default=None),
+        upper=min(_bounds(schemas, "maximum", "exclusiveMaximum"), default=None, key=_upper_key),
+        divisors=tuple(dict.fromkeys(exact(s["multipleOf"]) for s in schemas if "multipleOf" in s)),
+        size=_interval(schemas, "minItems", "maxItems"),
+        head=tuple(_element_places(document, places, i) for i in range(_head_length(schemas))),
+        items=_element_places(document, places, None),
+        contains=tuple(
+            Contains(
+                document.child(place, "contains"),
+                int(place.schema.get("minContains", 1)),
+                int(place.schema["maxContains"]) if "maxContains" in place.schema else None,
+            )
+            for place in places
+            if "contains" in place.schema
+        ),
+        unique=max(
+            (place for place in places if place.schema.get("uniqueItems")),
+            key=lambda place: place.asserted,
+            default=None,
+        ),
+        container=next((s[CONTAINER] for s in schemas if CONTAINER in s), "list"),
+        properties=_properties(document, places, compared_with, shut),
+        others=() if shut else _others(document, places),
+        patterns_of_names=_patterns_of_names(places),
+        names=tuple(
+            document.child(place, "propertyNames")
+            for place in places
+            if "propertyNames" in place.schema
+        ),
+        count=_interval(schemas, "minProperties", "maxProperties"),
+        fewest_members=max(
+            (place for place in places if "minProperties" in place.schema),
+            key=lambda place: (place.schema["minProperties"], place.asserted),
+            default=None,
+        ),
+        compared_others=_compared_others(document, compared_with),
+        compared_items=_compared_items(document, places, compared_with),
+    )
+
+
+def within_reach(facets: Facets, max_bytes: int) -> Facets:
+    """Remove bounds that no text of at most `max_bytes` bytes can reach.
+
+    A character of a string takes at least one byte, an element two with its comma, a member five
+    with its comma, quotes and colon. An unreachable upper bound has no effect. An unreachable lower
+    bound means that no value satisfies it, so the interval becomes empty.
+    """
+    elements = (max_bytes - 1) // 2
+    return replace(
+        facets,
+        length=_reached(*facets.length, max_bytes - 2),
+        size=_reached(*facets.size, elements),
+        contains=tuple(
+            Contains(contains.place, *_reached(contains.fewest, contains.most, elements))
+            for contains in facets.contains
+        ),
+        count=_reached(*facets.count, (max_bytes - 1) // 5),
+    )
+
+
+def horizons(facets: Facets, kind: str) -> list[int]:
+    """Return the longest texts that cannot reach the upper bounds on values of a kind."""
+    bounds = {
+        "string": [("maxLength", facets.length[1])],
+        "array": [("maxItems", facets.size[1])]
+        + [("maxContains", contains.most) for contains in facets.contains],
+        "object": [("maxProperties", facets.count[1])],
+    }
+    return [HORIZONS[keyword](most) for keyword, most in bounds.get(kind, ()) if most is not None]
+
+
+def without_upper_bounds(facets: Facets, kind: str) -> Facets:
+    """Remove the upper bounds on counts from the description of the values of one kind."""
+    match kind:
+        case "string":
+            return replace(facets, length=(facets.length[0], None))
+        case "array":
+            contains = tuple(each._replace(most=None) for each in facets.contains)
+            return replace(facets, size=(facets.size[0], None), contains=contains)
+        case "object":
+            return replace(facets, count=(facets.count[0], None))
+        case _:
+            return facets
+
+
+def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
+    """Return the bounds of a count that never exceeds `highest`."""
+    if fewest > max(highest, 0):
+        return 1, 0
+    return fewest, None if most is None or most >= highest else most
+
+
+def is_closed(places: Conjunction) -> bool:
+    """Return whether asserted schemas exclude undeclared members."""
+    asserted = [place.schema for place in places if place.asserted]
+    return any("properties" in schema for schema in asserted) and not any(
+        keyword in schema for schema in asserted for keyword in OPENING
+    )
+
+
+def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the JSON types that a schema's `type` admits."""
+    types = schema.get("type", TYPES)
+    names = {types} if isinstance(types, str) else set(types)
+    return frozenset(names | {"integer"} if "number" in names else names)
+
+
+def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
+    """Return the scalars, by `identity`, that all these schemas list; None if none lists any.
+
+    Schemas that list objects or arrays are handled as choices, and skipped here.
+    """
+    found: dict[Hashable, Any] | None = None
+    for schema in schemas:
+        for keyword in CONSTANTS:
+            if keyword in schema and not any(
+                isinstance(v, (Mapping, list)) for v in values_of(schema, keyword)
+            ):
+                allowed = {identity(value): value for value in values_of(schema, keyword)}
+                kept = allowed if found is None else found
+                found = {key: value for key, value in kept.items() if key in allowed}
+    return found
+
+
+def _with_places(places: Conjunction, keyword: str) -> tuple[tuple[str, Place], ...]:
+    found = {place.schema[keyword]: place for place in places if keyword in place.schema}
+    return tuple(found.items())
+
+
+def _interval(schemas: list[Mapping[str, Any]], least: str, most: str) -> tuple[int, int | None]:
+    lower = max((int(s[least]) for s in schemas if least in s), default=0)
+    upper = min((int(s[most]) for s in schemas if most in s), default=None)
+    return lower, upper
+
+
+def _bounds(schemas: list[Mapping[str, Any]], closed: str, strict: str) -> list[Bound]:
+    return [
+        Bound(exact(schema[keyword]), keyword == strict)
+        for schema in schemas
+        for keyword in (closed, strict)
+        if keyword in schema
+    ]
+
+
+def _upper_key(bound: Bound) -> tuple[Decimal, bool]:
+    return bound.value, not bound.strict
+
+
+# -- arrays ----------------------------------------------------------------------------------
+
+
+def _head_length(schemas: list[Mapping[str, Any]]) -> int:
+    return max((len(schema.get("prefixItems", ())) for schema in schemas), default=0)
+
+
+def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
+    """Return the schemas of the element at an index; None is any element after the first ones."""
+    found = []
+    for place in places:
+        if index is not None and index < len(place.schema.get("prefixItems", ())):
+            found.append(document.child(place, "prefixItems", index))
+        elif "items" in place.schema:
+            found.append(document.child(place, "items"))
+        if "unevaluatedItems" in place.schema and not any(
+            (index is not None and index < len(other.schema.get("prefixItems", ())))
+            or "items" in other.schema
+            or (other.pointer != place.pointer and "unevaluatedItems" in other.schema)
+            for other in _evaluated_by(places, place)
+        ):
+            if any(
+                "contains" in other.schema and UNSEEN not in other.schema
+                for other in _evaluated_by(places, place)
+            ):
+                raise document.refuse(
+                    "unevaluatedItems", place, "beside contains is not supported; use items"
+                )
+            found.append(document.child(place, "unevaluatedItems"))
+    return tuple(found)
+
+
+def _compared_items(
+    document: Document, places: Conjunction, compared_with: Conjunction
+) -> Conjunction:
+    """Return the schemas that the elements are compared with, including those that are counted."""
+    found = [child for place in places for child in _at(document, place, "contains")]
+    for place in compared_with:
+        found += _at(document, place, "items", "contains", "unevaluatedItems")
+        count = len(place.schema.get("prefixItems", ()))
+        found += [document.child(place, "prefixItems", i) for i in range(count)]
+    return document.closure(tuple(found))
+
+
+def _evaluated_by(places: Conjunction, place: Place) -> list[Place]:
+    """Return the schemas whose verdicts an `unevaluated…` keyword of `place` depends on."""
+    return [p for p in places if p.pointer == place.pointer or place.pointer in p.under]
+
+
+# -- objects ---------------------------------------------------------------------------------
+
+
+def _properties(
+    document: Document, places: Conjunction, compared_with: Conjunction, shut: bool
+) -> tuple[Property, ...]:
+    required = _names(place.schema.get("required", ()) for place in places)
+    absent = _names(place.schema.get(ABSENT, ()) for place in places)
+    asserted = [place for place in places if place.asserted]
+    order = declared(asserted)
+    allowed = set(order)
+    if not shut:
+        # Compared languages must agree on the order: `compared_with`, the same for all, comes
+        # first.
+        order = {**order, **declared(compared_with), **declared(places)}
+        allowed = set(order)
+    return tuple(
+        Property(
+            name,
+            _member_places(document, places, name),
+            name in required,
+            name in absent or name not in allowed,
+            document.closure(
+                tuple(
+                    child for p in compared_with for child in _all_member_places(document, p, name)
+                )
+            ),
+        )
+        for name in {**order, **required}
+    )
+
+
+def declared(places: Iterable[Place]) -> dict[str, None]:
+    """Return names in the order of their declaration."""
+    schemas = [place.schema for place in places]
+    return _names(
+        [
+            *(schema.get("properties", ()) for schema in schemas),
+            *(schema.get("required", ()) for schema in schemas),
+            *(schema.get(ABSENT, ()) for schema in schemas),
+            *(schema.get("dependentSchemas", ()) for schema in schemas),
+            *(
+                (name, *others)
+                for schema in schemas
+                for name, others in schema.get("dependentRequired", {}).items()
+            ),
+        ]
+    )
+
+
+def _names(lists: Iterable[Iterable[str]]) -> dict[str, None]:
+    return dict.fromkeys(name for names in lists for name in names)
+
+
+def _member_places(document: Document, places: Conjunction, name: str) -> Conjunction:
+    """Return every schema that a declared member's value must satisfy."""
+    found: list[Place] = []
+    for place in places:
+        own = own_member_places(document, place, name)
+        if not own and "additionalProperties" in place.schema:
+            own = [document.child(place, "additionalProperties")]
+        found += own
+        if "unevaluatedProperties" in place.schema and not any(
+            own_member_places(document, other, name)
+            or "additionalProperties" in other.schema
+            or (other.pointer != place.pointer and "unevaluatedProperties" in other.schema)
+            for other in _evaluated_by(places, place)
+        ):
+            found.append(document.child(place, "unevaluatedProperties"))
+    return tuple(dict.fromkeys(found))
+
+
+def own_member_places(document: Document, place: Place, name: str) -> list[Place]:
+    """Return the schemas of a member in one schema's `properties` and `patternProperties`."""
+    found = []
+    if name in place.schema.get("properties", ()):
+        found.append(document.child(place, "properties", name))
+    for pattern in place.schema.get("patternProperties", ()):
+        # Raises with the pattern's pointer if it is refused.
+        document.pattern(pattern, place, "patternProperties")
+        if matches(pattern, name):
+            found.append(document.child(place, "patternProperties", pattern))
+    return found
+
+
+def _all_member_places(document: Document, place: Place, name: str) -> list[Place]:
+    return [
+        *own_member_places(document, place, name),
+        *_at(document, place, "additionalProperties", "unevaluatedProperties"),
+    ]
+
+
+def _at(document: Document, place: Place, *keywords: str) -> list[Place]:
+    return [document.child(place, keyword) for keyword in keywords if keyword in place.schema]
+
+
+def _compared_others(document: Document, compared_with: Conjunction) -> Conjunction:
+    """Return the schemas that the values of undeclared members are compared with."""
+    found: list[Place] = []
+    for place in compared_with:
+        found += _at(document, place, "additionalProperties", "unevaluatedProperties")
+        patterns = place.schema.get("patternProperties", ())
+        found += [document.child(place, "patternProperties", pattern) for pattern in patterns]
+    return document.closure(tuple(found))
+
+
+def _patterns_of_names(places: Conjunction) -> tuple[tuple[str, Place], ...]:
+    found = {p: place for place in places for p in place.schema.get("patternProperties", ())}
+    return tuple(found.items())
+
+
+def _others(document: Document, places: Conjunction) -> tuple[Other, ...]:
+    """Return undeclared members, one entry for each set of patterns that a name may match."""
+    patterns = _patterns_of_names(places)
+    if len(patterns) > _MAX_PATTERNS:
+        raise document.refuse(
+            "patternProperties",
+            patterns[-1][1],
+            f"contains more than {_MAX_PATTERNS} patterns that undeclared names may match; "
+            "declare the names, or merge the patterns",
+        )
+    found = []
+    for chosen in product((False, True), repeat=len(patterns)):
+        matched = tuple(p for (p, _), holds in zip(patterns, chosen, strict=True) if holds)
+        schemas: list[Place] = []
+        for place in places:
+            own = [p for p in place.schema.get("patternProperties", ()) if p in matched]
+            schemas += [document.child(place, "patternProperties", pattern) for pattern in own]
+            if not own:
+                schemas += _at(document, place, "additionalProperties")
+            if "unevaluatedProperties" in place.schema and not any(
+                "additionalProperties" in other.schema
+                or any(p in matched for p in other.schema.get("patternProperties", ()))
+                or (other.pointer != place.pointer and "unevaluatedProperties" in other.schema)
+                for other in _evaluated_by(places, place)
+            ):
+                schemas.append(document.child(place, "unevaluatedProperties"))
+        found.append(Other(matched, tuple(dict.fromkeys(schemas))))
+    return tuple(found)

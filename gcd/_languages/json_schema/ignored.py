@@ -1,0 +1,58 @@
+"""Warnings about keywords in a schema that constrain nothing.
+
+Every draft treats unknown keywords as annotations: values are validated as if the keyword were
+absent. A misspelled constraint looks the same, so every such keyword is reported.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gcd._errors import at
+
+_SHOWN = 5
+
+
+class IgnoredKeyword(NamedTuple):
+    """Keyword that constrains nothing in the draft of its schema.
+
+    Attributes:
+        pointer: JSON pointer (RFC 6901) of the schema that contains it, `""` for the root.
+        keyword: the keyword as written.
+        reason: why it has no effect, as a predicate that follows the keyword.
+    """
+
+    pointer: str
+    keyword: str
+    reason: str
+
+
+class IgnoredKeywordWarning(UserWarning):
+    """Warning that a schema has keywords that constrain nothing.
+
+    Attributes:
+        ignored: all such keywords.
+    """
+
+    def __init__(self, message: str, ignored: Sequence[IgnoredKeyword] = ()) -> None:
+        super().__init__(message)
+        self.ignored = tuple(ignored)
+
+    @classmethod
+    def of(cls, ignored: Sequence[IgnoredKeyword]) -> IgnoredKeywordWarning:
+        """Return a warning about these keywords."""
+        listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
+        more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
+        return cls(
+            f"keywords that constrain nothing: {'; '.join(listed)}{more}. The warning's `ignored` "
+            'lists all; set unknown="ignore" to hide it, or unknown="refuse" to raise an error',
+            ignored,
+        )
+
+
+def warn_of(ignored: Sequence[IgnoredKeyword]) -> None:
+    """Issue one warning, attributed to the caller's caller, if any keyword is ignored."""
+    if ignored:
+        warnings.warn(IgnoredKeywordWarning.of(ignored), stacklevel=3)

@@ -1,0 +1,475 @@
+"""Languages of a document's schemas in one notation, each built once.
+
+**Narrow and wide.** A language may be narrower than the standard
+(`gcd._languages.json_schema.schema` lists the differences), which is safe because every text in it
+is valid. But "this and not that" is a difference of languages, and the subtracted language must not
+be too small. So each language comes in two forms:
+
+    narrow    every text is the text of a value that satisfies the schemas
+    wide      every text of such a value, if any narrow language of this place could hold it
+
+and
+
+    narrow(P and not S) = narrow(P) - wide(P and S)
+    wide(P and not S)   = wide(P) - narrow(P and S).
+
+They differ in how scalars are spelled. A wide language has every spelling of keys and constants,
+whole numbers with a fraction of zeros, zero with a sign, and numbers with an exponent whatever
+their value (equality of those is not regular). In both forms, the members of objects have one
+order, that of all compared schemas (`compared_with`), and the asserted schemas determine whether
+undeclared members are allowed.
+
+**Objects that need undeclared members.** Excluding undeclared members (`closed`) may leave no
+objects where the standard has some. For example, if each of two objects in a `oneOf` admits the
+other's members, only an undeclared member distinguishes them. Such a value, with everything inside
+it, follows the standard instead. Only the asserted schemas decide which values these are, so
+compared languages agree on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from operator import and_, sub
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.horizon import Caveat
+from gcd._automata.limits import max_states
+from gcd._errors import StateLimitError
+from gcd._languages.json_schema.choices import Case, alternatives, overlapping, separate_choices
+from gcd._languages.json_schema.constants import few_values
+from gcd._languages.json_schema.distinct import NOT_HELD, choices_of
+from gcd._languages.json_schema.document import Conjunction, Document, Place
+from gcd._languages.json_schema.facets import (
+    Contains,
+    Facets,
+    horizons,
+    merge,
+    within_reach,
+    without_upper_bounds,
+)
+from gcd._languages.json_schema.members import undeclared_members, with_enough_names
+from gcd._languages.json_schema.parts import CAUSES, CHOICES, UPPER_BOUNDS, Parts
+from gcd._languages.json_schema.reach import may_drop, not_counted, too_many_elements
+from gcd._languages.json_schema.scalars import constants, fitting_constants, numerals, strings
+from gcd._languages.values.anything import any_value
+from gcd._languages.values.arrays import Sorted, array, containing, distinct
+from gcd._languages.values.json_values import json_notation
+from gcd._languages.values.notation import Brackets, Notation
+from gcd._languages.values.objects import BRACES, Frame, Member, mapping
+
+
+class SchemaLanguages:
+    """Languages of a document's schemas in one notation, each built once.
+
+    Args:
+        document: the schemas.
+        notation: the notation of values.
+        max_depth: nesting of values that the schema leaves free.
+        closed: whether undeclared members are excluded by default.
+        any_order: objects of up to this many declared names accept their members in any order.
+        max_bytes: longest text that matters (`gcd._automata.horizon`), None for any.
+        counted: bounds that only texts longer than this reach are not counted; None counts all.
+        unsupported: "refuse" what no automaton can enforce; "warn": enforce upper bounds for texts
+            up to a length, and skip the rest; "ignore": skip all of it.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        notation: Notation,
+        *,
+        max_depth: int,
+        closed: bool,
+        any_order: int = 0,
+        max_bytes: int | None = None,
+        counted: int | None = None,
+        unsupported: str = "warn",
+    ) -> None:
+        self.document = document
+        self.notation = notation
+        self._max_depth = max_depth
+        self._closed = closed
+        self._any_order = any_order
+        self._max_bytes = max_bytes
+        self._counted = counted
+        self._unsupported = unsupported
+        self._opened: dict[frozenset[Place], bool] = {}
+        self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
+        self.parts = Parts(document)
+        self._built: dict[tuple[Hashable, ...], Automaton] = {}
+
+    def language(
+        self,
+        places: Conjunction,
+        compared_with: Conjunction = (),
+        *,
+        wide: bool = False,
+        frame: Frame = BRACES,
+    ) -> Automaton:
+        """Return the texts of the values that satisfy all these schemas.
+
+        Args:
+            places: the schemas.
+            compared_with: schemas that this language is compared with.
+            wide: see the module docstring.
+            frame: delimiters around the members, if the value is an object.
+        """
+        if self._closed and self._is_opened(places, compared_with, frame):
+            return self._standard.language(places, compared_with, wide=wide, frame=frame)
+        return self._by_convention(places, compared_with, wide, frame)
+
+    def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
+        """Return whether only the standard's reading gives this value an object, or any value."""
+        own = tuple(place for place in places if place.asserted)
+        key = frozenset(own)
+        if key not in self._opened:
+            here = self._by_convention(own, compared_with, False, frame)
+            more = False
+            if here.run(frame.opened) < 0 and self.document.declares_members(own, here.is_empty):
+                standard = self._standard.language(own, frame=frame)
+                more = standard.run(frame.opened) >= 0 or here.is_empty > standard.is_empty
+            self._opened[key] = more
+        return self._opened[key]
+
+    @cached_property
+    def _standard(self) -> SchemaLanguages:
+        """The same schemas with undeclared members allowed."""
+        return self._in(self.notation, closed=False)
+
+    def _by_convention(
+        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
+    ) -> Automaton:
+        key = (places, compared_with, wide, frame)
+        if key not in self._known:
+            with self.parts.compiling(places, CHOICES):
+                found = self._language(places, compared_with, wide, frame)
+                self._known[key] = self.parts.keep(found)
+        return self._known[key]
+
+    def _language(
+        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
+    ) -> Automaton:
+        separate = separate_choices(self.document, places, wide=wide, closed=self._closed)
+        if separate is None:
+            cases = alternatives(self.document, places, wide=wide)
+            return self._any_of(cases, compared_with, wide, frame)
+        others = [
+            place
+            for cases in separate
+            for case in cases
+            for schemas in (case.places, *case.excluded)
+            for place in self.document.closure(schemas)
+        ]
+        compared_with = tuple(dict.fromkeys([*compared_with, *others]))
+        found = self._any_of(separate[0], compared_with, wide, frame)
+        for cases in separate[1:]:
+            found = self.parts.once(and_, found, self._any_of(cases, compared_with, wide, frame))
+        return found
+
+    def _any_of(
+        self, cases: list[Case], compared_with: Conjunction, wide: bool, frame: Frame
+    ) -> Automaton:
+        parts = [
+            part
+            for case in cases
+            for part in self._case(case.places, case.excluded, compared_with, wide, frame)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        # Cases often agree on most kinds of value; each language counts once.
+        return self.parts.once(_union, *dict.fromkeys(parts))
+
+    def _case(
+        self,
+        places: Conjunction,
+        excluded: Sequence[Conjunction],
+        compared_with: Conjunction,
+        wide: bool,
+        frame: Frame,
+    ) -> list[Automaton]:
+        """Return languages whose union is that of one case."""
+        excluded = overlapping(self.document, places, excluded, closed=self._closed)
+        if not excluded:
+            return self._plain(places, compared_with, wide, frame)
+        more = {place: None for schemas in excluded for place in self.document.closure(schemas)}
+        compared_with = tuple(dict.fromkeys([*compared_with, *more]))
+        language = self.parts.once(_union, *self._plain(places, compared_with, wide, frame))
+        for schemas in excluded:
+            if language.is_empty:
+                break
+            values = self._in_every_spelling if wide else self
+            other = values.language(places + schemas, compared_with, wide=not wide, frame=frame)
+            language = language if other.is_empty else self.parts.once(sub, language, other)
+        return [language]
+
+    @cached_property
+    def _hashable(self) -> SchemaLanguages:
+        """The same schemas, restricted to values that may be elements of a set."""
+        assert self.notation.hashable is not None
+        return self._in(self.notation.hashable)
+
+    @cached_property
+    def _in_every_spelling(self) -> SchemaLanguages:
+        """The same schemas, with keys and constants of narrow forms in every spelling.
+
+        Any set of valid texts may be subtracted from a wide language, and a larger set is better.
+        """
+        values = self._in(replace(self.notation, choice=self.notation.every_spelling))
+        values._opened = self._opened
+        return values
+
+    @cached_property
+    def _as_json(self) -> SchemaLanguages:
+        """The same schemas in one spelling, to enumerate their values."""
+        return self._in(json_notation("compact"))
+
+    def _in(self, notation: Notation, *, closed: bool | None = None) -> SchemaLanguages:
+        values = SchemaLanguages(
+            self.document,
+            notation,
+            max_depth=self._max_depth,
+            closed=self._closed if closed is None else closed,
+            any_order=self._any_order,
+            max_bytes=self._max_bytes,
+            unsupported=self._unsupported,
+            counted=self._counted,
+        )
+        values.parts = self.parts
+        return values
+
+    def _plain(
+        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
+    ) -> list[Automaton]:
+        """Return languages whose union is that of a conjunction of plain schemas, one per kind."""
+        if not places and not compared_with and frame is BRACES:
+            return [any_value(self.notation, self._max_depth)]
+        facets = merge(self.document, places, compared_with, closed=self._closed)
+        if self._max_bytes is not None and facets.constants is None:
+            facets = within_reach(facets, self._max_bytes)
+        if frame is not BRACES:  # the arguments of a call are an object
+            is_object = "object" in facets.kinds and facets.constants is None
+            return [self._object(facets, wide, frame)] if is_object else []
+        if facets.constants is not None:
+            values = fitting_constants(self.document, facets)
+            return [constants(self.notation, values, wide=wide)]
+        kinds = facets.kinds - {"integer"} if "number" in facets.kinds else facets.kinds
+        found = []
+        for kind in sorted(kinds):
+            with self.parts.compiling(places, CAUSES[kind]):
+                reaches = horizons(facets, kind)
+                if self._counted is None or max(reaches, default=0) < self._counted:
+                    try:
+                        found.append(self._of_kind(kind, facets, wide))
+                        continue
+                    except StateLimitError as error:
+                        if not may_drop(reaches, error, self._unsupported):
+                            raise
+                found.append(self._without_upper_bounds(kind, places, facets, wide))
+        return found
+
+    def _without_upper_bounds(
+        self, kind: str, places: Conjunction, facets: Facets, wide: bool
+    ) -> Automaton:
+        """Return one kind's values without upper bounds that need too many states; add a caveat."""
+        least = self._least_element(facets) if kind == "array" else 1
+        caveats = not_counted(self.document, places, kind, least, unsupported=self._unsupported)
+        causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
+        with self.parts.compiling(places, causes):
+            found = self._of_kind(kind, without_upper_bounds(facets, kind), wide)
+        self.parts.caveats |= dict.fromkeys(caveats)
+        if not all(place.asserted for place in places):
+            self.parts.excluding += [each for each in caveats if each.max_bytes is not None]
+        return found
+
+    def _least_element(self, facets: Facets) -> int:
+        """Return the fewest bytes of an element of an array."""
+        elements = [self.language(p, facets.compared_items) for p in (*facets.head, facets.items)]
+        return min((len(e.shortest()) for e in elements if not e.is_empty), default=1)
+
+    def _of_kind(self, kind: str, facets: Facets, wide: bool) -> Automaton:
+        """Return the values of one kind, cached by what they depend on, as cases often agree."""
+        f = facets
+        match kind:
+            case "null":
+                return self.notation.null
+            case "boolean":
+                return self.notation.true | self.notation.false
+            case "integer" | "number":
+                key: tuple[Hashable, ...] = (kind, f.lower, f.upper, f.divisors, wide)
+                build = partial(numerals, kind, facets, wide=wide)
+            case "string":
+                key = (kind, f.length, f.patterns, f.formats, wide)
+                build = partial(strings, self.document, self.notation, facets, wide=wide)
+            case "array":
+                elements = (f.size, f.head, f.items, f.contains, f.unique, f.container)
+                key = (kind, *elements, f.compared_items, wide)
+                build = partial(self._array, facets, wide)
+            case _:
+                members = (f.properties, f.others, f.patterns_of_names, f.names, f.count)
+                key = (kind, *members, f.compared_others, wide)
+                build = partial(self._object, facets, wide, BRACES)
+        if key not in self._built:
+            self._built[key] = self.parts.keep(build())
+        return self._built[key]
+
+    # -- arrays -----------------------------------------------------------------------------
+
+    def _array(self, facets: Facets, wide: bool) -> Automaton:
+        fewest, most = facets.size
+        head = facets.head if most is None else facets.head[:most]
+        parts = []
+        for brackets in self.notation.containers[facets.container]:
+            values = self._hashable if brackets.of_hashable else self
+            compared_with = facets.compared_items
+            elements = [values.language(places, compared_with, wide=wide) for places in head]
+            rest = values.language(facets.items, compared_with, wide=wide)
+            try:
+                part = self.parts.once(
+                    array,
+                    self.notation,
+                    rest,
+                    head=tuple(elements),
+                    minimum=fewest,
+                    maximum=most,
+                    brackets=(brackets,),
+                )
+            except StateLimitError as error:
+                least = self._least_element(facets)
+                raise too_many_elements(self.document, facets, least) from error
+            for contains in facets.contains:
+                if not part.is_empty:
+                    part = part & values._containing(facets, contains, wide, brackets)
+            if facets.unique is not None and not part.is_empty:
+                part = values._distinct(part, facets, wide, brackets)
+            parts.append(part)
+        return Automaton.union(parts)
+
+    def _containing(
+        self, facets: Facets, contains: Contains, wide: bool, brackets: Brackets
+    ) -> Automaton:
+        """Return the arrays with the right number of elements that satisfy a schema."""
+        most = facets.size[1]
+        head = facets.head if most is None else facets.head[:most]
+        compared_with = facets.compared_items
+        counted = replace(contains.place, asserted=False)
+
+        def both(places: Conjunction, *, wide: bool) -> Automaton:
+            return self.language((*places, counted), compared_with, wide=wide)
+
+        found = Automaton.any_bytes()
+        if contains.fewest:
+            sorts = [
+                Sorted(both(places, wide=wide), self.language(places, compared_with, wide=wide))
+                for places in (*head, facets.items)
+            ]
+            found = containing(
+                self.notation, sorts[:-1], sorts[-1], contains.fewest, None, brackets
+            )
+        if contains.most is not None:
+            sorts = []
+            for places in (*head, facets.items):
+                every = self.language(places, compared_with, wide=wide)
+                sorts.append(Sorted(every, every - both(places, wide=not wide)))
+            found = found & containing(
+                self.notation, sorts[:-1], sorts[-1], 0, contains.most, brackets
+            )
+        return found
+
+    def _distinct(
+        self, language: Automaton, facets: Facets, wide: bool, brackets: Brackets
+    ) -> Automaton:
+        """Return the arrays of a language whose elements are distinct."""
+        most = facets.size[1]
+        head = list(facets.head if most is None else facets.head[:most])
+        rest = self.language(facets.items, facets.compared_items, wide=True)
+        longest = len(head) if rest.is_empty else most
+        if longest is not None and longest <= 1:
+            return language
+        wides = [self.language(places, facets.compared_items, wide=True) for places in head]
+        if longest is not None and longest <= len(head) + 1:
+            wides = [*wides, rest][:longest]
+            if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
+                return language
+        assert facets.unique is not None
+        places_of = [*head, facets.items]
+        known = choices_of([partial(self._as_json.language, p) for p in places_of], longest)
+        if known is None:
+            return self._not_held(language, "uniqueItems", facets.unique)
+        base = replace(facets.unique, asserted=False)
+        tables: list[dict[int, Automaton]] = [{} for _ in places_of]
+        for table, values, places in zip(tables, known.elements, places_of, strict=True):
+            for text, value in values.items():
+                constant = self.document.made(base, f"is {text}", {"const": value})
+                table[known.number[text]] = self.language(
+                    (*places, constant), facets.compared_items, wide=wide
+                )
+        size = max((a.num_states for t in tables for a in t.values()), default=0)
+        if known.steps * size > max_states():
+            return self._not_held(language, "uniqueItems", facets.unique)
+        return language & distinct(self.notation, tables[:-1], tables[-1], known.length, brackets)
+
+    def _not_held(
+        self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
+    ) -> Automaton:
+        """Return the enforceable part of a language; skip a keyword with a caveat, or refuse it."""
+        if held is not None:
+            return held
+        assert place is not None
+        if self._unsupported == "refuse" or not place.asserted:
+            raise self.document.refuse(keyword, place, NOT_HELD[keyword])
+        pointer, value = self.document.named(place.pointer), place.schema[keyword]
+        self.parts.caveats[Caveat(place.schema.name_of(keyword), pointer, value, None)] = None
+        return language
+
+    # -- objects ----------------------------------------------------------------------------
+
+    def _object(self, facets: Facets, wide: bool, frame: Frame) -> Automaton:
+        if not self.notation.objects:
+            return Automaton.empty()
+        keys = None
+        if facets.names:
+            a_string = self.document.made(facets.names[0], "a string", {"type": "string"})
+            keys = self.language((*facets.names, a_string), wide=wide)
+        members = []
+        for name, places, required, forbidden, compared_with in facets.properties:
+            key = self._key(name, wide, frame)
+            if keys is not None:
+                forbidden = forbidden or (self.notation.spell_all(name) & keys).is_empty
+            value = Automaton.empty()
+            if not forbidden:
+                value = self.language(places, compared_with, wide=wide)
+            if not value.is_empty:
+                unpacked = frame.is_bare is not None and not frame.is_bare(name)
+                members.append(Member(key, value, required, unpacked))
+            elif required:
+                return Automaton.empty()
+        others = partial(self.language, compared_with=facets.compared_others, wide=wide)
+        extras = undeclared_members(self.document, self.notation, facets, keys, others, frame)
+        any_order = 0 < len(facets.properties) <= self._any_order
+        found = self.parts.once(
+            mapping,
+            self.notation,
+            tuple(members),
+            tuple(extras),
+            count=facets.count,
+            any_order=any_order,
+            frame=frame,
+        )
+        if wide or facets.count[0] < 2 or found.is_empty:
+            return found
+        few = few_values(self._as_json.language((*facets.names, a_string)), 16) if keys else None
+        held = None
+        if not any_order:
+            held = with_enough_names(found, self.notation, facets, members, extras, few)
+        return self._not_held(found, "minProperties", facets.fewest_members, held)
+
+    def _key(self, name: str, wide: bool, frame: Frame) -> Automaton:
+        if frame.is_bare is not None and frame.is_bare(name):
+            return Automaton.literal(name)
+        return self.notation.spell_all(name) if wide else self.notation.spell(name)
+
+
+def _union(*parts: Automaton) -> Automaton:
+    return Automaton.union(parts)

@@ -1,0 +1,297 @@
+"""Outlines: coarse descriptions of schemas' values that show which schemas exclude each other.
+
+Deciding with automata whether two schemas have a value in common costs a product. Most pairs of a
+`oneOf` don't need it: a `kind` that is `"a"` in one schema and `"b"` in the other, a required
+member that the other schema excludes, an object in one and a string in the other. An outline keeps
+what distinguishes such schemas, and never omits a value:
+
+    outline(S and T) = meet(outline(S), outline(T))        outline(S or T) = join(...)
+
+So schemas exclude each other if the meet of their outlines `has_no_value`. The converse does not
+hold: outlines ignore patterns, formats, divisors and negations. Members are outlined on demand,
+only as deep as needed.
+
+For a choice with many branches, `possible_overlaps` looks for a tag: a member that branches require
+and whose values they list. It compares only branches that share a value of the tag, which takes
+O(branches) outline computations instead of O(branches^2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from gcd._automata.limits import spend
+from gcd._languages.json_schema.constants import CONSTANTS, exact, has_containers, kind_of
+from gcd._languages.json_schema.document import Document, Place
+from gcd._languages.json_schema.facets import own_member_places, scalar_constants, types_of
+from gcd._languages.json_schema.keywords import ABSENT, TYPES
+
+Step = str | int  # to a member, or to an element by its index
+
+_DEPTH = 3  # levels of members that are examined
+_FIRST = 4  # elements of an array that are examined
+_PER_MEET, _PER_OUTLINE = 1_000, 4_000  # units of work
+_CONTAINERS = frozenset(["array", "object"])
+_NUMBERS = frozenset(["integer", "number"])
+
+# A facet, the kinds of value that it describes, the keywords with its least and its greatest value.
+_FACETS = (
+    ("length", frozenset(["string"]), ("minLength",), ("maxLength",)),
+    ("value", _NUMBERS, ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
+    ("size", frozenset(["array"]), ("minItems",), ("maxItems",)),
+    ("count", frozenset(["object"]), ("minProperties",), ("maxProperties",)),
+)
+_Bounds = dict[str, tuple[Decimal, Decimal]]
+_ANY = Decimal("-Infinity"), Decimal("Infinity")
+
+
+class Outline:
+    """Coarse description of values; every value of a schema fits the schema's outline.
+
+    Attributes:
+        kinds: possible JSON types of a value.
+        scalars: possible scalars, by `constants.identity`; None for any.
+        required: members that an object has, and elements that an array has.
+    """
+
+    __slots__ = ("_bounds", "_find", "_members", "kinds", "required", "scalars")
+
+    def __init__(
+        self,
+        kinds: frozenset[str],
+        scalars: frozenset[Hashable] | None,
+        bounds: _Bounds,
+        required: frozenset[Step],
+        find: Callable[[Step], Outline],
+    ) -> None:
+        if scalars is not None:
+            kinds &= _CONTAINERS | {kind_of(value[1]) for value in scalars}  # type: ignore[index]
+        for facet, described, _, _ in _FACETS:
+            least, greatest = bounds.get(facet, _ANY)
+            if least > greatest:
+                kinds -= described
+        self.kinds = kinds
+        self.scalars = scalars
+        self.required = required
+        self._bounds = bounds
+        self._find = find
+        self._members: dict[Step, Outline] = {}
+
+    def member(self, step: Step) -> Outline:
+        """Return the outline of a member or an element, if there is one."""
+        if step not in self._members:
+            self._members[step] = self._find(step)
+        return self._members[step]
+
+    def has_no_value(self, closed_to: frozenset[str] | None = None) -> bool:
+        """Return whether the outline shows that no value fits.
+
+        `closed_to`: the only members that objects may have, None for any.
+        """
+        if closed_to is not None and any(
+            isinstance(step, str) and step not in closed_to for step in self.required
+        ):
+            return not self.kinds - {"object"}
+        return any(self._is_empty(depth) for depth in range(_DEPTH))
+
+    def _is_empty(self, depth: int) -> bool:
+        if not self.kinds:
+            return True
+        if depth == 0 or self.kinds - _CONTAINERS:
+            return False
+        return all(
+            any(
+                self.member(step)._is_empty(depth - 1)
+                for step in self.required
+                if isinstance(step, str) == (kind == "object")
+            )
+            for kind in self.kinds
+        )
+
+    @property
+    def tag(self) -> frozenset[Hashable] | None:
+        """Scalars that include every value; None if the value may be something else."""
+        return None if self.kinds & _CONTAINERS else self.scalars
+
+
+def _anything(_: Step) -> Outline:
+    return ANYTHING
+
+
+def _nothing(_: Step) -> Outline:
+    return NOTHING
+
+
+ANYTHING = Outline(frozenset(TYPES), None, {}, frozenset(), _anything)
+NOTHING = Outline(frozenset(), None, {}, frozenset(), _nothing)
+
+
+def meet(parts: Sequence[Outline]) -> Outline:
+    """Return the outline of values that fit all of these."""
+    parts = [part for part in parts if part is not ANYTHING]
+    if len(parts) < 2:
+        return parts[0] if parts else ANYTHING
+    spend(_PER_MEET)
+    listed = [part.scalars for part in parts if part.scalars is not None]
+    bounds: _Bounds = {}
+    for part in parts:
+        for facet, (least, greatest) in part._bounds.items():
+            known = bounds.get(facet, _ANY)
+            bounds[facet] = max(known[0], least), min(known[1], greatest)
+    return Outline(
+        frozenset.intersection(*(part.kinds for part in parts)),
+        frozenset.intersection(*listed) if listed else None,
+        bounds,
+        frozenset[Step]().union(*(part.required for part in parts)),
+        lambda step: meet([part.member(step) for part in parts]),
+    )
+
+
+def join(parts: Sequence[Outline]) -> Outline:
+    """Return an outline of values that fit any of these."""
+    parts = [part for part in parts if part.kinds]
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    spend(_PER_MEET)
+    scalars: frozenset[Hashable] | None = frozenset()
+    for part in parts:
+        if scalars is None or (part.scalars is None and part.kinds - _CONTAINERS):
+            scalars = None
+        else:
+            scalars |= part.scalars or frozenset()
+    bounds: _Bounds = {}
+    for facet, described, _, _ in _FACETS:
+        known = [part._bounds.get(facet, _ANY) for part in parts if part.kinds & described]
+        if known:
+            bounds[facet] = min(low for low, _ in known), max(high for _, high in known)
+    objects = [part for part in parts if "object" in part.kinds]
+    arrays = [part for part in parts if "array" in part.kinds]
+    required = {
+        step
+        for holders in (objects, arrays)
+        for step in (frozenset.intersection(*(p.required for p in holders)) if holders else ())
+        if isinstance(step, str) == (holders is objects)
+    }
+    return Outline(
+        frozenset[str]().union(*(part.kinds for part in parts)),
+        scalars,
+        bounds,
+        frozenset(required),
+        lambda step: join([p.member(step) for p in (objects if isinstance(step, str) else arrays)]),
+    )
+
+
+def outline(document: Document, places: Iterable[Place]) -> Outline:
+    """Return the outline of the values that satisfy all these schemas."""
+    return meet([_of_place(document, place) for place in places])
+
+
+def possible_overlaps(outlines: Sequence[Outline]) -> list[list[int]]:
+    """Return, for each outline, the indices of the others with which it may share a value."""
+    tags = [_tags(part) for part in outlines]
+    counts = Counter(path for each in tags for path in each)
+    best = max(counts, key=lambda path: counts[path], default=())
+    holders: dict[Hashable, list[int]] = {}
+    untagged = []
+    for i, each in enumerate(tags):
+        if best in each:
+            for value in each[best]:
+                holders.setdefault(value, []).append(i)
+        else:
+            untagged.append(i)
+    found = []
+    for i, each in enumerate(tags):
+        others: Iterable[int] = range(len(outlines))
+        if best in each:
+            others = {j for value in each[best] for j in holders[value]}.union(untagged)
+        found.append(
+            [
+                j
+                for j in sorted(others)
+                if j != i and not meet([outlines[i], outlines[j]]).has_no_value()
+            ]
+        )
+    return found
+
+
+def _tags(part: Outline, depth: int = _DEPTH - 1) -> dict[tuple[Step, ...], frozenset[Hashable]]:
+    """Return listed values of the value itself, and of its parts by their paths of steps."""
+    if part.tag is not None:
+        return {(): part.tag}
+    if depth == 0 or len(part.kinds) != 1 or not part.kinds <= _CONTAINERS:
+        return {}
+    steps = [s for s in part.required if isinstance(s, str) == ("object" in part.kinds)]
+    return {
+        (step, *path): tag
+        for step in steps
+        for path, tag in _tags(part.member(step), depth - 1).items()
+    }
+
+
+def _of_place(document: Document, place: Place) -> Outline:
+    known = document.outlines
+    if place not in known:
+        flat = document.flatten((place,), wide=True)
+        if flat is None:
+            known[place] = NOTHING
+        else:
+            known[place] = meet([_of_schema(document, each) for each in flat])
+    return known[place]
+
+
+def _of_schema(document: Document, place: Place) -> Outline:
+    """Return the outline of a schema alone, without its references and `allOf`."""
+    schema = place.schema
+    spend(_PER_OUTLINE)
+    scalars = scalar_constants([schema])
+    kinds = types_of(schema)
+    fewest = int(min(schema.get("minItems", 0), _FIRST))
+    own = Outline(
+        kinds if scalars is None else kinds - _CONTAINERS,
+        None if scalars is None else frozenset(scalars),
+        _bounds(schema),
+        frozenset([*schema.get("required", ()), *range(fewest)]),
+        lambda step: _member(document, place, step),
+    )
+    parts = [own]
+    if not place.plain:
+        choices = [
+            [document.beside(place, keyword, i) for i in range(len(schema[keyword]))]
+            for keyword in ("anyOf", "oneOf")
+            if keyword in schema
+        ]
+        choices += [
+            document.constants(place, keyword)
+            for keyword in CONSTANTS
+            if has_containers(schema, keyword)
+        ]
+        parts += [join([_of_place(document, each) for each in choice]) for choice in choices]
+    return meet(parts)
+
+
+def _bounds(schema: Mapping[str, Any]) -> _Bounds:
+    found: _Bounds = {}
+    for facet, _, lowest, highest in _FACETS:
+        least = [exact(schema[keyword]) for keyword in lowest if keyword in schema]
+        greatest = [exact(schema[keyword]) for keyword in highest if keyword in schema]
+        if least or greatest:
+            found[facet] = max(least, default=_ANY[0]), min(greatest, default=_ANY[1])
+    return found
+
+
+def _member(document: Document, place: Place, step: Step) -> Outline:
+    schema = place.schema
+    if isinstance(step, int):
+        if step < len(schema.get("prefixItems", ())):
+            return outline(document, [document.child(place, "prefixItems", step)])
+        items = [document.child(place, "items")] if "items" in schema else []
+        return outline(document, items)
+    if step in schema.get(ABSENT, ()):
+        return NOTHING
+    found = own_member_places(document, place, step)
+    if not found and "additionalProperties" in schema:
+        found = [document.child(place, "additionalProperties")]
+    return outline(document, found)

@@ -1,0 +1,168 @@
+"""Upper bounds that no answer reaches: which ones are not counted, and the caveats about them.
+
+`"maxLength": 65536` takes some 20 states per character, and no answer of a few hundred tokens ever
+reaches it. If a schema takes too many states or too much work, its largest upper bounds are not
+counted. The automaton is then exact only for texts too short to reach any of them
+(`gcd._automata.horizon`), and longer budgets are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.horizon import Caveat
+from gcd._automata.limits import max_states, metered
+from gcd._errors import EmptyLanguageError, LimitError, StateLimitError, at, shown_count
+from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document
+from gcd._languages.json_schema.facets import Facets
+from gcd._languages.json_schema.parts import UPPER_BOUNDS
+
+_PER_COUNT = 20  # states per counted character of a string
+_ROOM = 8  # fraction of the states for counts, because schemas are used several times
+_LEAST = 1_000  # bytes: budgets are never restricted to shorter texts
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+
+Build = Callable[[int | None, list[Caveat]], Automaton]
+
+
+def within_limits(build: Build, *, unsupported: str) -> Automaton:
+    """Compile a schema; if its upper bounds make it too large, retry with fewer of them.
+
+    Args:
+        build: function to the language, from the longest text in bytes whose reachable bounds are
+            counted (or None), and a list that receives the upper bounds.
+        unsupported: as in `gcd.json_schema`.
+    """
+    bounds: list[Caveat] = []
+    try:
+        with metered():
+            return build(None, bounds)
+    except LimitError as error:
+        if unsupported != "refuse":
+            for counted in _less(bounds, error, least_horizon(unsupported)):
+                with suppress(LimitError, EmptyLanguageError), metered():
+                    return build(counted, [])
+        if unsupported != "ignore" and error.keyword in HORIZONS:
+            error.add('; or set unsupported="ignore" and validate the finished text')
+        raise
+
+
+def least_horizon(unsupported: str) -> int:
+    """Return the smallest horizon from which upper bounds may be left uncounted."""
+    return _LEAST if unsupported == "warn" else 0
+
+
+def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
+    """Yield horizons up to which bounds are counted: most bounds first, then as few as possible."""
+    if not isinstance(error, StateLimitError) and error.keyword not in HORIZONS:
+        return
+    sizes = sorted((bound.max_bytes or 0, _PER_COUNT * int(bound.value)) for bound in bounds)
+    taken, candidates = 0, []
+    for horizon, size in sizes:
+        taken += size
+        if taken > max_states() // _ROOM and horizon >= least:
+            candidates.append(horizon)
+    if candidates:
+        yield candidates[0]
+    smallest = next((horizon for horizon, _ in sizes if horizon >= least), None)
+    if smallest is not None and smallest not in candidates[:1]:
+        yield smallest
+
+
+def may_drop(reaches: Sequence[int], error: StateLimitError, unsupported: str) -> bool:
+    """Return whether upper bounds with these horizons may be dropped after this error."""
+    if unsupported == "refuse" or error.pointer is not None:  # the error belongs to an inner part
+        return False
+    return min(reaches, default=-1) >= least_horizon(unsupported)
+
+
+def too_many_elements(document: Document, facets: Facets, least: int) -> StateLimitError:
+    """Make the error for an array with too many states, which names what its elements count.
+
+    Args:
+        document: the document of the array's schemas.
+        facets: the description of the array.
+        least: fewest bytes of an element.
+    """
+    counted = [
+        f"{place.schema.name_of(keyword)} {place.schema[keyword]} {place_named}"
+        for place in document.flatten(facets.items) or ()
+        for place_named in [at(document.named(place.pointer))]
+        for keyword in _COUNTS
+        if keyword in place.schema
+    ]
+    fewest, most = facets.size
+    beside = f" with {' and '.join(counted)}" if counted else ""
+    what = f"an array of {shown_count(max(fewest, most or 0))} elements{beside}"
+    shortest = fewest * (least + 1) + 1
+    if shortest <= max_states():
+        return StateLimitError(max_states(), what)
+    advice = f"every array has at least {shown_count(shortest)} bytes, so lower the minimum counts"
+    return StateLimitError(max_states(), what, advice=advice)
+
+
+def not_counted(
+    document: Document, places: Conjunction, kind: str, least: int, *, unsupported: str
+) -> list[Caveat]:
+    """Return the caveats that apply if the upper bounds on values of one kind are not counted.
+
+    Args:
+        document: the document of the schemas.
+        places: the schemas that have the bounds.
+        kind: the kind of values.
+        least: fewest bytes of an element, for arrays.
+        unsupported: as in `gcd.json_schema`.
+    """
+    found = []
+    for place in places:
+        for keyword in UPPER_BOUNDS[kind]:
+            if keyword in place.schema:
+                value = place.schema[keyword]
+                reach: int | None = HORIZONS[keyword](value)
+                if kind == "array":
+                    reach = (int(value) + 1) * (least + 1)
+                if unsupported == "ignore" and place.asserted:
+                    reach = None
+                written, pointer = place.schema.name_of(keyword), document.named(place.pointer)
+                found.append(Caveat(written, pointer, value, reach))
+    return found
+
+
+def held_to(
+    language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
+) -> Automaton:
+    """Return a language that is exact for texts of at most `max_bytes` bytes (None: for all).
+
+    Args:
+        language: the language to restrict.
+        max_bytes: the longest text in bytes.
+        what: the beginning of a message, with a placeholder for the number.
+        caveats: what the language doesn't enforce in all texts.
+
+    Raises:
+        EmptyLanguageError: every text is longer.
+        StateLimitError: upper bounds are not counted, and every text may reach one of them.
+    """
+    shortest = len(language.shortest())
+    if max_bytes is not None and shortest > max_bytes:
+        raise EmptyLanguageError(
+            f"no {what.format(max_bytes)}; the shortest has {shortest}, so raise max_bytes"
+        )
+    known = [max_bytes, *(caveat.max_bytes for caveat in caveats)]
+    limit = min((each for each in known if each is not None), default=None)
+    if limit is not None and shortest > limit:
+        raise out_of_reach(caveats, shortest)
+    return replace(language, max_bytes=limit, caveats=tuple(caveats))
+
+
+def out_of_reach(caveats: Sequence[Caveat], shortest: int | None = None) -> StateLimitError:
+    """Make the error for uncounted upper bounds that every text is long enough to reach."""
+    first = next(caveat for caveat in caveats if caveat.max_bytes is not None)
+    least = "" if shortest is None else f", all of {shortest} bytes and more,"
+    what = f"counting up to {first.value} in texts that reach it{least}"
+    error = StateLimitError(max_states(), what)
+    error.blame(first.keyword, first.pointer)
+    return error

@@ -1,0 +1,241 @@
+"""Resolution of `$ref`, `$dynamicRef` and `$recursiveRef` in a document.
+
+A document contains one or more schema resources: the root, and every schema with its own `$id`, a
+URI reference resolved against the enclosing schema's URI (RFC 3986, section 5). A reference is
+resolved likewise, against the URI of its resource; its fragment is a JSON pointer from the
+resource's root, or an `$anchor` in it. Nothing is ever fetched: references out of the document are
+refused by name.
+
+**`$dynamicRef`** means the outermost resource on the path from the root that has the
+`$dynamicAnchor`. If only one schema in the document has the anchor, or the root has it, the target
+is that schema; otherwise the reference is refused. `$recursiveRef` is the same with a single
+unnamed anchor, `$recursiveAnchor`.
+
+This module also determines the draft of each resource, which decides what an identifier is and
+where schemas are (`gcd._languages.json_schema.drafts`). `References.read` returns each schema in
+the vocabulary of draft 2020-12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urldefrag, urljoin
+
+from gcd._errors import ConstraintError, UnsupportedSchemaError, at
+from gcd._languages.json_schema.drafts import DRAFTS, LENIENT, Draft, Schema, draft_of, translate
+from gcd._languages.json_schema.keywords import ANCHORS
+
+_MAX_NESTING = 64  # schemas inside schemas
+_MAX_SCHEMAS = 50_000
+_ROOT_URI = "schema:/root"  # URI of a document without an $id
+_RECURSIVE = "$recursiveAnchor"  # used as a dynamic anchor; no anchor name contains a dollar sign
+
+
+class Resource(NamedTuple):
+    """Schema with its own URI, and everything inside it up to the next such schema.
+
+    Attributes:
+        uri: URI without a fragment.
+        pointer: JSON pointer of its root.
+        draft: its draft.
+    """
+
+    uri: str
+    pointer: str
+    draft: Draft
+
+
+class References:
+    """Resources and anchors of a document.
+
+    Args:
+        root: the document.
+        base: JSON pointer to prepend to the document's pointers in messages.
+        draft: draft of the document, overriding `$schema`; None to follow `$schema`.
+        assert_formats: whether `format` constrains.
+    """
+
+    def __init__(self, root: Any, base: str, draft: Draft | None, *, assert_formats: bool) -> None:
+        self._root = root
+        self._base = base
+        self._draft = draft
+        self._assert_formats = assert_formats
+        self._schemas: dict[str, Schema] = {}  # by pointer
+        self._resource_of: dict[str, Resource] = {}  # by pointer of a schema in the resource
+        self._resources: dict[str, list[str]] = {}  # URI -> pointers of roots; ambiguous if several
+        self._anchors: dict[tuple[str, str], list[str]] = {}  # (URI, anchor) -> pointers
+        self._dynamic: dict[str, list[str]] = {}  # dynamic anchor -> pointers
+        outside = Resource(_ROOT_URI, "", draft or LENIENT)
+        self._resources[_ROOT_URI] = [""]
+        stack: list[tuple[str, Any, Resource, int]] = [("", root, outside, 0)]
+        while stack:
+            pointer, raw, resource, depth = stack.pop()
+            if not isinstance(raw, Mapping):
+                continue
+            if depth > _MAX_NESTING:
+                raise ConstraintError(
+                    f"expected at most {_MAX_NESTING} levels of nested schemas, got more at "
+                    f"{base + pointer!r}; write repeated parts once, under $defs"
+                )
+            if len(self._schemas) >= _MAX_SCHEMAS:
+                raise ConstraintError(
+                    f"expected at most {_MAX_SCHEMAS} schemas in the document, got more; write "
+                    "repeated parts once, under $defs"
+                )
+            schema, resource = self._enter(pointer, raw, resource)
+            stack.extend(
+                (pointer + path, sub, resource, depth + 1)
+                for path, sub in schema.schemas_inside(definitions=True)
+            )
+
+    def read(self, pointer: str, raw: Any) -> Any:
+        """Return the schema at a pointer in the vocabulary of draft 2020-12; keep non-schemas."""
+        if not isinstance(raw, Mapping):
+            return raw
+        if pointer not in self._schemas:  # where schemas are not expected, as below "x-types"
+            self._schemas[pointer] = self._translated(raw, self._around(pointer).draft)
+        return self._schemas[pointer]
+
+    def _translated(self, raw: Mapping[str, Any], draft: Draft) -> Schema:
+        return translate(
+            raw, draft, assert_formats=self._assert_formats, chosen=self._draft is not None
+        )
+
+    def target(self, keyword: str, reference: str, pointer: str) -> str:
+        """Return the pointer of the target of a reference at `pointer`.
+
+        Raises:
+            UnsupportedSchemaError: if the target is outside the document, or depends on the path
+                taken.
+            ConstraintError: if the target doesn't exist.
+        """
+        here = self._around(pointer)
+        uri, fragment = urldefrag(_joined(here.uri, reference))
+        fragment = unquote(fragment)
+        shown = self._base + pointer
+        tops = [here.pointer] if uri == here.uri else self._resources.get(uri, [])
+        if not tops:
+            raise UnsupportedSchemaError(
+                keyword,
+                shown,
+                f"refers to {reference!r}, which is not in the document; only references inside "
+                "it are resolved, so put that schema under $defs",
+            )
+        is_anchor = fragment != "" and not fragment.startswith("/")
+        named = self._anchors.get((uri, fragment), []) if is_anchor else tops
+        if len(named) > 1:
+            raise UnsupportedSchemaError(
+                keyword,
+                shown,
+                f"refers to {reference!r}, which names several schemas; rename all but one",
+            )
+        if is_anchor:
+            if not named:
+                raise ConstraintError(
+                    f"the {keyword} {reference!r} {at(shown)} points to nothing in the "
+                    "document; add an $anchor with this name, or correct the reference"
+                )
+            return self._outermost(keyword, named[0], fragment, shown)
+        found = tops[0] + fragment
+        try:
+            self.lookup(found)
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise ConstraintError(
+                f"the {keyword} {reference!r} {at(shown)} points to nothing in the document; "
+                "correct the reference"
+            ) from None
+        return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
+
+    def _outermost(self, keyword: str, found: str, anchor: str, shown: str) -> str:
+        """Return the target of a dynamic reference that leads to `found` by itself."""
+        everywhere = self._dynamic.get(anchor, [])
+        dynamic = "$recursiveRef" if anchor == _RECURSIVE else "$dynamicRef"
+        if keyword != dynamic or found not in everywhere or len(everywhere) == 1:
+            return found
+        for other in everywhere:
+            if self._around(other).pointer == "":
+                return other
+        raise UnsupportedSchemaError(
+            keyword,
+            shown,
+            "refers to an anchor of several schemas, so its target depends on the path taken; "
+            "use $ref",
+        )
+
+    def lookup(self, pointer: str) -> Any:
+        """Return the target of a pointer from the root; raise `KeyError` or the like if missing."""
+        found = self._root
+        for step in pointer.split("/")[1:]:
+            if isinstance(found, Mapping):
+                found = found[step.replace("~1", "/").replace("~0", "~")]
+            elif isinstance(found, list):
+                if not step.isdecimal() or (step[0] == "0" and step != "0"):
+                    raise KeyError(step)
+                found = found[int(step)]
+            else:
+                raise KeyError(step)
+        return found
+
+    def _enter(
+        self, pointer: str, raw: Mapping[str, Any], around: Resource
+    ) -> tuple[Schema, Resource]:
+        """Record the identifiers of a schema; return the schema and the resource it belongs to."""
+        draft = self._draft_at(pointer, raw, around)
+        around = around._replace(draft=draft)
+        schema = self._translated(raw, draft)
+        self._schemas[pointer] = schema
+        if isinstance(schema.get("$id"), str):
+            uri, fragment = urldefrag(schema["$id"])
+            if fragment and not draft.anchors_in_ids:
+                reason = f"is {schema['$id']!r}, with a fragment; use $anchor for that"
+                raise UnsupportedSchemaError("$id", self._base + pointer, reason)
+            around = self._identified(pointer, around, uri, fragment)
+        self._resource_of[pointer] = around
+        for keyword in ANCHORS:
+            if isinstance(schema.get(keyword), str):
+                self._anchors.setdefault((around.uri, schema[keyword]), []).append(pointer)
+        if isinstance(schema.get("$dynamicAnchor"), str):
+            self._dynamic.setdefault(schema["$dynamicAnchor"], []).append(pointer)
+        if schema.get("$recursiveAnchor") is True and pointer == around.pointer:
+            self._dynamic.setdefault(_RECURSIVE, []).append(pointer)
+        return schema, around
+
+    def _draft_at(self, pointer: str, raw: Mapping[str, Any], around: Resource) -> Draft:
+        """Return the draft of a schema: the option's, its own `$schema`'s, or the enclosing one."""
+        if self._draft is not None or "$schema" not in raw:
+            return around.draft
+        if pointer and not around.draft.lenient and not ("$id" in raw or "id" in raw):
+            return around.draft  # `$schema` may only repeat it
+        found = draft_of(raw["$schema"])
+        if found is None:
+            raise UnsupportedSchemaError(
+                "$schema",
+                self._base + pointer,
+                f"names the dialect {raw['$schema']!r}, which is not supported; pass the "
+                "closest draft: "
+                "draft=" + ", ".join(f'"{name}"' for name in DRAFTS),
+            )
+        return found
+
+    def _identified(self, pointer: str, around: Resource, uri: str, fragment: str) -> Resource:
+        """Return the resource of a schema with an identifier; a fragment only names the schema."""
+        uri = urldefrag(_joined(around.uri, uri)).url if uri else around.uri
+        if fragment:
+            self._anchors.setdefault((uri, fragment), []).append(pointer)
+        if uri == around.uri and (fragment or not pointer):
+            return around
+        self._resources.setdefault(uri, []).append(pointer)
+        return Resource(uri, pointer, around.draft)
+
+    def _around(self, pointer: str) -> Resource:
+        """Return the resource around a pointer, which may be outside of all known schemas."""
+        while pointer not in self._resource_of:
+            pointer = pointer.rpartition("/")[0]
+        return self._resource_of[pointer]
+
+
+def _joined(base: str, reference: str) -> str:
+    if base.startswith(("urn:", "tag:", "schema:")):  # urljoin doesn't know these hierarchies
+        return base + reference if reference.startswith("#") else reference or base
+    return urljoin(base, reference)

@@ -1,0 +1,185 @@
+"""Languages of numbers, strings and constants, from the description of a value.
+
+`wide` is explained in `gcd._languages.json_schema.languages`: it means every spelling, and also
+every number with an exponent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from fractions import Fraction
+from functools import reduce
+from operator import and_
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import spend
+from gcd._errors import StateLimitError, shown
+from gcd._languages.json_schema.constants import exact, kind_of
+from gcd._languages.json_schema.document import Document
+from gcd._languages.json_schema.facets import Facets
+from gcd._languages.text.formats import text_format
+from gcd._languages.text.texts import texts
+from gcd._languages.values.multiples import multiples, whole_numbers
+from gcd._languages.values.notation import Notation
+from gcd._languages.values.numbers import Bound, decimals, integers, numbers, with_exponent
+
+IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
+_PER_CONSTANT = 2_000  # units of work
+
+
+def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
+    """Return the numbers ("number") or whole numbers ("integer") that fit the description."""
+    lower, upper = facets.lower, facets.upper
+    if kind == "number" and not facets.divisors:
+        return numbers(lower, upper, wide=wide)
+    if kind == "integer" and not wide:
+        found = integers(lower, upper)
+    else:
+        found = decimals(lower, upper, wide=wide)
+    for divisor in facets.divisors:
+        found &= multiples(divisor)
+    if not wide:
+        return found
+    if kind == "integer":
+        found &= whole_numbers()
+    return found | with_exponent()
+
+
+def strings(document: Document, notation: Notation, facets: Facets, *, wide: bool) -> Automaton:
+    """Return the strings that fit the description."""
+    shortest, longest = facets.length
+    if longest is not None and longest < shortest:
+        return Automaton.empty()
+    if not facets.patterns and not facets.formats:
+        return notation.string(shortest, longest)
+    if notation.quoted is None:
+        said = facets.patterns or facets.formats
+        keyword, place = "pattern" if facets.patterns else "format", said[0][1]
+        option = "" if facets.patterns else ', or formats="ignore"'
+        raise document.refuse(keyword, place, f"is not {IN_PYTHON_STYLE}{option}")
+    language = content(document, facets, wide=wide)
+    with _counted_beside(facets):
+        return notation.quoted(language)
+
+
+def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
+    """Return the possible content of a string, before it is quoted."""
+    parts = [texts(*facets.length)]
+    for name, _ in facets.formats:
+        language = text_format(name, widest=wide)
+        assert language is not None, "formats are checked with the document"
+        parts.append(language)
+    parts += [document.pattern(pattern, place, "pattern") for pattern, place in facets.patterns]
+    with _counted_beside(facets):
+        return reduce(and_, parts)
+
+
+@contextmanager
+def _counted_beside(facets: Facets) -> Iterator[None]:
+    """Name in a state-limit error the length and what is counted together with it.
+
+    The automaton tracks a position in a format or pattern and a number of characters, so their
+    states
+    multiply.
+    """
+    try:
+        yield
+    except StateLimitError as error:
+        shortest, longest = facets.length
+        if not shortest and longest is None:
+            raise
+        said = [f"format {name!r}" for name, _ in facets.formats]
+        said += [f"pattern {shown(pattern)}" for pattern, _ in facets.patterns]
+        length, hint = f"minLength {shortest}", "; or leave one of them out"
+        if longest is not None:
+            length = f"maxLength {longest}"
+            hint += (
+                "; or pass max_bytes=n to gcd.json_schema, the most bytes of an answer: up "
+                f"to n = {longest + 2}, no characters need counting"
+            )
+        what = f"{length} beside {' and '.join(said)}"
+        raise StateLimitError(error.limit, what, hint) from error
+
+
+def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
+    """Return the texts of these scalars, built at once because there may be thousands.
+
+    If `wide`, use every spelling, and add every number with an exponent if there are numbers.
+    """
+    parts: list[Automaton] = []
+    strings: list[str] = []
+    digits: set[str] = set()
+    for value in values:
+        match value:
+            case None:
+                parts.append(notation.null)
+            case bool():
+                parts.append(notation.true if value else notation.false)
+            case str():
+                strings.append(value)
+            case int() | float() if wide:
+                digits.add(_digits(exact(value)))
+            case int() | float():
+                digits.add(json.dumps(value))
+                if kind_of(value) == "integer":
+                    digits.add(_digits(exact(value)))
+    spelled = notation.every_spelling(strings) if wide else notation.choice(strings)
+    written = Automaton.from_strings(digits)
+    if wide and digits:
+        whole = Automaton.from_strings(text for text in digits if "." not in text)
+        broken = Automaton.from_strings(text for text in digits if "." in text)
+        zeros = Automaton.literal("0")
+        more = (Automaton.literal(".") + zeros.repeat(1)).optional()
+        written = (whole + more) | (broken + zeros.star()) | with_exponent()
+        if "0" in digits:
+            written |= Automaton.literal("-0") + more
+    return Automaton.union([written, spelled, *parts])
+
+
+def _digits(number: Decimal) -> str:
+    """Write a number without an exponent and without trailing zeros in its fraction."""
+    text = format(number, "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+def fitting_constants(document: Document, facets: Facets) -> list[object]:
+    """Return the constants of a description that satisfy the rest of it."""
+    values = list((facets.constants or {}).values())
+    spend(_PER_CONSTANT * len(values))
+    said = facets.patterns or facets.formats
+    language = content(document, facets, wide=False) if said else None
+    return [value for value in values if fitting(value, facets, language)]
+
+
+def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
+    """Return whether a scalar fits the description, by the standard's own definition.
+
+    `said` is the possible content of a string, if a pattern or a format restricts it.
+    """
+    kind = kind_of(value)
+    if kind not in facets.kinds:
+        return False
+    if isinstance(value, str):
+        shortest, longest = facets.length
+        within = shortest <= len(value) and (longest is None or len(value) <= longest)
+        return within and (said is None or said.accepts(value))
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = exact(value)
+        return (
+            (facets.lower is None or _above(number, facets.lower))
+            and (facets.upper is None or _below(number, facets.upper))
+            and all((Fraction(number) / Fraction(d)).denominator == 1 for d in facets.divisors)
+        )
+    return True
+
+
+def _above(number: Decimal, bound: Bound) -> bool:
+    return number > bound.value or (number == bound.value and not bound.strict)
+
+
+def _below(number: Decimal, bound: Bound) -> bool:
+    return number < bound.value or (number == bound.value and not bound.strict)

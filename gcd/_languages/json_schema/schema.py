@@ -1,0 +1,246 @@
+"""Compiler from a JSON schema to the byte language of its valid values' texts.
+
+A schema of any draft from 4 to 2020-12 is translated into the vocabulary of the newest
+(`gcd._languages.json_schema.drafts`) and expanded into cases of plain schemas
+(`gcd._languages.json_schema.choices`). Each case is merged into one description of a value
+(`gcd._languages.json_schema.facets`) and built as a language
+(`gcd._languages.json_schema.languages`). Each part of the schema is compiled once, however often it
+is used.
+
+The language is narrower than the standard in these respects, and in no others:
+
+* **Order.** Members come in the order of their declaration: a schema's own `properties`, then
+  those of its `$ref`, `allOf`, `anyOf` and so on, then names that occur only in `required` and the
+  like, then undeclared ones. `any_order=n` lets objects of up to n declared names take any order.
+  No declared name occurs twice; an undeclared one may, which RFC 8259 permits. It then counts as
+  two members for `maxProperties`, and as one for `minProperties`, where names are distinguished by
+  a checksum and one pair in 13 is taken for one name (`gcd._languages.values.names`).
+* **Undeclared members** are excluded where a schema has `properties` but no
+  `additionalProperties`, `patternProperties` or `unevaluatedProperties`, as is common in structured
+  generation. Write `additionalProperties`, or pass `additional_properties="open"`, for the
+  standard's reading. If this leaves a value no objects where the standard has some, that value
+  follows the standard.
+* **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor, or compared
+  with others under `not`, `oneOf` and the like, have no exponent. Integers and numbers
+  with a bound or a divisor are never `-0` (`gcd._languages.values.numbers`). Constants are written
+  as `json.dumps` writes them, or as an integer if they are whole.
+* **Keys and constants** have one spelling (`escapes="all"` for every one); the members of
+  constant objects keep their order in the schema.
+* **Depth.** Where the schema doesn't describe a value, arrays and objects nest at most `max_depth`
+  deep; a schema that contains itself is entered at most `max_depth` times on a path.
+
+By the standard, keywords for one kind of value don't affect others, so `{"properties": ...}`
+without `"type": "object"` also admits every number.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.horizon import Caveat, warn_of_caveats
+from gcd._errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    UnsupportedSchemaError,
+    WorkLimitError,
+    check_count,
+    shown,
+)
+from gcd._languages.json_schema.class_schemas import class_schema, is_class
+from gcd._languages.json_schema.document import Document
+from gcd._languages.json_schema.emptiness import why_empty
+from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
+from gcd._languages.json_schema.languages import SchemaLanguages
+from gcd._languages.json_schema.reach import held_to, out_of_reach, within_limits
+from gcd._languages.literal import without_mark
+from gcd._languages.values.json_values import json_notation
+
+FORMATS = ("assert", "ignore")
+UNSUPPORTED = ("warn", "ignore", "refuse")
+_MAX_DEPTH = 32
+_MAX_ANY_ORDER = 8
+
+
+def json_schema(
+    schema: Any,
+    *,
+    whitespace: str = "compact",
+    max_depth: int = 3,
+    escapes: str = "canonical",
+    additional_properties: str = "closed",
+    any_order: int = 0,
+    formats: str = "assert",
+    max_bytes: int | None = None,
+    draft: str | None = None,
+    unknown: str = "warn",
+    unsupported: str = "warn",
+) -> Automaton:
+    """Return the language of all JSON texts that satisfy a schema.
+
+    The module docstring lists where the language is narrower than the standard.
+
+    Args:
+        schema: a JSON schema as parsed JSON (a mapping or a boolean) or as JSON text, or a type
+            that pydantic validates: a model class, a dataclass, a TypedDict, an enum,
+            `Literal[...]`, `list[...]`, `A | B`, a `TypeAdapter`. Patterns of a class use Rust's
+            syntax (or Python's, if its `regex_engine` selects it), and texts that its validator
+            refuses are excluded.
+        whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
+            "flexible", any whitespace that RFC 8259 permits.
+        max_depth: nesting of values that the schema leaves free, and of recursive schemas.
+        escapes: spelling of keys and constants, "canonical" (as `json.dumps`) or "all".
+        additional_properties: whether undeclared members are excluded ("closed") where a schema
+            has `properties` and no keyword for undeclared ones, or allowed ("open").
+        any_order: objects of up to this many declared names accept their members in any order; the
+            automaton grows with 2 to their number.
+        formats: "assert" (`format` constrains) or "ignore" (`format` is an annotation).
+        max_bytes: compile only the texts of at most this many bytes, exactly. Counts that no such
+            text reaches, as in `"maxLength": 32767`, take no states. Budgets whose tokens could
+            have more bytes are refused (`gcd.OverlongBudgetError`).
+        draft: "4", "6", "7", "2019-09" or "2020-12", overriding `$schema`. None: the draft that
+            `$schema` names; without one, 2020-12 with the spellings of older drafts understood.
+        unknown: treatment of keywords and formats that the draft doesn't know, and that therefore
+            constrain nothing: "warn", "ignore", or "refuse".
+        unsupported: treatment of keywords that no automaton of the allowed size can enforce.
+            "warn": upper bounds such as `"maxLength": 65536` are enforced for texts too short to
+            reach them, and longer budgets are refused (`gcd.OverlongBudgetError`); `uniqueItems`
+            over arbitrary strings, and Python validators of a class, are not enforced, so validate
+            the finished text; and a warning names them. "ignore": none of these keywords are
+            enforced, without a warning. "refuse": they are errors. The result's `caveats` lists
+            them.
+
+    Raises:
+        UnsupportedSchemaError: for an unsupported keyword, with its JSON pointer.
+        ConstraintError: for a malformed schema or option, or a `$ref` that cannot be followed.
+        EmptyLanguageError: if no value satisfies the schema.
+        StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
+            allows, or all of them take more work than `gcd.work_limit`; with the keyword and the
+            JSON pointer of the part that takes the most.
+
+    Warns:
+        IgnoredKeywordWarning: once, naming the keywords that constrain nothing (`unknown="warn"`).
+        CaveatWarning: once, naming the keywords that the automaton doesn't enforce in every text
+            (`unsupported="warn"`).
+    """
+    check_options(whitespace, escapes, unknown, formats, max_bytes, unsupported)
+    notation = json_notation(whitespace, escapes)
+    check_depth(max_depth)
+    _check_option("additional_properties", additional_properties, ("closed", "open"))
+    check_count("any_order", any_order, 0, _MAX_ANY_ORDER)
+    document = Document(
+        _parsed(schema),
+        max_depth=max_depth,
+        assert_formats=formats == "assert",
+        draft=draft,
+        refuse_unknown=unknown == "refuse",
+    )
+    if unknown == "warn":
+        warn_of(document.ignored)
+    if unsupported == "refuse":
+        for caveat in document.validators:
+            raise UnsupportedSchemaError(
+                caveat.keyword,
+                caveat.pointer,
+                f"{caveat.value} is Python code, which no automaton runs; "
+                'set unsupported="ignore" and validate the finished text',
+            )
+
+    def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
+        bounds += document.upper_bounds
+        values = SchemaLanguages(
+            document,
+            notation,
+            max_depth=max_depth,
+            closed=additional_properties == "closed",
+            any_order=any_order,
+            max_bytes=max_bytes,
+            counted=counted,
+            unsupported=unsupported,
+        )
+        try:
+            language = values.language(document.root())
+        except WorkLimitError as error:
+            values.parts.blame_most_costly(error)
+            raise
+        if language.is_empty and values.parts.excluding:
+            raise out_of_reach(values.parts.excluding)
+        if language.is_empty:
+            raise EmptyLanguageError(f"no value satisfies the schema{why_empty(values)}")
+        language = Automaton.concatenate([notation.gap, language, notation.gap])
+        what = "text of at most {} bytes satisfies the schema"
+        return held_to(language, max_bytes, what, (*document.validators, *values.parts.caveats))
+
+    found = within_limits(build, unsupported=unsupported)
+    if unsupported == "warn":
+        warn_of_caveats(found.caveats)
+    return found
+
+
+def ignored_keywords(
+    schema: Any, *, formats: str = "assert", draft: str | None = None
+) -> tuple[IgnoredKeyword, ...]:
+    """Return the keywords of a schema that constrain nothing; `json_schema` warns about them.
+
+    Only schemas reachable from the root count. Annotations that every draft has, such as titles and
+    descriptions, are not included. Arguments and errors are those of `json_schema`.
+    """
+    _check_option("formats", formats, FORMATS)
+    document = Document(
+        _parsed(schema),
+        max_depth=0,
+        assert_formats=formats == "assert",
+        draft=draft,
+        refuse_unknown=False,
+    )
+    return document.ignored
+
+
+def _parsed(schema: Any) -> Any:
+    """Return the schema of a JSON text or a type; return everything else unchanged."""
+    if is_class(schema):
+        return class_schema(schema, partial(json_schema, unknown="ignore", unsupported="refuse"))
+    if hasattr(schema, "model_json_schema"):
+        raise ConstraintError(
+            f"expected a pydantic model class, got its instance {schema!r}; pass the class"
+        )
+    if not isinstance(schema, (str, bytes)):
+        return schema
+    try:
+        return json.loads(without_mark(schema) if isinstance(schema, str) else schema)
+    except (ValueError, RecursionError) as error:
+        raise ConstraintError(
+            f"expected a JSON schema ({error}), got the text {shown(schema)}; pass JSON text, "
+            "parsed JSON, or a class that pydantic validates"
+        ) from error
+
+
+def check_options(
+    whitespace: object,
+    escapes: object,
+    unknown: object,
+    formats: object,
+    max_bytes: object,
+    unsupported: object,
+) -> None:
+    """Raise `ConstraintError` unless the options common to all schema languages are valid."""
+    _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
+    _check_option("escapes", escapes, ("canonical", "all"))
+    _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
+    _check_option("formats", formats, FORMATS)
+    _check_option("unsupported", unsupported, UNSUPPORTED)
+    if max_bytes is not None:
+        check_count("max_bytes", max_bytes, 1)
+
+
+def check_depth(max_depth: object) -> None:
+    """Raise `ConstraintError` unless `max_depth` is valid."""
+    check_count("max_depth", max_depth, 0, _MAX_DEPTH)
+
+
+def _check_option(name: str, value: object, options: tuple[str, ...]) -> None:
+    if value not in options:
+        listed = " or ".join(f'"{option}"' for option in options)
+        raise ConstraintError(f"expected {name} to be {listed}, got {value!r}")

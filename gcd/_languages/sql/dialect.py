@@ -1,0 +1,84 @@
+"""Size of the supported part of SQL: how much is joined, nested and combined.
+
+Every option costs states, because an automaton's only memory is its state: from the FROM clause to
+the end it tracks which tables are joined, and before a set operator also how many columns were
+selected. `SqlDialect.widest` finds the largest dialect of a list that fits into a number of states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gcd._errors import ConstraintError, check_count
+
+
+@dataclass(frozen=True)
+class SqlDialect:
+    """Limits on the SQL statements of a language.
+
+    Attributes:
+        tables: most tables that one SELECT joins.
+        subquery_depth: how deep sub-queries are nested, 0 for none.
+        subquery_tables: most tables that a sub-query joins.
+        compound_columns: most columns on either side of UNION, INTERSECT, EXCEPT; 0 for no set
+            operators.
+        compound_tables: most tables that either side of a set operator joins.
+        grouped_parts: whether sub-queries and the sides of set operators may have GROUP BY.
+        any_join: whether tables may be joined on any two of their columns, rather than only along
+            foreign keys.
+        values: the strings that columns are compared with; None for any printable ASCII.
+
+    Raises:
+        ConstraintError: a number is negative, or `tables` is 0; `values` is empty, or contains
+            something other than strings.
+    """
+
+    tables: int = 3
+    subquery_depth: int = 1
+    subquery_tables: int = 3
+    compound_columns: int = 2
+    compound_tables: int = 3
+    grouped_parts: bool = True
+    any_join: bool = False
+    values: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        lowest = {
+            "tables": 1,
+            "subquery_depth": 0,
+            "subquery_tables": 1,
+            "compound_columns": 0,
+            "compound_tables": 1,
+        }
+        for name, least in lowest.items():
+            check_count(name, getattr(self, name), least)
+        if self.values is not None and not self.values:
+            raise ConstraintError(
+                "expected at least one string in values, got none; pass None for any string"
+            )
+        for value in self.values or ():
+            if not isinstance(value, str) or "\0" in value:
+                raise ConstraintError(f"expected a value as str without zero bytes, got {value!r}")
+
+    def narrower(self) -> Iterator[SqlDialect]:
+        """Yield this dialect, then ever narrower ones, giving up the rarest features first."""
+        dialect = self
+        yield dialect
+        for limits in (
+            {"any_join": False},
+            {"compound_columns": 1},
+            {"subquery_tables": 2, "compound_tables": 2},
+            {"subquery_tables": 1},
+            {"grouped_parts": False},
+            {"compound_tables": 1},
+            {"compound_columns": 0},
+            {"tables": 2},
+            {"subquery_depth": 0},
+            {"tables": 1},
+        ):
+            smaller = {name: min(getattr(dialect, name), limit) for name, limit in limits.items()}
+            reduced = replace(dialect, **smaller)
+            if reduced != dialect:
+                dialect = reduced
+                yield dialect

@@ -1,0 +1,95 @@
+"""Joins: the tables that a query may join, and on which columns.
+
+A query lists its tables one after the other; each but the first is joined on one of its columns
+and one of a table before it. So the tables of a query are a connected set of the graph that has an
+edge wherever two tables may be joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import max_states
+from gcd._errors import StateLimitError
+from gcd._languages.literal import choice, literal
+from gcd._languages.sql import words
+from gcd._languages.sql.schema import SqlSchema
+
+TableSet = frozenset[str]
+
+_STATES_PER_SET = 32  # at least: each set has its own words from WHERE to LIMIT
+
+
+class Joins:
+    """Joins of a schema.
+
+    Args:
+        schema: tables and foreign keys.
+        any_columns: whether two tables may be joined on any of their columns; if not, on foreign
+            keys.
+    """
+
+    def __init__(self, schema: SqlSchema, *, any_columns: bool) -> None:
+        self._schema = schema
+        self._any_columns = any_columns
+        names = [table.name for table in schema.tables]
+        self._on: dict[str, dict[str, list[str]]] = {name: {} for name in names}
+        for old, x, new, y in self._references():
+            written = f"{schema[old].qualified(x)} = {schema[new].qualified(y)}"
+            self._on[new].setdefault(old, []).append(written)
+        self._conditions: dict[tuple[TableSet, str], Automaton] = {}
+        self._neighbours: dict[str, set[str]] = {name: set() for name in names}
+        for name in names:
+            self._neighbours[name] = (set(names) if any_columns else set(self._on[name])) - {name}
+
+    def table_sets(self, most: int) -> set[TableSet]:
+        """Return the sets of at most this many tables that a query may join.
+
+        Raises:
+            StateLimitError: there are too many sets for an automaton within the limit.
+        """
+        found: set[TableSet] = set()
+        latest = {frozenset([name]) for name in self._neighbours}
+        while latest:
+            found |= latest
+            if len(found) * _STATES_PER_SET > max_states():
+                raise StateLimitError(max_states(), f"a choice of {len(found)} sets of tables")
+            latest = {
+                tables | {name}
+                for tables in latest
+                if len(tables) < most
+                for name in self.neighbours(tables)
+            }
+        return found
+
+    def condition(self, listed: TableSet, table: str) -> Automaton:
+        """Return the conditions after ON that join `table` to listed ones, the older column first.
+
+        The language is empty if they have nothing to join on.
+        """
+        key = listed & self._neighbours[table], table
+        if key not in self._conditions:
+            if self._any_columns:
+                older = words.columns([self._schema[name] for name in sorted(listed)])
+                newer = words.columns([self._schema[table]])
+                found = Automaton.concatenate([older, literal(" = "), newer])
+            else:
+                written = [text for old in key[0] for text in self._on[table][old]]
+                found = choice(written) if written else Automaton.empty()
+            self._conditions[key] = found
+        return self._conditions[key]
+
+    def neighbours(self, tables: TableSet) -> set[str]:
+        """Return the tables that one of these may be joined with."""
+        return {other for table in tables for other in self._neighbours[table]} - tables
+
+    def _references(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield foreign keys in both directions, with names as the schema's tables spell them."""
+        for key in self._schema.foreign_keys:
+            here = self._schema[key.table]
+            there = self._schema[key.referred_table]
+            mine = here.spelling(key.column)
+            theirs = there.spelling(key.referred_column)
+            yield here.name, mine, there.name, theirs
+            yield there.name, theirs, here.name, mine

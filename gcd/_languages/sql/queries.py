@@ -1,0 +1,304 @@
+"""Language of SELECT statements over a schema, as a graph.
+
+A statement is well-formed SQL by its local order of words, and valid for the schema if all its
+columns belong to tables that it joins. The states enforce the second condition:
+
+* The SELECT list comes before FROM. In the list, the state is the set of tables that its columns
+  belong to; FROM then has to list them. A column is offered only if some joinable set of tables
+  contains its table and those before it.
+* In FROM, the state is the tables listed, and those still missing. The next clauses begin where
+  none is missing.
+* After FROM, the state is only the set of joined tables. Every clause offers their columns.
+* Where a set operator may follow, the state also includes the number of selected columns, because
+  both sides need the same number.
+
+So with T joinable sets of tables, and C bytes of column names in a set, there are O(T C) states for
+each clause: the construction is a union over table sets with shared parts, and one subset
+construction resolves the remaining nondeterminism (a prefix that two tables share). A sub-query
+ends its WHERE clause and its statement. So the outer tables may be forgotten inside it, and one
+copy of it serves all outer statements.
+
+SQLite's other rules: aggregates don't occur in WHERE or GROUP BY, are not nested, and occur in
+ORDER BY only after GROUP BY; HAVING needs a GROUP BY; a sub-query selects one column; ORDER BY and
+LIMIT end a statement, not one side of a set operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+from typing import Literal
+
+from gcd._automata.assembly import Assembly
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import max_states
+from gcd._errors import StateLimitError
+from gcd._languages.literal import choice, literal
+from gcd._languages.sql import words
+from gcd._languages.sql.dialect import SqlDialect
+from gcd._languages.sql.joins import Joins, TableSet
+from gcd._languages.sql.schema import SqlSchema, quoted
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Properties of one SELECT that its surroundings depend on.
+
+    Attributes:
+        kind: the first or only one of a statement, the right side of a set operator, a sub-query.
+        columns: of `first`, how many columns a set operator's other side must have, 0 if none may
+            follow; of the others, how many columns must be selected.
+        depth: of a sub-query, how many statements it is nested in.
+    """
+
+    kind: Literal["first", "right", "nested"]
+    columns: int = 0
+    depth: int = 0
+
+    @property
+    def alone(self) -> _Scope:
+        """The same scope once the number of columns doesn't matter."""
+        return replace(self, columns=0)
+
+
+class Queries:
+    """Graph of all statements; see the module docstring."""
+
+    def __init__(self, schema: SqlSchema, dialect: SqlDialect) -> None:
+        self._schema = schema
+        self._dialect = dialect
+        self._graph = Assembly()
+        self._states = 0  # in all parts of the graph
+        self._nodes: dict[Hashable, int] = {}
+        self._columns: dict[TableSet, Automaton] = {}
+        self._texts: dict[tuple[str, ...], Automaton] = {}
+        string = words.any_string() if dialect.values is None else words.string_of(dialect.values)
+        self._compared = words.compared(string)
+        self._optional_not = literal("NOT ").optional()
+        self._number, self._limit = words.number(), words.limit()
+        self._joins = Joins(schema, any_columns=dialect.any_join)
+        most = {
+            "first": dialect.tables,
+            "right": min(dialect.tables, dialect.compound_tables),
+            "nested": min(dialect.tables, dialect.subquery_tables),
+        }
+        # The tables contained in some joinable set of tables, by the kind of scope.
+        sets = {n: _subsets(self._joins.table_sets(n)) for n in set(most.values())}
+        self._viable = {kind: sets[n] for kind, n in most.items()}
+        added = {n: _additions(viable) for n, viable in sets.items()}
+        self._added = {kind: added[n] for kind, n in most.items()}
+        self._end = self._graph.node()
+
+    def build(self) -> Automaton:
+        """Return the language of all statements."""
+        start = self._graph.node()
+        self._select(start, _Scope("first"))
+        return self._graph.build(start, self._end)
+
+    # -- SELECT ... FROM ... JOIN ... ----------------------------------------------------------
+
+    def _select(self, source: int, scope: _Scope) -> None:
+        self._insert(
+            source,
+            self._before_item(scope, 0, frozenset()),
+            self._choice(("SELECT ", "SELECT DISTINCT ")),
+        )
+
+    def _before_item(self, scope: _Scope, count: int, used: TableSet) -> int:
+        """Return the node before an item of the SELECT list, after `count` items."""
+        node, is_new = self._node("item", scope, count, used)
+        if is_new:
+            uncounted = self._dialect.compound_columns + 1
+            after = min(count + 1, uncounted) if scope.kind == "first" else count + 1
+            for name in self._added[scope.kind][used]:
+                target = self._after_item(scope, after, used | {name})
+                column = self._column(frozenset([name]))
+                self._insert(node, target, column)
+                self._insert(node, target, *self._of_column(column))
+            self._insert(node, self._after_item(scope, after, used), self._literal("COUNT(*)"))
+            if scope.kind == "first" and count == 0:
+                self._insert(node, self._after_item(scope, uncounted, used), self._literal("*"))
+        return node
+
+    def _after_item(self, scope: _Scope, count: int, used: TableSet) -> int:
+        node, is_new = self._node("after item", scope, count, used)
+        if is_new:
+            is_first = scope.kind == "first"
+            if is_first or count < scope.columns:
+                self._insert(node, self._before_item(scope, count, used), self._literal(", "))
+            if is_first and count <= self._dialect.compound_columns:
+                self._from(node, replace(scope, columns=count), used)
+            elif is_first or count == scope.columns:
+                self._from(node, scope.alone, used)
+        return node
+
+    def _from(self, source: int, scope: _Scope, used: TableSet) -> None:
+        node = self._graph.node()
+        self._insert(source, node, self._literal(" FROM "))
+        for name in self._added[scope.kind][used]:
+            target = self._joined(scope, frozenset([name]), used - {name})
+            self._insert(node, target, self._literal(quoted(name)))
+
+    def _joined(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
+        """Return the node after the tables that FROM lists, with some tables still missing."""
+        if len(listed | missing) > self._dialect.compound_tables:
+            scope = scope.alone  # no set operator may follow
+        node, is_new = self._node("joined", scope, listed, missing)
+        if is_new:
+            for name in sorted(self._joins.neighbours(listed)):
+                if listed | missing | {name} in self._viable[scope.kind]:
+                    self._insert(
+                        node,
+                        self._joined(scope, listed | {name}, missing - {name}),
+                        self._literal(f" JOIN {quoted(name)} ON "),
+                        self._joins.condition(listed, name),
+                    )
+            if not missing:
+                self._clauses(node, scope, listed)
+        return node
+
+    # -- WHERE ... GROUP BY ... ORDER BY ... LIMIT ... ------------------------------------------
+
+    def _clauses(self, source: int, scope: _Scope, tables: TableSet) -> None:
+        graph = self._graph
+        where, condition, filtered = graph.node(), graph.node(), graph.node()
+        column = self._column(tables)
+        self._insert(source, where, self._literal(" WHERE "))
+        self._insert(where, condition, self._optional_not, column, self._compared)
+        self._insert(condition, where, self._choice(words.CONNECTIVES))
+        if scope.depth < self._dialect.subquery_depth:
+            nested = _Scope("nested", columns=1, depth=scope.depth + 1)
+            begin, is_new = self._node("nested", nested)
+            if is_new:
+                self._select(begin, nested)
+            operator = self._choice(words.BEFORE_SUBQUERY)
+            self._insert(where, begin, self._optional_not, column, operator)
+        graph.skip(condition, filtered)
+        graph.skip(source, filtered)
+        self._group_by(filtered, scope, tables)
+        self._insert(filtered, self._order_by(scope.alone, tables)[0], self._literal(" ORDER BY "))
+        self._close(filtered, scope)
+
+    def _group_by(self, source: int, scope: _Scope, tables: TableSet) -> None:
+        if not self._dialect.grouped_parts:
+            if scope.kind != "first":
+                return
+            scope = scope.alone
+        graph = self._graph
+        begin, is_new = self._node("group by", scope, tables)
+        self._insert(source, begin, self._literal(" GROUP BY "))
+        if not is_new:
+            return
+        column, having, compared, condition, grouped = (graph.node() for _ in range(5))
+        self._insert(begin, column, self._column(tables))
+        self._insert(column, begin, self._literal(", "))
+        graph.skip(column, grouped)
+        self._insert(column, having, self._literal(" HAVING "))
+        self._aggregate(having, compared, tables)
+        self._insert(compared, condition, self._choice(words.COMPARISONS), self._number)
+        self._insert(condition, having, self._choice(words.CONNECTIVES))
+        graph.skip(condition, grouped)
+        if scope.kind != "right":
+            order, is_new = self._node("order groups by", scope.alone, tables)
+            self._insert(grouped, order, self._literal(" ORDER BY "))
+            if is_new:
+                # Aggregates come first, so that what follows is the same as without groups.
+                item, ordered = self._order_by(scope.alone, tables)
+                graph.skip(order, item)
+                aggregate = graph.node()
+                self._aggregate(order, aggregate, tables)
+                self._insert(aggregate, ordered, self._choice(words.DIRECTIONS))
+        self._close(grouped, scope)
+
+    def _order_by(self, scope: _Scope, tables: TableSet) -> tuple[int, int]:
+        """Return the nodes before and after a column that rows are ordered by."""
+        item, is_new = self._node("order by", scope, tables)
+        ordered, _ = self._node("ordered", scope, tables)
+        if is_new and scope.kind != "right":
+            self._insert(item, ordered, self._column(tables), self._choice(words.DIRECTIONS))
+            self._insert(ordered, item, self._literal(", "))
+            self._close(ordered, scope)
+        return item, ordered
+
+    def _close(self, source: int, scope: _Scope) -> None:
+        """End a SELECT: with a limit, with a set operator and another SELECT, or at once."""
+        graph = self._graph
+        limit, is_new = self._node("limit", scope.depth)
+        self._insert(source, limit, self._literal(" LIMIT "))
+        if is_new:
+            self._insert(limit, self._closed(scope.depth), self._limit)
+        graph.skip(source, self._closed(scope.depth))
+        if scope.kind == "first" and scope.columns:
+            right = _Scope("right", columns=scope.columns)
+            begin, is_new = self._node("right", right)
+            self._insert(source, begin, self._choice(words.SET_OPERATORS))
+            if is_new:
+                self._select(begin, right)
+
+    def _closed(self, depth: int) -> int:
+        """Return the node after a statement nested this deep; closing parentheses follow."""
+        if depth == 0:
+            return self._end
+        node, is_new = self._node("closed", depth)
+        if is_new:
+            self._insert(node, self._closed(depth - 1), self._literal(")"))
+        return node
+
+    # -- the parts -----------------------------------------------------------------------------
+
+    def _node(self, *key: Hashable) -> tuple[int, bool]:
+        """Return the node of this name, and whether this call made it."""
+        is_new = key not in self._nodes
+        if is_new:
+            self._nodes[key] = self._graph.node()
+        return self._nodes[key], is_new
+
+    def _insert(self, source: int, target: int, *parts: Automaton) -> None:
+        """Connect two nodes by a sequence of parts; raise once the graph exceeds the limit."""
+        self._graph.insert(source, target, *parts)
+        self._states += sum(part.num_states for part in parts)
+        if self._states > max_states():
+            raise StateLimitError(max_states())
+
+    def _aggregate(self, source: int, target: int, tables: TableSet) -> None:
+        """Connect two nodes by aggregates of a column, and by the number of rows."""
+        self._insert(source, target, *self._of_column(self._column(tables)))
+        self._insert(source, target, self._literal("COUNT(*)"))
+
+    def _of_column(self, column: Automaton) -> tuple[Automaton, ...]:
+        return self._choice(words.AGGREGATES), column, self._literal(")")
+
+    def _column(self, tables: TableSet) -> Automaton:
+        """Return the columns of a set of tables, qualified; each language is built once."""
+        if tables not in self._columns:
+            self._columns[tables] = words.columns([self._schema[name] for name in sorted(tables)])
+        return self._columns[tables]
+
+    def _literal(self, text: str) -> Automaton:
+        return self._choice((text,))
+
+    def _choice(self, texts: tuple[str, ...]) -> Automaton:
+        if texts not in self._texts:
+            self._texts[texts] = choice(texts)
+        return self._texts[texts]
+
+
+def _subsets(sets: set[TableSet]) -> set[TableSet]:
+    """Return all subsets of the sets: 2^n of each, where n is the number of joined tables."""
+    return {
+        frozenset(part)
+        for whole in sets
+        for part in chain.from_iterable(
+            combinations(sorted(whole), size) for size in range(len(whole) + 1)
+        )
+    }
+
+
+def _additions(sets: set[TableSet]) -> dict[TableSet, list[str]]:
+    """Return, for each set, the tables whose addition gives a set again, members included."""
+    found: dict[TableSet, set[str]] = {each: set(each) for each in sets}
+    for each in sets:
+        for name in each:
+            found[each - {name}].add(name)
+    return {each: sorted(names) for each, names in found.items()}

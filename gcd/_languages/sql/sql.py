@@ -1,0 +1,93 @@
+"""Language of the queries on a database, compiled from its schema."""
+
+from __future__ import annotations
+
+import os
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import metered, state_limit
+from gcd._errors import LimitError, StateLimitError, check_count, check_kind
+from gcd._languages.sql.dialect import SqlDialect
+from gcd._languages.sql.queries import Queries
+from gcd._languages.sql.reading import sql_schema
+from gcd._languages.sql.schema import SqlSchema
+
+
+def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None = None) -> Automaton:
+    """Return the language of SELECT statements that SQLite prepares on databases of this schema.
+
+    Every table and column in a statement exists, and every column belongs to a table that the
+    statement joins. Each statement has one spelling: keywords in capitals, single spaces, columns
+    as
+    `table.column`, names spelled as in the schema, no aliases. `docs/sql.md` has the grammar.
+
+    Args:
+        schema: tables, columns and foreign keys (`gcd.sql_schema`), or the path of a SQLite file.
+        dialect: how much may be joined, nested and combined; None for the default.
+
+    Raises:
+        ConstraintError: the file is not a SQLite database, or its schema has no tables.
+        StateLimitError: the schema has too many tables for the dialect; `widest_dialect` finds one
+            that fits.
+        WorkLimitError: compiling takes too much work, for the same reason.
+    """
+    dialect = SqlDialect() if dialect is None else dialect
+    check_kind(dialect, SqlDialect, "expected a gcd.SqlDialect", "make one, or omit it")
+    if not isinstance(schema, SqlSchema):
+        schema = sql_schema(schema)
+    with metered():
+        try:
+            return Queries(schema, dialect).build()
+        except LimitError as error:
+            what = (
+                f"the language of queries that join {dialect.tables} of "
+                f"{len(schema.tables)} tables (gcd.widest_dialect finds a dialect that fits)"
+            )
+            raise type(error)(error.limit, what) from error
+
+
+def widest_dialect(
+    schema: SqlSchema, max_states: int, dialect: SqlDialect | None = None
+) -> SqlDialect:
+    """Return the widest of the ever narrower forms of a dialect whose language fits.
+
+    `SqlDialect.narrower` defines the order in which features are given up. The search is a
+    bisection,
+    because a narrower form has fewer states. The result depends only on the schema and the number
+    of
+    states, not on the machine.
+
+    Args:
+        schema: tables, columns and foreign keys.
+        max_states: most states of the language's automaton. A token automaton takes four bytes for
+            each state and class of tokens, and there are 400 to 1 000 classes.
+        dialect: the form to start from; None for the default.
+
+    Raises:
+        StateLimitError: even the narrowest form has more states.
+    """
+    check_count("max_states", max_states, 1)
+    dialects = list((dialect or SqlDialect()).narrower())
+    if _fits(schema, dialects[0], max_states):
+        return dialects[0]
+    fails, fits = 0, len(dialects) - 1
+    if not _fits(schema, dialects[fits], max_states):
+        raise StateLimitError(
+            max_states, f"every language of queries on {len(schema.tables)} tables"
+        )
+    while fits - fails > 1:
+        middle = (fails + fits) // 2
+        if _fits(schema, dialects[middle], max_states):
+            fits = middle
+        else:
+            fails = middle
+    return dialects[fits]
+
+
+def _fits(schema: SqlSchema, dialect: SqlDialect, max_states: int) -> bool:
+    # Unminimized automata are larger, by less than this factor on all schemas that were examined.
+    try:
+        with state_limit(4 * max_states):
+            return sql(schema, dialect).num_states <= max_states
+    except LimitError:
+        return False

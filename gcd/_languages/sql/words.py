@@ -1,0 +1,72 @@
+"""Small parts of queries as languages: names, literals, operators, conditions.
+
+A condition is a column, an operator, and a right-hand side. Literals are strings in single quotes,
+with inner quotes doubled, and decimal numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gcd._automata.automaton import Automaton
+from gcd._languages.literal import choice, literal
+from gcd._languages.sql.schema import Table
+from gcd._languages.text.regex import regex
+
+COMPARISONS = (" = ", " != ", " < ", " <= ", " > ", " >= ")
+BEFORE_SUBQUERY = (*(f"{comparison}(" for comparison in COMPARISONS), " IN (", " NOT IN (")
+SET_OPERATORS = (" UNION ", " UNION ALL ", " INTERSECT ", " EXCEPT ")
+CONNECTIVES = (" AND ", " OR ")
+DIRECTIONS = ("", " ASC", " DESC")
+AGGREGATES = tuple(
+    f"{name}({distinct}"
+    for name in ("COUNT", "SUM", "AVG", "MIN", "MAX")
+    for distinct in ("", "DISTINCT ")
+)
+
+
+def number() -> Automaton:
+    """Return decimal numbers without leading zeros, such as `-3` and `0.25`."""
+    return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
+
+
+def limit() -> Automaton:
+    """Return positive numbers of rows below a billion; SQLite doesn't accept larger ones."""
+    return regex(r"[1-9][0-9]{0,8}")
+
+
+def any_string() -> Automaton:
+    """Return strings of printable ASCII characters."""
+    return regex(r"'([ -&(-~]|'')*'")
+
+
+def string_of(values: Iterable[str]) -> Automaton:
+    """Return the string literals for these values."""
+    return choice(["'" + value.replace("'", "''") + "'" for value in values])
+
+
+def columns(tables: Sequence[Table]) -> Automaton:
+    """Return the columns of the tables, qualified."""
+    return choice([t.qualified(column.name) for t in tables for column in t.columns])
+
+
+def compared(string: Automaton) -> Automaton:
+    """Return what follows a column in a condition without a sub-query: operators and literals.
+
+    Args:
+        string: the strings that a column may be compared with; patterns of LIKE are any strings.
+    """
+    value = string | number()
+    optional_not = choice([" ", " NOT "])
+    alternatives = [
+        choice(COMPARISONS) + value,
+        Automaton.concatenate([optional_not, literal("LIKE "), any_string()]),
+        Automaton.concatenate([optional_not, literal("IN ("), _listed(value), literal(")")]),
+        Automaton.concatenate([optional_not, literal("BETWEEN "), value, literal(" AND "), value]),
+        choice([" IS NULL", " IS NOT NULL"]),
+    ]
+    return Automaton.union(alternatives)
+
+
+def _listed(item: Automaton) -> Automaton:
+    return item + (literal(", ") + item).star()

@@ -1,0 +1,200 @@
+"""Conversion between sets of code points and byte automata.
+
+UTF-8 writes a code point as a number in base 64 (six bits a byte) after a first byte that gives
+the number of digits; JSON's escapes write it in base 16. A set of code points is a few **ranges**,
+and a range of numbers is a short tree of digits: each of its ends splits one digit per level, and
+everything between is complete. Equal subtrees are shared (hash-consing), so the tree of n ranges
+has O(n) nodes for a fixed number of digits, however many code points the ranges contain.
+
+The inverse, `Moves`, computes where each code point leads in an automaton over UTF-8 texts, from a
+state between two code points. These maps are also constant on few ranges: bytes of one class behave
+alike, and a subtree that leads to a single state is one range.
+
+Surrogates (U+D800 to U+DFFF) don't occur in texts, and are in no set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+import numpy as np
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.byte_classes import NUM_BYTES, merge_equal_columns
+from gcd._automata.limits import max_states, priced_cache
+from gcd._errors import StateLimitError
+
+Ranges = tuple[tuple[int, int], ...]
+"""Code points from the first to the last of each pair, in ascending order with gaps in between."""
+
+Piece = tuple[int, int, int]
+"""Triple (first, last, state): the numbers from first to last lead to the state."""
+
+SCALARS: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # every code point of Unicode texts
+# Code points by the number of their UTF-8 bytes, with the fixed bits of the first byte.
+_LENGTHS = ((0x80, 0x7FF, 0xC0), (0x800, 0xFFFF, 0xE0), (0x10000, 0x10FFFF, 0xF0))
+
+
+def ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
+    """Return the union of any ranges, without surrogates."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(pairs):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    parts = ((max(a, low), min(b, high)) for a, b in merged for low, high in SCALARS)
+    return tuple(sorted((a, b) for a, b in parts if a <= b))
+
+
+def complement(inside: Ranges) -> Ranges:
+    """Return all other code points."""
+    ends = [-1, *(end for pair in inside for end in pair), 0x110000]
+    gaps = ((a + 1, b - 1) for a, b in zip(ends[::2], ends[1::2], strict=True))
+    return ranges((a, b) for a, b in gaps if a <= b)
+
+
+@priced_cache(1024)
+def one_of(inside: Ranges) -> Automaton:
+    """Return the language of one code point from the ranges, in UTF-8."""
+    count = 2  # the initial and the final state
+    edges: list[tuple[int, int, int, int]] = []
+
+    def state(digits: tuple[Piece, ...]) -> int:
+        nonlocal count
+        edges.extend((count, 0x80 + first, 0x80 + last, target) for first, last, target in digits)
+        count += 1
+        return count - 1
+
+    trees = DigitTrees(6, state)
+    edges += [(0, a, min(b, 0x7F), 1) for a, b in inside if a <= 0x7F]
+    for number, (low, high, fixed) in enumerate(_LENGTHS):
+        pieces = [(max(a, low), min(b, high), 1) for a, b in inside if a <= high and b >= low]
+        for first, last, child in trees.split(number + 2, pieces):
+            edges.append((0, fixed + first, fixed + last, child))
+    table = np.full((count, NUM_BYTES), -1, np.int32)
+    for source, first, last, target in edges:
+        table[source, first : last + 1] = target
+    delta, class_of_byte = merge_equal_columns(table, np.arange(NUM_BYTES, dtype=np.uint8))
+    return Automaton.minimal(delta, np.arange(count) == 1, class_of_byte)
+
+
+class DigitTrees:
+    """Numbers with a fixed count of digits as trees of states, with equal subtrees shared.
+
+    Args:
+        bits: bits per digit.
+        make: makes a state from the targets of each range of its next digit.
+    """
+
+    def __init__(self, bits: int, make: Callable[[tuple[Piece, ...]], int]) -> None:
+        self._bits = bits
+        self._make = make
+        self._state_of: dict[tuple[int, tuple[Piece, ...]], int] = {}
+        self._same: dict[tuple[Piece, ...], int] = {}
+
+    def state(self, digits: int, pieces: tuple[Piece, ...]) -> int:
+        """Return the state from which numbers of this many digits lead where `pieces` say."""
+        if digits == 0:
+            return pieces[0][2]
+        key = digits, pieces
+        known = self._state_of.get(key)
+        if known is None:
+            edges = tuple(self.split(digits, pieces))
+            known = self._same.get(edges)
+            if known is None:
+                known = self._same[edges] = self._make(edges)
+            self._state_of[key] = known
+        return known
+
+    def split(self, digits: int, pieces: Iterable[Piece]) -> list[Piece]:
+        """Return ranges of the first digit, each with the state for the remaining digits."""
+        size = 1 << (self._bits * (digits - 1))
+        edges: list[Piece] = []
+        # Digits that belong to several pieces, or partly to one.
+        divided: dict[int, list[Piece]] = {}
+        for first, last, target in pieces:
+            while first <= last:
+                digit, offset = divmod(first, size)
+                whole = (last + 1 - first) // size
+                if offset == 0 and whole:
+                    child = self.state(digits - 1, ((0, size - 1, target),))
+                    edges.append((digit, digit + whole - 1, child))
+                    first += whole * size
+                else:
+                    end = min(last, (digit + 1) * size - 1)
+                    divided.setdefault(digit, []).append((offset, end - digit * size, target))
+                    first = end + 1
+        for digit, parts in divided.items():
+            edges.append((digit, digit, self.state(digits - 1, tuple(parts))))
+        return _joined(sorted(edges))
+
+
+class Moves:
+    """Targets of code points in an automaton over UTF-8 texts, from states between code points."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._delta = automaton.delta
+        # Runs of bytes of one class, cut where a first byte's meaning changes.
+        cuts = {0, 0x80, 0xC0, 0xE0, 0xF0, NUM_BYTES}
+        cuts |= {int(b) + 1 for b in np.flatnonzero(np.diff(automaton.class_of_byte))}
+        ordered = sorted(cuts)
+        classes = automaton.class_of_byte.tolist()
+        runs = [(a, b - 1, classes[a]) for a, b in pairwise(ordered)]
+        self._ascii = [run for run in runs if run[1] < 0x80]
+        self._digits = [(a - 0x80, b - 0x80, c) for a, b, c in runs if a >= 0x80 and b < 0xC0]
+        self._leads = [run for run in runs if run[0] >= 0xC0]
+        self._tails: dict[tuple[int, int], list[Piece]] = {}
+
+    def of(self, state: int) -> list[Piece]:
+        """Return ascending ranges of code points with the state after each; omit dead ones."""
+        row = self._delta[state].tolist()
+        found = [(a, b, row[c]) for a, b, c in self._ascii if row[c] >= 0]
+        for first, last, label in self._leads:
+            if row[label] < 0 or first > 0xF4:
+                continue
+            number = 1 if first < 0xE0 else 2 if first < 0xF0 else 3
+            low, high, fixed = _LENGTHS[number - 1]
+            for a, b, target in self._many(first - fixed, last - fixed, row[label], number):
+                # Overlong forms, surrogates and numbers above U+10FFFF are not code points.
+                for low_, high_ in SCALARS:
+                    x, y = max(a, low, low_), min(b, high, high_)
+                    if x <= y:
+                        found.append((x, y, target))
+        return _joined(found)
+
+    def _many(self, first: int, last: int, child: int, digits: int) -> list[Piece]:
+        """Return the pieces of all digits from `first` to `last`, if each leads to `child`."""
+        size = 1 << (6 * digits)
+        tail = self._tail(child, digits)
+        if len(tail) == 1 and tail[0][1] - tail[0][0] == size - 1:
+            return [(first * size, (last + 1) * size - 1, tail[0][2])]
+        return [(d * size + a, d * size + b, t) for d in range(first, last + 1) for a, b, t in tail]
+
+    def _tail(self, state: int, digits: int) -> list[Piece]:
+        """Return the targets of numbers of this many further bytes."""
+        if digits == 0:
+            return [(0, 0, state)]
+        key = state, digits
+        if key not in self._tails:
+            row = self._delta[state].tolist()
+            pieces: list[Piece] = []
+            for first, last, label in self._digits:
+                if row[label] >= 0:
+                    pieces += self._many(first, last, row[label], digits - 1)
+            if len(pieces) > max_states():
+                raise StateLimitError(max_states(), "a set of code points")
+            self._tails[key] = _joined(pieces)
+        return self._tails[key]
+
+
+def _joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Merge adjacent pieces with the same target; the pieces are ascending."""
+    joined: list[Piece] = []
+    for first, last, target in pieces:
+        if joined and joined[-1][2] == target and joined[-1][1] + 1 == first:
+            joined[-1] = (joined[-1][0], last, target)
+        else:
+            joined.append((first, last, target))
+    return joined

@@ -1,0 +1,243 @@
+"""Parser of ECMA-262 patterns with the `u` flag, the syntax of JSON Schema's `pattern`.
+
+A text satisfies a `pattern` if some part of it matches (`ecma_pattern`): the language is `.* P .*`,
+except for the anchors in P. A recursive-descent parser supports the part of ECMA-262 that describes
+regular sets of texts. Classes and escapes become ranges of code points, with ECMA's meaning: `\\d`
+and `\\w` are ASCII, `\\s` is its white space and line terminators, `.` is all but line terminators.
+Captures and laziness don't affect which texts match, and are ignored.
+
+Strictness. The `u` flag makes many malformed patterns errors. Where all implementations agree on
+the meaning, such a pattern is accepted with it, as Annex B of the standard does without the flag:
+`{`, `}` and `]` for themselves, `\\-` and other escaped punctuation, `[\\w-.]` with a literal
+hyphen. Where dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is refused.
+
+Look-around and word boundaries are conditions on a position (`gcd._languages.text.look_around`).
+ES2025's modifiers `(?ims-ims:...)` are supported. Non-regular syntax (back-references) is refused
+by name.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import priced_cache
+from gcd._languages.text.code_points import Ranges, complement, ranges
+from gcd._languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
+from gcd._languages.text.look_around import automaton_of
+from gcd._languages.text.parsing import CONTROLS, QUANTIFIER, PatternParser, single
+from gcd._languages.text.syntax import (
+    Chars,
+    End,
+    Node,
+    Start,
+    has_anchors,
+    line_end,
+    line_start,
+    word_boundary,
+)
+from gcd._languages.text.unicode_tables import property_ranges
+
+DIGITS = ranges([(0x30, 0x39)])
+WORD = ranges([(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
+LINE_ENDS = ranges([(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])
+# The standard's LineTerminator (above) and WhiteSpace: tab, VT, FF, U+FEFF, category Zs.
+SPACE = ranges(
+    [
+        *((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)),
+        *((0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)),
+        (0xFEFF, 0xFEFF),
+    ]
+)
+_CLASSES = {
+    "d": DIGITS, "D": complement(DIGITS),
+    "w": WORD, "W": complement(WORD),
+    "s": SPACE, "S": complement(SPACE),
+}  # fmt: skip
+_OPEN_COUNT = re.compile(r"\{,[0-9]+\}")
+_CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # cannot be repeated
+_MODIFIERS = re.compile(r"\?([ims]*)(-[ims]*)?:")
+_GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
+
+
+def parse(pattern: str) -> Node:
+    """Parse a pattern; `ConstraintError` names what is invalid or not supported."""
+    return _Parser(pattern).pattern()
+
+
+class _Parser(PatternParser):
+    _references = "k"
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(pattern)
+        self._flags = frozenset[str]()  # the active flags among i, m, s
+
+    # -- structure ----------------------------------------------------------------------------
+
+    def _quantified(self, node: Node, begin: int) -> Node:
+        found = QUANTIFIER.match(self._text, self._at)
+        if not found:
+            return node
+        if has_anchors(node) and self._text.startswith(_CONDITIONS, begin):
+            raise self._error(f"`{self._text[begin : found.end()]}`", begin, "repeat no anchors")
+        self._at = found.end()
+        self._skip("?")  # lazy: the same texts match
+        return self._counted(node, found, begin)
+
+    def _term(self) -> Node:
+        begin = self._at
+        character = self._next()
+        if character == "^":
+            return line_start(LINE_ENDS) if "m" in self._flags else Start()
+        if character == "$":
+            return line_end(LINE_ENDS) if "m" in self._flags else End()
+        if character == ".":
+            return Chars(complement(() if "s" in self._flags else LINE_ENDS))
+        if character == "(":
+            return self._group(begin)
+        if character == "[":
+            return Chars(self._class(begin))
+        if character == "\\":
+            boundary = self._matched("[bB]")
+            if boundary:
+                return word_boundary(self._cased(WORD), negated=boundary == "B")
+            return Chars(self._cased(self._escape(begin)))
+        if character in "*+?" or QUANTIFIER.match(self._text, begin):
+            raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
+        if _OPEN_COUNT.match(self._text, begin):
+            raise self._error("`{,n}`", begin, "dialects read it differently; write `{0,n}`")
+        return Chars(self._cased(single(ord(character))))
+
+    def _group(self, begin: int) -> Node:
+        look = self._look_around(begin)
+        if look:
+            return look
+        rest = self._text[self._at : self._at + 3]
+        outside = self._flags
+        if rest.startswith("?"):
+            name = _GROUP_NAME.match(self._text, self._at)
+            found = name or _MODIFIERS.match(self._text, self._at)
+            if not found:
+                raise self._error(
+                    f"the group `({rest}`", begin,
+                    "ECMA-262 has `(`, `(?:`, `(?<name>`, look-around, and modifiers as in `(?i:`",
+                )  # fmt: skip
+            self._at = found.end()
+            if not name:
+                self._modify(found[1], found[2] or "", begin)
+        inner = self._inside_group(begin)
+        self._flags = outside
+        return inner
+
+    def _modify(self, on: str, off: str, begin: int) -> None:
+        """Turn on flags, and turn off those after a hyphen."""
+        letters = on + off[1:]
+        if len(set(letters)) < len(letters) or off == "-" == on + off:
+            raise self._error("a modifier", begin, "use at least one of i, m, s, each at most once")
+        self._flags = (self._flags | set(on)) - set(off[1:])
+
+    # -- classes and escapes ------------------------------------------------------------------
+
+    def _class(self, begin: int) -> Ranges:
+        negated = self._skip("^")
+        found: list[tuple[int, int]] = []
+        while not self._skip("]"):
+            at = self._at
+            first = self._class_atom(begin)
+            follows = self._text[self._at : self._at + 2]
+            if not follows.startswith("-") or follows in ("-", "-]"):
+                found += first
+                continue
+            self._at += 1
+            last = self._class_atom(begin)
+            pair = self._range(first, last, at)
+            if pair is None:  # `\w-.`: a hyphen between a class and another member
+                found += [*first, (0x2D, 0x2D), *last]
+            else:
+                found.append(pair)
+        inside = self._cased(self._paid(ranges(found)))
+        return complement(inside) if negated else inside
+
+    def _cased(self, inside: Ranges) -> Ranges:
+        """Return the code points and, under the flag i, their other cases."""
+        return self._with_other_cases(inside) if "i" in self._flags else inside
+
+    def _class_atom(self, begin: int) -> Ranges:
+        if self._at >= len(self._text):
+            raise self._unpaired("[", begin)
+        at = self._at
+        character = self._next()
+        return self._escape(at, in_class=True) if character == "\\" else single(ord(character))
+
+    def _escape(self, begin: int, in_class: bool = False) -> Ranges:
+        """Return the code points of an escape whose backslash was consumed."""
+        letter = self._next()
+        if letter in _CLASSES:
+            inside = self._paid(_CLASSES[letter])
+            # Under the flag i, words include the other cases of k and s, and `\W` excludes them.
+            return complement(self._cased(WORD)) if letter == "W" else inside
+        if letter in CONTROLS:
+            return single(CONTROLS[letter])
+        if letter in ("p", "P"):
+            return self._property(begin, negated=letter == "P")
+        if letter == "u":
+            return single(self._unicode(begin))
+        if letter == "x":
+            return single(self._number(begin, "[0-9a-fA-F]{2}", r"`\x` takes two hex digits"))
+        if letter == "c":
+            control = self._matched("[a-zA-Z]")
+            if not control:
+                raise self._error(r"`\c`", begin, r"a letter must follow; write `\\c` for the text")
+            return single(ord(control) % 32)
+        if letter == "b" and in_class:
+            return single(0x08)
+        if letter == "0" and not self._matched("[0-9]"):
+            return single(0)
+        return single(self._other_escape(letter, begin, in_class))
+
+    def _unicode(self, begin: int) -> int:
+        if self._skip("{"):
+            value = self._number(begin, "[0-9a-fA-F]+(?=})", r"`\u{...}` takes hex digits")
+            self._at += 1
+        else:
+            value = self._number(begin, "[0-9a-fA-F]{4}", r"`\u` takes four hex digits")
+            low = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})").match(self._text, self._at)
+            if 0xD800 <= value <= 0xDBFF and low:
+                self._at = low.end()
+                return 0x10000 + ((value - 0xD800) << 10) + int(low[1], 16) - 0xDC00
+        return self._checked(value, begin)
+
+    def _property(self, begin: int, negated: bool) -> Ranges:
+        written = r"\{[A-Za-z0-9_]+(=[A-Za-z0-9_]+)?\}"
+        inside = self._having_property(begin, written, named_property)
+        return self._paid(complement(inside) if negated else inside)
+
+
+@lru_cache(maxsize=256)
+def named_property(name: str) -> Ranges | None:
+    r"""Return the code points of `\p{name}`; None if ECMA-262 or the available tables lack it."""
+    key, _, value = name.partition("=")
+    if not value and name in GENERAL_CATEGORIES:
+        return property_ranges(f"gc={name}")
+    if not value:
+        return property_ranges(name) if name in BINARY else None
+    if key in ("General_Category", "gc"):
+        return property_ranges(name) if value in GENERAL_CATEGORIES else None
+    if key in ("Script", "sc", "Script_Extensions", "scx"):
+        return property_ranges(name)
+    return None
+
+
+@priced_cache(256)
+def ecma_pattern(pattern: str) -> Automaton:
+    """Return the UTF-8 texts that contain a match of an ECMA-262 pattern (`u` flag, not anchored).
+
+    Raises:
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
+            and
+            its position.
+        StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
+    """
+    return automaton_of(parse(pattern), pattern, search=True)

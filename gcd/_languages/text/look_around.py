@@ -1,0 +1,194 @@
+"""Look-around, word boundaries and line anchors, compiled exactly into automata.
+
+A `Look` is a condition on a position of the text. Each distinct one gets a byte that no UTF-8 text
+contains, its *mark*, and the pattern is compiled in four steps:
+
+1. The pattern consumes the mark wherever it requires the condition. That gives a language P of
+   texts with marks.
+2. The texts with one mark, at a position where the condition holds, are the language G of
+   `.* behind mark ahead .*`, which is compiled recursively if it contains look-around. The language
+   of the negated condition is the complement of G among the texts with one mark.
+3. C is the language of texts in which every mark is where the condition holds. If the pattern
+   requires a condition at most once on a path, C is the texts without marks and G. Otherwise it is
+   the complement of the texts that have one mark in the wrong position, beside any others.
+4. The result is the intersection of P with C for every mark, with the marks erased.
+
+This holds for look-around anywhere: inside repetitions, alternatives and other look-around. A mark
+may be consumed any number of times at one position, in any order, because each C ignores other
+marks.
+
+Cost: a product with a deterministic automaton for each distinct condition, and a subset
+construction to erase its mark. A condition inside a repetition tracks a set of states of G.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import metered, spend
+from gcd._errors import ConstraintError
+from gcd._languages.text import thompson
+from gcd._languages.text.code_points import SCALARS, one_of
+from gcd._languages.text.syntax import (
+    Chars,
+    Choice,
+    Look,
+    Mark,
+    Node,
+    Repeat,
+    Sequence,
+    shown_pattern,
+)
+
+# Bytes that UTF-8 never contains.
+_MARKS = (*range(0xF5, 0x100), 0xC0, 0xC1)
+_ANY = Repeat(Chars(SCALARS), 0, None)
+_PER_STATE = 2_000  # units of work for the edges of a state that an interpreted loop copies
+
+
+def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
+    """Return the texts that match the tree as a whole or, in a search, contain a match.
+
+    Args:
+        tree: the pattern's syntax tree.
+        pattern: the source of the tree, for error messages.
+        search: whether anything may come before and after the match, except at anchors.
+
+    Raises:
+        ConstraintError: if the pattern has too many different look-arounds.
+        StateLimitError: if more states are needed than `gcd.state_limit` allows.
+        WorkLimitError: if more work is needed than `gcd.work_limit` allows.
+    """
+    with metered():
+        return _automaton(tree, pattern, _MARKS, search=search)
+
+
+def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool) -> Automaton:
+    """Return the texts of a tree, with marks except those in `free`."""
+    looks = dict.fromkeys(_looks(tree))
+    if len(looks) > len(free):
+        raise ConstraintError(
+            f"expected at most {len(_MARKS)} different look-arounds, word boundaries and line "
+            f"anchors, nested ones included, in the pattern {shown_pattern(pattern)}, got more; "
+            "split it into several patterns"
+        )
+    marks = dict(zip(looks, free, strict=False))
+    found = thompson.automaton_of(_marked(tree, marks), pattern, search=search)
+    for look, mark in marks.items():
+        inner = tuple(byte for byte in free if byte not in marks.values())
+        good = _positions(look, mark, pattern, inner)
+        fitting = _without_marks() | good if _times(tree, look) < 2 else _everywhere(good, mark)
+        found &= _ignoring(fitting, [byte for byte in _MARKS if byte != mark])
+        found = _erase(found, mark)
+    return found
+
+
+def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Automaton:
+    """Return the texts with one mark, where the condition holds."""
+    options = tuple(
+        Sequence((_ANY, behind, Mark(mark), ahead, _ANY)) for behind, ahead in look.options
+    )
+    good = _automaton(Choice(options), pattern, free, search=False)
+    return _with_one(mark) - good if look.negated else good
+
+
+def _everywhere(good: Automaton, mark: int) -> Automaton:
+    """Return the texts with any number of marks, if each of them alone would be in `good`."""
+    bad = _with_one(mark) - good
+    if bad.is_empty:
+        return _ignoring(_without_marks(), [mark])
+    spend(_PER_STATE * bad.num_states)
+    also = [(state, [mark], state) for state in range(bad.num_states)]
+    ends = np.flatnonzero(bad.accepting).tolist()
+    wrong = Automaton.from_nfa(bad.num_states, [*_edges(bad), *also], accepting=ends)
+    return _ignoring(_without_marks(), [mark]) - wrong
+
+
+def _ignoring(automaton: Automaton, marks: list[int]) -> Automaton:
+    """Return the strings with any of these marks inserted anywhere."""
+    table = automaton.transitions.copy()
+    table[:, marks] = np.arange(automaton.num_states)[:, None]
+    return Automaton.from_transitions(table, automaton.accepting)
+
+
+def _erase(automaton: Automaton, mark: int) -> Automaton:
+    """Return the strings with the mark removed."""
+    after = automaton.transitions[:, mark]
+    if (after < 0).all():
+        return automaton
+    spend(_PER_STATE * automaton.num_states)
+    edges = [
+        (source, kept, target)
+        for source, labels, target in _edges(automaton)
+        if (kept := [byte for byte in labels if byte != mark])
+    ]
+    silent = [(int(source), int(after[source])) for source in np.flatnonzero(after >= 0)]
+    ends = np.flatnonzero(automaton.accepting).tolist()
+    return Automaton.from_nfa(automaton.num_states, edges, accepting=ends, epsilon=silent)
+
+
+def _edges(automaton: Automaton) -> list[tuple[int, list[int], int]]:
+    """Return (source, bytes, target) for all pairs of states."""
+    return [
+        (source, np.flatnonzero(row == target).tolist(), int(target))
+        for source, row in enumerate(automaton.transitions)
+        for target in np.unique(row[row >= 0])
+    ]
+
+
+def _without_marks() -> Automaton:
+    return one_of(SCALARS).star()
+
+
+def _with_one(mark: int) -> Automaton:
+    texts = _without_marks()
+    return Automaton.concatenate([texts, Automaton.byte_set([mark]), texts])
+
+
+# -- the tree ---------------------------------------------------------------------------------
+
+
+def has_looks(node: Node) -> bool:
+    """Return whether a node has look-around, a word boundary or a line anchor."""
+    return bool(_looks(node))
+
+
+def _looks(node: Node) -> list[Look]:
+    """Return the conditions in a node, without those inside others."""
+    match node:
+        case Look():
+            return [node]
+        case Sequence(parts) | Choice(parts):
+            return [look for part in parts for look in _looks(part)]
+        case Repeat(body):
+            return _looks(body)
+    return []
+
+
+def _marked(node: Node, marks: dict[Look, int]) -> Node:
+    """Return the node with each condition replaced by its mark."""
+    match node:
+        case Look():
+            return Mark(marks[node])
+        case Sequence(parts):
+            return Sequence(tuple(_marked(part, marks) for part in parts))
+        case Choice(options):
+            return Choice(tuple(_marked(option, marks) for option in options))
+        case Repeat(body, minimum, maximum, span) if marks:
+            return Repeat(_marked(body, marks), minimum, maximum, span)
+    return node
+
+
+def _times(node: Node, look: Look) -> int:
+    """Return how often a path may require a condition: 0, 1, or 2 for more."""
+    match node:
+        case Look():
+            return int(node == look)
+        case Sequence(parts):
+            return min(2, sum(_times(part, look) for part in parts))
+        case Choice(options):
+            return max((_times(option, look) for option in options), default=0)
+        case Repeat(body, _, maximum):
+            return min(2, _times(body, look) * (2 if maximum is None else maximum))
+    return 0

@@ -1,0 +1,232 @@
+"""Common base of the parsers of all regular expression dialects.
+
+It is a recursive-descent parser over alternatives, sequences, quantified terms and groups. A
+dialect defines the terms, the groups, and what may be skipped between terms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gcd._automata.limits import spend
+from gcd._errors import ConstraintError
+from gcd._languages.text.code_points import Ranges
+from gcd._languages.text.syntax import (
+    Choice,
+    Look,
+    Node,
+    Sequence,
+    look_around,
+    repeat,
+    shown_pattern,
+)
+from gcd._languages.text.unicode_tables import with_other_cases
+
+MAX_NESTING = 50  # groups inside groups
+# Units of work for interpreted parser code: per character of the pattern, and per range of code
+# points in a class or an escape.
+_PER_CHARACTER, _PER_RANGE = 1000, 500
+_PER_CASED_CHARACTER, _PER_CASED_SET = 60_000, 1_500_000  # units of work to find other cases
+
+QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
+CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
+
+
+class PatternParser:
+    """Parser at one position of a pattern."""
+
+    _references: str  # letters, beside digits, of escapes that refer back to groups
+
+    def __init__(self, pattern: str) -> None:
+        self._text = pattern
+        self._at = 0
+        self._depth = 0
+        self._cased_before: set[Ranges] = set()
+
+    # -- structure ----------------------------------------------------------------------------
+
+    def pattern(self) -> Node:
+        """Parse the whole pattern; `ConstraintError` names what is invalid or not supported."""
+        self._spend(_PER_CHARACTER * len(self._text))
+        for position, character in enumerate(self._text):
+            if "\ud800" <= character <= "\udfff":
+                raise self._error("a lone surrogate", position, "it is not valid text; remove it")
+        tree = self._choice()
+        if self._at < len(self._text):
+            raise self._unpaired(")", self._at)
+        return tree
+
+    def _term(self) -> Node:
+        """Parse a term that a quantifier may follow; at least one character is left."""
+        raise NotImplementedError
+
+    def _quantified(self, node: Node, begin: int) -> Node:
+        """Apply the quantifier that follows, if any, to the node parsed since `begin`."""
+        raise NotImplementedError
+
+    def _skip_ignored(self) -> None:
+        """Skip ignored characters."""
+
+    def _choice(self) -> Node:
+        options = [self._sequence()]
+        while self._skip("|"):
+            options.append(self._sequence())
+        return options[0] if len(options) == 1 else Choice(tuple(options))
+
+    def _sequence(self) -> Node:
+        parts: list[Node] = []
+        self._skip_ignored()
+        while self._at < len(self._text) and self._text[self._at] not in "|)":
+            begin = self._at
+            parts.append(self._quantified(self._term(), begin))
+            self._skip_ignored()
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+    def _inside_group(self, begin: int) -> Node:
+        """Parse the content of the group that opens at `begin`, and its closing parenthesis."""
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            raise self._error("a group", begin, f"nest at most {MAX_NESTING} groups")
+        inner = self._choice()
+        self._depth -= 1
+        if not self._skip(")"):
+            raise self._unpaired("(", begin)
+        return inner
+
+    def _counted(self, node: Node, found: re.Match[str], begin: int) -> Node:
+        """Return the node under a quantifier that has been parsed."""
+        span = begin, self._at
+        sign, low, comma, high = found[0], found[1], found[2], found[3]
+        if low is None:
+            return repeat(node, int(sign == "+"), 1 if sign == "?" else None, span)
+        minimum = _count(low)
+        maximum = (_count(high) if high else None) if comma else minimum
+        if maximum is not None and maximum < minimum:
+            raise self._error(f"`{found[0]}`", found.start(), "put the smaller number first")
+        return repeat(node, minimum, maximum, span)
+
+    # -- code points ----------------------------------------------------------------------------
+
+    def _number(self, begin: int, digits: str, usage: str) -> int:
+        found = self._matched(digits)
+        if not found:
+            raise self._error(f"`{self._text[begin : begin + 3]}`", begin, usage)
+        return int(found, 16)
+
+    def _checked(self, value: int, begin: int) -> int:
+        """Return the number of a code point after checking that texts may contain it."""
+        if 0xD800 <= value <= 0xDFFF:
+            raise self._error("a lone surrogate", begin, "texts never contain it; remove it")
+        if value > 0x10FFFF:
+            raise self._error("an escape", begin, "use a code point up to U+10FFFF")
+        return value
+
+    def _look_around(self, begin: int) -> Look | None:
+        """Return the look-around of the group that opens at `begin`; None for other groups."""
+        found = self._matched(r"\?<?[=!]")
+        if not found:
+            return None
+        body = self._inside_group(begin)
+        return look_around(body, ahead="<" not in found, negated="!" in found)
+
+    def _other_escape(self, letter: str, begin: int, in_class: bool) -> int:
+        """Return the character of an escape that means itself; "" is the end of the pattern."""
+        if letter.isdigit() or (letter and letter in self._references and not in_class):
+            what = "an octal escape" if in_class or letter == "0" else "a back-reference"
+            raise self._error(
+                what, begin, r"spell out its meaning (write a character as `\xHH` or `\uHHHH`)"
+            )
+        if letter.isascii() and letter.isalpha():
+            raise self._error(
+                f"the escape `\\{letter}`", begin, "it is unknown; remove the backslash"
+            )
+        if not letter:
+            raise self._error("a backslash at the end", begin, r"write `\\` for the character")
+        return ord(letter)
+
+    def _with_other_cases(self, inside: Ranges) -> Ranges:
+        """Return the code points and all whose simple case folding equals that of one of them."""
+        if inside not in self._cased_before:
+            self._cased_before.add(inside)
+            self._spend(_PER_CASED_SET if _code_point(inside) is None else _PER_CASED_CHARACTER)
+        return with_other_cases(inside)
+
+    def _having_property(
+        self, begin: int, written: str, look_up: Callable[[str], Ranges | None]
+    ) -> Ranges:
+        """Return the code points with the Unicode property whose name is `written` here."""
+        found = self._matched(written)
+        inside = look_up(found.strip("{}")) if found else None
+        if inside is None:
+            shown = self._text[begin : begin + 2] + found
+            raise self._error(
+                f"the property `{shown}`", begin, "it is unknown; list its characters in `[]`"
+            )
+        return inside
+
+    def _range(self, first: Ranges, last: Ranges, begin: int) -> tuple[int, int] | None:
+        """Return the range between two class members; None if either is not a single character."""
+        low, high = _code_point(first), _code_point(last)
+        if low is None or high is None:
+            return None
+        if low > high:
+            written = self._text[begin : self._at]
+            raise self._error(f"the range `{written}`", begin, "put the smaller end first")
+        return low, high
+
+    def _paid(self, *inside: Ranges) -> Ranges:
+        """Charge for the ranges of some sets of code points; return the first set."""
+        self._spend(_PER_RANGE * sum(map(len, inside)))
+        return inside[0]
+
+    def _spend(self, units: int) -> None:
+        spend(units, f"the pattern {shown_pattern(self._text)}")
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _next(self) -> str:
+        """Return the next character, "" at the end."""
+        self._at += 1
+        return self._text[self._at - 1 : self._at]
+
+    def _skip(self, sign: str) -> bool:
+        found = self._text.startswith(sign, self._at)
+        self._at += len(sign) * found
+        return found
+
+    def _matched(self, expression: str) -> str:
+        found = re.compile(expression).match(self._text, self._at)
+        if not found:
+            return ""
+        self._at = found.end()
+        return found[0]
+
+    def _error(
+        self, what: str, position: int, hint: str, fault: str = "is not supported"
+    ) -> ConstraintError:
+        place = f"at position {position} of the pattern {shown_pattern(self._text)}"
+        return ConstraintError(f"{what} {place} {fault}: {hint}")
+
+    def _unpaired(self, what: str, position: int) -> ConstraintError:
+        """Make the error for an unpaired bracket: `(`, `)` or `[`."""
+        other = {"(": ")", ")": "(", "[": "]"}[what]
+        fault = "closes nothing" if what == ")" else "is not closed"
+        hint = rf"add `{other}`, or write `\{what}` for the character"
+        return self._error(f"a `{what}` without `{other}`", position, hint, fault)
+
+
+def single(code_point: int) -> Ranges:
+    """Return the set of a single code point."""
+    return ((code_point, code_point),)
+
+
+def _code_point(inside: Ranges) -> int | None:
+    """Return the only code point, if there is exactly one."""
+    return inside[0][0] if len(inside) == 1 and inside[0][0] == inside[0][1] else None
+
+
+def _count(digits: str) -> int:
+    """Return the number in a quantifier, at most a billion."""
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) <= 9 else 10**9

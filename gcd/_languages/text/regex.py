@@ -1,0 +1,39 @@
+"""Compiler of regular expressions, matched against the whole text, into byte automata.
+
+The syntax is the common part of Python's `re` and Rust's `regex` crate
+(`gcd._languages.text.python_syntax`). A constraint is the set of all texts that match from the
+first character to the last, so it doesn't matter which match an engine would find first: `a|ab`
+contains both, and laziness has no effect.
+"""
+
+from __future__ import annotations
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import metered
+from gcd._errors import check_kind
+from gcd._languages.text.look_around import automaton_of
+from gcd._languages.text.python_syntax import parse
+
+
+def regex(pattern: str) -> Automaton:
+    """Return the texts, in UTF-8, that match `pattern` from the first character to the last.
+
+    Args:
+        pattern: in the common syntax of Python's `re` and Rust's `regex`, with Python's look-around
+            and without back-references.
+
+    Raises:
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
+            and
+            its position.
+        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
+    """
+    check_kind(
+        pattern,
+        str,
+        "expected a pattern as str",
+        "decode bytes, and pass a compiled pattern's .pattern",
+    )
+    with metered():
+        return automaton_of(parse(pattern), pattern)

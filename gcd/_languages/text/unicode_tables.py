@@ -1,0 +1,98 @@
+"""Unicode properties of code points, and closure of sets under letter case.
+
+The tables are those of the `regex` package (mrab-regex), which follows the newest Unicode version
+and handles whole ranges at once: it searches a text of all code points for runs of a set. It is
+imported when a pattern first needs it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gcd._languages.text.code_points import Ranges, complement, ranges
+
+if TYPE_CHECKING:
+    import re
+
+    import regex as unicode_regex
+
+# I and i with and without a dot are cases of each other only in Turkic languages.
+_TURKIC = ranges([(0x130, 0x131)])
+
+
+@lru_cache(maxsize=256)
+def property_ranges(name: str) -> Ranges | None:
+    r"""Return the code points of `\p{name}` or `\p{key=value}`; None for an unknown name."""
+    import regex as unicode_regex
+
+    try:
+        found = unicode_regex.compile(rf"\p{{{name}}}+", unicode_regex.V1)
+    except unicode_regex.error:
+        return None
+    return runs(found, all_code_points())
+
+
+@lru_cache(maxsize=3)
+def perl_class(letter: str) -> Ranges:
+    r"""Return the code points of `\d`, `\s` or `\w` by Annex C of UTS #18."""
+    names = {
+        "d": ["Nd"],
+        "s": ["White_Space"],
+        "w": ["Alphabetic", "M", "Nd", "Pc", "Join_Control"],
+    }
+    found = [property_ranges(name) for name in names[letter]]
+    return ranges(pair for part in found for pair in part or ())
+
+
+@lru_cache(maxsize=1)
+def assigned() -> Ranges:
+    """Return the code points that the running Python's tables, some years old, have assigned."""
+    return ranges((c, c) for c in range(0x110000) if unicodedata.category(chr(c)) != "Cn")
+
+
+@lru_cache(maxsize=256)
+def with_other_cases(inside: Ranges) -> Ranges:
+    """Add to a set all code points whose simple case folding equals that of a member."""
+    import regex as unicode_regex
+
+    plain = complement(ranges([*complement(inside), *_TURKIC]))
+    written = "".join(f"\\U{first:08X}-\\U{last:08X}" for first, last in plain)
+    if not written:
+        return inside
+    others = unicode_regex.compile(f"(?i)[{written}]", unicode_regex.V1)
+    found = [ord(match[0]) for match in others.finditer(_cased())]
+    return ranges([*inside, *((c, c) for c in found)])
+
+
+def with_other_ascii_cases(inside: Ranges) -> Ranges:
+    """Add to a set the other case of each ASCII letter in it."""
+    found = list(inside)
+    for shift, (low, high) in ((0x20, (0x41, 0x5A)), (-0x20, (0x61, 0x7A))):
+        for first, last in inside:
+            if first <= high and last >= low:
+                found.append((max(first, low) + shift, min(last, high) + shift))
+    return ranges(found)
+
+
+def runs(pattern: unicode_regex.Pattern[str] | re.Pattern[str], text: str) -> Ranges:
+    """Return the ranges that a pattern matches in a text of consecutive code points."""
+    return ranges((match.start(), match.end() - 1) for match in pattern.finditer(text))
+
+
+@lru_cache(maxsize=1)
+def all_code_points() -> str:
+    """Return a text of all code points in order, surrogates included."""
+    return np.arange(0x110000, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+@lru_cache(maxsize=1)
+def _cased() -> str:
+    """Return all code points with more than one case, except the Turkic ones."""
+    found = [property_ranges(f"Changes_When_{how}") for how in ("Casefolded", "Casemapped")]
+    inside = ranges(pair for part in found for pair in part or ())
+    plain = complement(ranges([*complement(inside), *_TURKIC]))
+    return "".join(map(chr, (c for first, last in plain for c in range(first, last + 1))))

@@ -1,0 +1,200 @@
+"""Compiler from a tool list to the byte language of its calls.
+
+    style="json"      [{"name": "weather", "arguments": {"city": "Rome", "days": 3}}, ...]
+    style="python"    [weather(city="Rome", days=3), ...]
+
+Both styles are built in the same steps. They differ in the notation of values
+(`gcd._languages.values.json_values`, `gcd._languages.values.python_values`) and in the delimiters
+around a call's arguments. The language of the arguments is the one that `gcd.json_schema` compiles
+from their schema. `docs/tools.md` specifies the texts.
+
+By default the number of calls is unbounded: the token budget ends every answer anyway, and the
+automaton contains the tools only once, whereas `max_calls=n` needs n copies.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gcd._automata.assembly import Assembly
+from gcd._automata.automaton import Automaton
+from gcd._automata.horizon import Caveat, warn_of_caveats
+from gcd._errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count
+from gcd._languages.json_schema.document import Document
+from gcd._languages.json_schema.emptiness import why_empty
+from gcd._languages.json_schema.ignored import IgnoredKeyword, warn_of
+from gcd._languages.json_schema.languages import SchemaLanguages
+from gcd._languages.json_schema.reach import held_to, within_limits
+from gcd._languages.json_schema.schema import check_depth, check_options
+from gcd._languages.tools.tool_types import Tool, parse_tools
+from gcd._languages.values.arrays import array
+from gcd._languages.values.json_values import json_notation
+from gcd._languages.values.notation import mark, separators
+from gcd._languages.values.objects import Frame
+from gcd._languages.values.python_values import (
+    PYTHON_BLANKS,
+    is_python_name,
+    python_notation,
+    why_no_python_name,
+)
+
+Call = Sequence[Automaton]
+"""Consecutive parts of a call."""
+
+
+def tool_calls(
+    tools: Iterable[Any] | Mapping[str, Any],
+    *,
+    style: str = "json",
+    min_calls: int = 1,
+    max_calls: int | None = None,
+    whitespace: str = "spaced",
+    max_depth: int = 2,
+    escapes: str = "canonical",
+    formats: str = "assert",
+    max_bytes: int | None = None,
+    unknown: str = "warn",
+    unsupported: str = "warn",
+) -> Automaton:
+    """Return the language of all lists of valid calls of these tools, in JSON or in Python.
+
+    Args:
+        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM, as
+            `gcd.parse_tools` reads them.
+        style: "json" or "python".
+        min_calls, max_calls: fewest and most calls; None is no upper bound.
+        whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
+        max_depth: nesting of values whose type doesn't describe them, such as `any`.
+        escapes, formats, unknown, unsupported: as in `gcd.json_schema`, for the schemas of all
+            tools.
+        max_bytes: compile only answers of at most this many bytes, all calls together, as in
+            `gcd.json_schema`.
+
+    Raises:
+        UnsupportedSchemaError: for an unsupported keyword or type of a schema.
+        ConstraintError: for a malformed tool list, or a name that cannot be written.
+        EmptyLanguageError: if there is no valid answer, for example without tools.
+        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+
+    Warns:
+        UserWarning: for unknown types of parameters, which are treated as any JSON value.
+        IgnoredKeywordWarning: once, for the keywords that constrain nothing.
+        CaveatWarning: once, for the keywords that the automaton doesn't enforce in every text.
+    """
+    check_count("min_calls", min_calls, 0)
+    if max_calls is not None:
+        check_count("max_calls (at least min_calls)", max_calls, min_calls)
+    check_depth(max_depth)
+    check_options(whitespace, escapes, unknown, formats, max_bytes, unsupported)
+    parsed = parse_tools(tools)
+    if parsed.unknown_types:
+        listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
+        warnings.warn(f"unknown types are treated as any JSON value: {listed}", stacklevel=2)
+    if style == "json":
+        notation = json_notation(whitespace, escapes)
+        write: Callable[[Tool, SchemaLanguages], Call] = _json_call
+    elif style == "python":
+        notation = python_notation(whitespace, escapes)
+        equals = separators(whitespace, "=", after="", blanks=PYTHON_BLANKS).colon
+        write = partial(_python_call, equals=equals)
+    else:
+        raise ConstraintError(f'expected style to be "json" or "python", got {style!r}')
+    ignored: dict[IgnoredKeyword, None] = {}
+
+    def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
+        graph = Assembly()
+        start, end = graph.node(), graph.node()
+        why_none = ""  # reason of the first tool that cannot be called
+        caveats: list[Caveat] = []
+        for tool in parsed.tools:
+            document = Document(
+                tool.schema,
+                base=tool.pointer,
+                hidden="/properties" if tool.flat else "",
+                max_depth=max_depth,
+                assert_formats=formats == "assert",
+                refuse_unknown=unknown == "refuse",
+            )
+            ignored.update(dict.fromkeys(document.ignored))
+            bounds += document.upper_bounds
+            values = SchemaLanguages(
+                document,
+                notation,
+                max_depth=max_depth,
+                closed=True,
+                max_bytes=max_bytes,
+                counted=counted,
+                unsupported=unsupported,
+            )
+            try:
+                parts = write(tool, values)
+                if not why_none and any(part.is_empty for part in parts):
+                    why_none = why_empty(values)
+                graph.insert(start, end, *parts)
+            except WorkLimitError as error:
+                values.parts.blame_most_costly(error)
+                raise
+            caveats += values.parts.caveats
+        call = graph.build(start, end)
+        most = max_calls
+        if max_bytes is not None and not call.is_empty:  # drop counts that no such text reaches
+            reach = max_bytes // len(call.shortest())
+            _check_reach(min_calls, reach, max_bytes)
+            most = None if most is not None and most > reach else most
+        language = array(notation, call, minimum=min_calls, maximum=most)
+        if language.is_empty:
+            within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
+            reason = f"none of the tools can be called{within}{why_none}"
+            reason = reason if parsed.tools else "there are no tools"
+            raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
+        if style == "json":
+            language = Automaton.concatenate([notation.gap, language, notation.gap])
+        return held_to(language, max_bytes, "list of valid calls has at most {} bytes", caveats)
+
+    try:
+        found = within_limits(build, unsupported=unsupported)
+    finally:
+        if unknown == "warn":
+            warn_of(tuple(ignored))
+    if unsupported == "warn":
+        warn_of_caveats(found.caveats)
+    return found
+
+
+def _check_reach(min_calls: int, reach: int, max_bytes: int) -> None:
+    if min_calls > reach:
+        raise EmptyLanguageError(
+            f"at most {reach} calls fit into max_bytes={max_bytes} bytes, but min_calls is "
+            f"{min_calls}; raise max_bytes or lower min_calls"
+        )
+
+
+def _json_call(tool: Tool, values: SchemaLanguages) -> Call:
+    """Return the parts of `{"name": "f", "arguments": {...}}`."""
+    at = values.notation
+    name = [at.spell("name"), at.colon, at.spell(tool.name)]
+    arguments = [at.spell("arguments"), at.colon, values.language(values.document.root())]
+    return [mark("{"), at.gap, *name, at.comma, *arguments, at.gap, mark("}")]
+
+
+def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> Call:
+    """Return the parts of `f(a=1, b="x", **{"page-size": 2})`."""
+    _check_name(tool.name)
+    frame = Frame("(", ")", equals, is_python_name)
+    arguments = values.language(values.document.root(), frame=frame)
+    return [Automaton.literal(tool.name), arguments]
+
+
+def _check_name(name: str) -> None:
+    """Raise unless Python reads the name of a tool unchanged: identifiers joined by dots."""
+    for part in name.split("."):
+        why = why_no_python_name(part)
+        if why is not None:
+            raise ConstraintError(
+                "expected a tool name in Python style, identifiers joined by dots, got "
+                f"{name!r}, in which "
+                f'{part!r} {why}; rename the tool, or use style="json"'
+            )

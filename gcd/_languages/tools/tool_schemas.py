@@ -1,0 +1,158 @@
+"""Translation of schemas in tool lists into standard JSON schemas.
+
+Benchmarks write schemas in their own dialects, such as BFCL's:
+
+    {"type": "dict", "properties": {"at": {"type": "tuple", "items": {"type": "float"}},
+                                    "note": {"type": "String", "optional": true}}}
+
+Its structure is that of JSON Schema; the differences are type names, at any depth, and the word
+`optional`. Gemini writes counts as strings (`"minItems": "1"`), as protocol buffers do with long
+integers. `standard_schema` replaces type names by their meaning (the table of
+`gcd._languages.tools.type_names`, or a Python type such as `List[str]`), parses such counts, and
+applies `optional`. Everything else stays unchanged, at the same JSON pointer, for the JSON schema
+compiler to support or refuse. An unknown type is refused with its name and location.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gcd._errors import ConstraintError, UnsupportedSchemaError, shown
+from gcd._languages.json_schema.drafts import escape
+from gcd._languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, TYPES
+from gcd._languages.tools.type_names import TYPE_NAMES, Schema
+from gcd._languages.tools.type_strings import any_of, parse_type
+
+# Keywords that contain schemas, older spellings included; `items` may be one schema or a list.
+_NAMED = (*NAMED, *DEFINITIONS, "dependencies")
+_SINGLE = (*SINGLE, "additionalItems")
+_LISTS = (*LISTS, "items")
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_TRUTH = {"true": True, "false": False}
+_MAX_NESTING = 64  # the JSON schema compiler refuses deeper ones
+
+
+def standard_schema(schema: Any, pointer: str, depth: int = 0) -> Any:
+    """Return the standard schema that a schema of a tool list means.
+
+    Args:
+        schema: the schema; anything but an object is returned unchanged.
+        pointer: its JSON pointer in the tool list, for messages.
+        depth: how many schemas it is nested in.
+
+    Raises:
+        UnsupportedSchemaError: for an unknown type name.
+        ConstraintError: if two keywords of a schema contradict each other.
+    """
+    if not isinstance(schema, Mapping) or depth > _MAX_NESTING:
+        return schema
+    found = type_schema(schema["type"], pointer) if "type" in schema else {}
+    for keyword, value in schema.items():
+        if not isinstance(keyword, str):
+            raise UnsupportedSchemaError(str(keyword), pointer, "is not a string; quote it")
+        if keyword not in ("type", "optional"):
+            add_keyword(found, keyword, value, schema, pointer, depth)
+    _check_optional(schema, pointer)
+    return found
+
+
+def add_keyword(
+    found: Schema,
+    keyword: str,
+    value: Any,
+    schema: Mapping[str, Any],
+    pointer: str,
+    depth: int = 0,
+) -> None:
+    """Add one keyword of a schema to `found`, which contains the schema's type."""
+    value = _inside(keyword, value, f"{pointer}/{escape(keyword)}", depth + 1)
+    if keyword in found and found[keyword] != value:
+        raise ConstraintError(
+            f"keyword {keyword!r} at {pointer!r} is {shown(value)}, but the type "
+            f"{schema.get('type')!r} requires {shown(found[keyword])}; keep one of them"
+        )
+    found[keyword] = value
+
+
+def type_schema(kind: Any, pointer: str) -> Schema:
+    """Return the JSON schema for a value of `type`: a name, or a list of names.
+
+    Other values are left to the JSON schema compiler, which reports them.
+    """
+    if isinstance(kind, str):
+        return _named(kind, pointer)
+    if not isinstance(kind, list) or not all(isinstance(name, str) for name in kind):
+        return {"type": kind}
+    if all(name in TYPES for name in kind):
+        return {"type": kind}
+    return any_of([_named(name, pointer) for name in kind])
+
+
+def _named(name: str, pointer: str) -> Schema:
+    if name in TYPES:
+        return {"type": name}
+    parsed = parse_type(name)
+    if parsed.unknown:
+        raise UnsupportedSchemaError(
+            "type",
+            pointer,
+            f"is {shown(name)}, which is unknown; use one of, in any case, "
+            f"{', '.join(TYPE_NAMES)}, or a Python type, such as List[str] and Optional[int]",
+        )
+    return dict(parsed.schema)
+
+
+def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
+    """Return the value of a keyword, with the schemas in it translated."""
+    if keyword in _NAMED and isinstance(value, Mapping):
+        return {
+            name: standard_schema(inner, f"{pointer}/{escape(str(name))}", depth)
+            for name, inner in value.items()
+        }
+    if keyword in _LISTS and isinstance(value, list):
+        return [standard_schema(inner, f"{pointer}/{i}", depth) for i, inner in enumerate(value)]
+    if keyword in _COUNTS and isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
+        return int(value)
+    return standard_schema(value, pointer, depth) if keyword in _SINGLE else value
+
+
+def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
+    """Raise if a property is marked optional but named by `required`.
+
+    `required` alone decides. `optional`, of a property or as a list of property names, can only
+    agree
+    with it or contradict it.
+    """
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, Mapping) or not isinstance(required, list):
+        return
+    listed = schema.get("optional")
+    for name, inner in properties.items():
+        says = isinstance(inner, Mapping) and says_optional(
+            inner, f"{pointer}/properties/{escape(str(name))}"
+        )
+        if name in required and (says or (isinstance(listed, list) and name in listed)):
+            raise ConstraintError(
+                f"the property {name!r} at {pointer!r} is marked optional, but 'required' names "
+                "it; keep one of them"
+            )
+
+
+def says_optional(schema: Mapping[str, Any], pointer: str) -> bool:
+    """Return whether a property's `optional` makes it optional; BFCL also writes "True".
+
+    Raises:
+        ConstraintError: if `optional` is neither true nor false.
+    """
+    says = schema.get("optional", False)
+    if isinstance(says, str):
+        says = _TRUTH.get(says.lower(), says)
+    if isinstance(says, list):  # names of its own properties that are optional
+        return False
+    if not isinstance(says, bool):
+        raise ConstraintError(
+            f"expected keyword 'optional' at {pointer!r} to be true or false, got {shown(says)}"
+        )
+    return says

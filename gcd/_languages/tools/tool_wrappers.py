@@ -1,0 +1,171 @@
+"""Removal of the wrappers that providers put around tools.
+
+    {"tools": [...]}, {"toolConfig": {"tools": [...]}}, {"functions": [...]}    a list with a name
+    {"result": {"tools": [...]}}                             MCP's answer to `tools/list`
+    {"function_declarations": [...]}                         Gemini: several tools in one object
+    {"type": "function", "function": {...}}                  OpenAI's chat completions
+    {"toolSpec": {...}}                                      Bedrock
+
+Wrappers are recognized by their keys. An object that is neither a wrapper nor a tool is refused,
+and the message lists its keys. Tools that a provider runs itself, such as a web search, are refused
+too, because their calls aren't constrained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gcd._errors import ConstraintError, UnsupportedSchemaError, at, shown
+from gcd._languages.tools.tool_keys import check_keys
+
+_LISTS = ("tools", "functions")
+_CONFIGS = ("toolConfig", "tool_config", "result")
+_SEVERAL = ("function_declarations", "functionDeclarations")
+_SINGLE = ("function", "toolSpec", "tool_spec")
+_MARKS = ("cachePoint", "cache_point")  # Bedrock: appears among tools, but isn't a tool
+_EXPECTED = "a list of objects, or an object that has such a list under 'tools'"
+_RUN_ELSEWHERE = "if the provider runs the tool itself, it has no calls to constrain; remove it"
+
+
+class Declaration(NamedTuple):
+    """Tool without its wrappers.
+
+    Attributes:
+        entry: the object with the name.
+        pointer: its JSON pointer in the input.
+        called: its label in messages: its number, and its pointer if that differs.
+    """
+
+    entry: Mapping[str, Any]
+    pointer: str
+    called: str
+
+
+def declarations(tools: Any) -> list[Declaration]:
+    """Return the tools of a list, or of a wrapper around one, in the order given.
+
+    Raises:
+        ConstraintError: for any other input, with the expected form and the input.
+        UnsupportedSchemaError: for a tool or an argument schema in an unsupported location.
+    """
+    found: list[Declaration] = []
+    for tool, pointer in _items(tools, ""):
+        called = f"tool {len(found)}"
+        if not isinstance(tool, Mapping):
+            raise ConstraintError(f"expected {called} to be an object, got {shown(tool)}")
+        if len(tool) == 1 and next(iter(tool)) in _MARKS:
+            continue
+        for entry, inside in _unwrapped(tool, pointer, called):
+            number = f"tool {len(found)}"
+            is_plain = inside in (f"/{len(found)}", f"/{len(found)}/function")
+            where = number if is_plain else f"{number} ({at(inside)})"
+            _check_declaration(entry, where)
+            found.append(Declaration(entry, inside, where))
+    return found
+
+
+def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
+    """Yield the entries of a list, or of the list in an object, with their JSON pointers."""
+    if not isinstance(tools, Mapping):
+        if isinstance(tools, (str, bytes)) or not isinstance(tools, Iterable):
+            hint = "; parse JSON text with json.loads" if isinstance(tools, (str, bytes)) else ""
+            place = f" {at(pointer)}" if pointer else ""
+            raise ConstraintError(
+                f"expected tools{place} to be {_EXPECTED}; got {shown(tools)}{hint}"
+            )
+        yield from ((tool, f"{pointer}/{i}") for i, tool in enumerate(tools))
+        return
+    lists = [key for key in _LISTS if tools.get(key) is not None]
+    configs = [key for key in _CONFIGS if _has_list(tools.get(key))]
+    if len(lists) + len(configs) > 1:
+        raise ConstraintError(
+            f"expected tools under one key, got {' and '.join(map(repr, lists + configs))}; "
+            "keep one of them"
+        )
+    if lists or configs:
+        (key,) = lists or configs
+        yield from _items(tools[key], f"{pointer}/{key}")
+    elif any(key in tools for key in _SEVERAL):
+        yield tools, pointer
+    else:
+        is_tool = "name" in tools or any(key in tools for key in _SINGLE)
+        hint = "; put a single tool into a list" if is_tool else ""
+        raise ConstraintError(f"expected tools to be {_EXPECTED}; got {shown(tools)}{hint}")
+
+
+def _has_list(config: Any) -> bool:
+    """Return whether an object has tools; Gemini's `toolConfig` beside `tools` has none."""
+    return isinstance(config, Mapping) and config.get("tools") is not None
+
+
+def _unwrapped(
+    tool: Mapping[str, Any], pointer: str, called: str
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the tools in one object of a list, which often is a tool itself."""
+    wrappers = [key for key in (*_SEVERAL, *_SINGLE) if tool.get(key) is not None]
+    if not wrappers:
+        yield tool, pointer
+        return
+    key = wrappers[0]
+    second = "name" if "name" in tool else wrappers[1] if wrappers[1:] else None
+    if second is not None:
+        raise ConstraintError(
+            f"expected one tool in {called}, got both {second!r} and {key!r}; remove one of them"
+        )
+    inner, inside = tool[key], f"{pointer}/{key}"
+    if key in _SINGLE:
+        if not isinstance(inner, Mapping):
+            raise ConstraintError(f"{called}: expected {key!r} to be an object, got {shown(inner)}")
+        check_keys(tool, str(inner.get("name")), pointer, outside=key)
+        yield inner, inside
+        return
+    for other in tool:
+        if other != key and tool[other] is not None:
+            raise UnsupportedSchemaError(
+                str(other),
+                pointer,
+                f"is beside {key!r}, where it is not supported; {_RUN_ELSEWHERE}",
+            )
+    if not isinstance(inner, list):
+        raise ConstraintError(
+            f"{called}: expected {key!r} to be a list of tools, got {shown(inner)}"
+        )
+    for i, each in enumerate(inner):
+        if not isinstance(each, Mapping):
+            raise ConstraintError(
+                f"expected the tool {at(f'{inside}/{i}')} to be an object, got {shown(each)}"
+            )
+        yield each, f"{inside}/{i}"
+
+
+def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
+    """Raise unless this is a tool with a name."""
+    name, kind = entry.get("name"), entry.get("type", "function")
+    if isinstance(name, str) and name:
+        return
+    if "name" in entry:
+        raise ConstraintError(
+            f"{called}: expected 'name' to be a non-empty string, got {shown(name)}"
+        )
+    for key in (*_SEVERAL, *_SINGLE):
+        if key in entry:  # None, because all other values were unwrapped
+            kinds = "a list of tools" if key in _SEVERAL else "an object"
+            raise ConstraintError(
+                f"{called}: expected {key!r} to be {kinds}, got {shown(entry[key])}"
+            )
+    if kind == "custom":
+        raise ConstraintError(
+            f"{called} is of type 'custom', which takes free text instead of JSON arguments; "
+            "remove it"
+        )
+    if isinstance(kind, str) and kind.lower() not in ("function", "object"):
+        raise ConstraintError(
+            f"expected a name for {called} of type {shown(kind)}, got none; {_RUN_ELSEWHERE}"
+        )
+    keys = ", ".join(repr(key) for key in list(entry)[:8]) or "no keys"
+    raise ConstraintError(
+        f"{called}: expected a tool with a name, or one under "
+        f"{', '.join(map(repr, _SINGLE[:2]))} or {_SEVERAL[0]!r}, got an object with {keys}; "
+        f"{_RUN_ELSEWHERE}"
+    )

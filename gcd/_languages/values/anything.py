@@ -1,0 +1,37 @@
+"""Unconstrained values, nested up to a depth."""
+
+from __future__ import annotations
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import max_states, priced_cache
+from gcd._errors import StateLimitError
+from gcd._languages.values.arrays import array
+from gcd._languages.values.notation import Notation
+from gcd._languages.values.numbers import numbers
+from gcd._languages.values.objects import Member, mapping
+
+
+@priced_cache(maxsize=64)
+def any_value(notation: Notation, depth: int) -> Automaton:
+    """Return all nulls, booleans, numbers, strings, and arrays and objects nested to `depth`.
+
+    The automaton tracks which brackets are open, so it doubles with each level.
+    """
+    scalars = [
+        notation.null,
+        notation.true,
+        notation.false,
+        numbers(),
+        notation.string(0, None),
+    ]
+    if depth == 0:
+        return Automaton.union(scalars)
+    if 10 * 2**depth * scalars[-1].num_states > max_states():  # approximate size of the result
+        raise StateLimitError(max_states(), f"a free value nested to a depth of {depth}")
+    inner = any_value(notation, depth - 1)
+    return Automaton.union([*scalars, array(notation, inner), any_object(notation, inner)])
+
+
+def any_object(notation: Notation, value: Automaton) -> Automaton:
+    """Return the language of objects with any keys, and values of one language."""
+    return mapping(notation, (), [Member(notation.string(0, None), value, False)])

@@ -1,0 +1,189 @@
+"""Languages of arrays, by their length, their elements, and whether the elements are distinct.
+
+Each is one subset construction over wired parts (`gcd._automata.assembly`).
+
+* `array` has a node for each distinguished element: those of `head`, and as many more as the
+  bounds on the length require.
+* `containing` counts the elements that satisfy a schema. It doesn't bound the length; intersect it
+  with `array`.
+* `distinct` tracks which of finitely many values have been used: 2^k nodes for k values, fewer if
+  few elements are chosen from many values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gcd._automata.assembly import Assembly
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import max_states
+from gcd._errors import StateLimitError, shown_count
+from gcd._languages.values.notation import Brackets, Notation, mark
+
+
+def array(
+    notation: Notation,
+    items: Automaton,
+    *,
+    head: Sequence[Automaton] = (),
+    minimum: int = 0,
+    maximum: int | None = None,
+    brackets: Sequence[Brackets] | None = None,
+) -> Automaton:
+    """Return arrays of `minimum` to `maximum` elements: those of `head` first, then any of `items`.
+
+    `brackets` are the possible delimiters, by default those of a list.
+    """
+    copies = len(head) if items.is_empty else max(minimum, maximum or 0)
+    if maximum is not None:
+        copies = min(copies, maximum)
+    if copies * max(items.num_states, 2) > max_states():
+        raise StateLimitError(
+            max_states(),
+            f"an array of {shown_count(copies)} elements of {items.num_states} states each",
+        )
+    if items.is_empty:
+        maximum = len(head) if maximum is None else min(maximum, len(head))
+    if maximum is not None and maximum < minimum:
+        return Automaton.empty()
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+    for pair in notation.containers["list"] if brackets is None else brackets:
+        _add_array(graph, start, end, notation, pair, items, head, minimum, maximum)
+    return graph.build(start, end)
+
+
+def _add_array(
+    graph: Assembly,
+    start: int,
+    end: int,
+    notation: Notation,
+    brackets: Brackets,
+    items: Automaton,
+    head: Sequence[Automaton],
+    minimum: int,
+    maximum: int | None,
+) -> None:
+    opened, closed = mark(brackets.open), mark(brackets.close)
+    if minimum == 0:
+        if brackets.empty is None:
+            graph.insert(start, end, opened, notation.gap, closed)
+        else:
+            graph.insert(start, end, mark(brackets.empty))
+    if maximum == 0:
+        return
+    before = graph.node()  # an element is expected
+    graph.insert(start, before, opened, notation.gap)
+    # Without an upper bound the last element may repeat from the same node.
+    last = maximum if maximum is not None else max(minimum, len(head) + 1)
+    if maximum is None and brackets.close_single is not None:
+        last = max(last, 2)
+    for written in range(1, last + 1):
+        after = graph.node()
+        graph.insert(before, after, head[written - 1] if written <= len(head) else items)
+        if written >= minimum:
+            single = written == 1 and brackets.close_single is not None
+            ending = mark(brackets.close_single or "") if single else closed
+            graph.insert(after, end, notation.gap, ending)
+        if written < last:
+            before = graph.node()
+            graph.insert(after, before, notation.comma)
+        elif maximum is None:
+            graph.insert(after, before, notation.comma)
+
+
+class Sorted(NamedTuple):
+    """Elements at one position of an array, as two languages that may overlap."""
+
+    counted: Automaton
+    others: Automaton
+
+
+def containing(
+    notation: Notation,
+    head: Sequence[Sorted],
+    rest: Sorted,
+    fewest: int,
+    most: int | None,
+    brackets: Brackets,
+) -> Automaton:
+    """Return arrays of any length in which `fewest` to `most` elements are counted ones.
+
+    `head` are the first elements one by one; `rest` is every further one.
+    """
+    highest = fewest if most is None else most
+    if most is not None and most < fewest:
+        return Automaton.empty()
+    parts = [*head, rest]
+    size = (highest + 1) * sum(p.counted.num_states + p.others.num_states for p in parts)
+    if size > max_states():
+        raise StateLimitError(
+            max_states(), f"counting up to {shown_count(highest)} elements of an array"
+        )
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+    closed = mark(brackets.close)
+    if fewest == 0:
+        graph.insert(start, end, mark(brackets.open), notation.gap, closed)
+    due = [graph.node() for _ in range(highest + 1)]  # an element is expected, by count so far
+    graph.insert(start, due[0], mark(brackets.open), notation.gap)
+    for position, part in enumerate(parts):
+        after = [graph.node() for _ in range(highest + 1)]
+        for count in range(highest + 1):
+            graph.insert(due[count], after[count], part.others)
+            if count < highest:
+                graph.insert(due[count], after[count + 1], part.counted)
+            elif most is None:
+                graph.insert(due[count], after[count], part.counted)
+            if count >= fewest:
+                graph.insert(after[count], end, notation.gap, closed)
+        if position < len(head):
+            due = [graph.node() for _ in range(highest + 1)]
+        for count in range(highest + 1):
+            graph.insert(after[count], due[count], notation.comma)
+    return graph.build(start, end)
+
+
+def distinct(
+    notation: Notation,
+    head: Sequence[dict[int, Automaton]],
+    rest: dict[int, Automaton],
+    longest: int,
+    brackets: Brackets,
+) -> Automaton:
+    """Return arrays of at most `longest` elements with distinct values.
+
+    Values are numbered. `head` maps them to their texts as the first, second, … element, and `rest`
+    as
+    every further one.
+    """
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+    closed = mark(brackets.close)
+    graph.insert(start, end, mark(brackets.open), notation.gap, closed)
+    # Values used -> element is expected.
+    due: dict[frozenset[int], int] = {frozenset(): graph.node()}
+    graph.insert(start, due[frozenset()], mark(brackets.open), notation.gap)
+    last = graph.node()
+    graph.insert(last, end, notation.gap, closed)
+    for position in range(longest):
+        further: dict[frozenset[int], int] = {}
+        written: dict[frozenset[int], int] = {}
+        for taken, node in due.items():
+            table = head[position] if position < len(head) else rest
+            if position == longest - 1:  # the identity of the last value doesn't matter
+                left = [language for value, language in table.items() if value not in taken]
+                graph.insert(node, last, Automaton.union(left))
+                continue
+            for value, language in table.items():
+                if value not in taken:
+                    now = taken | {value}
+                    if now not in written:
+                        written[now] = graph.node()
+                        further[now] = graph.node()
+                        graph.insert(written[now], end, notation.gap, closed)
+                        graph.insert(written[now], further[now], notation.comma)
+                    graph.insert(node, written[now], language)
+        due = further
+    return graph.build(start, end)

@@ -1,0 +1,86 @@
+"""JSON notation (RFC 8259) of values, as byte languages.
+
+**Strings.** One code point of a string is one unit, however it is written: as its UTF-8 bytes
+(no overlong forms, no surrogates), as a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, as
+`\\uXXXX`, or, above U+FFFF, as a pair of surrogate escapes. Control characters under U+0020 must
+be escaped. A lone surrogate isn't Unicode text, and is not in the language. Counting code points
+therefore means counting units: the automaton of a string of at most n code points has about 20 n
+states.
+
+**Keys and constants** are written in one spelling by default, that of `json.dumps`: with
+`ensure_ascii` either on or off. `escapes="all"` admits every spelling of them, at some 8 states a
+character.
+
+**Whitespace**: "compact" has none; "spaced" is `json.dumps`' own default, `, ` and `: `;
+"flexible" is whatever RFC 8259 permits, any amount of space, tab, line feed and carriage return.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import priced_cache
+from gcd._errors import ConstraintError
+from gcd._languages.literal import encodable
+from gcd._languages.text.regex import regex
+from gcd._languages.text.texts import repeated
+from gcd._languages.values.json_text import quoted
+from gcd._languages.values.notation import Brackets, Notation, separators
+
+_HEX = "[0-9a-fA-F]"
+# \uXXXX for a code point other than a surrogate, and the two halves of a surrogate pair.
+LONE_UNIT = rf"u(?:[0-9a-ce-fA-CE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}})"
+_PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
+
+
+@priced_cache(maxsize=8)
+def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
+    """Return JSON's notation in a whitespace style; `escapes` applies to keys and constants."""
+    if escapes not in ("canonical", "all"):
+        raise ConstraintError(f'expected escapes to be "canonical" or "all", got {escapes!r}')
+    gap, comma, colon = separators(whitespace)
+    return Notation(
+        gap=gap,
+        comma=comma,
+        colon=colon,
+        null=Automaton.literal("null"),
+        true=Automaton.literal("true"),
+        false=Automaton.literal("false"),
+        string=json_string,
+        choice=json_constants if escapes == "canonical" else _all_spellings,
+        spell_all=json_spellings,
+        quoted=quoted,
+        containers=dict.fromkeys(("list", "tuple", "set"), (Brackets("[", "]"),)),
+    )
+
+
+@priced_cache(maxsize=1)
+def json_character() -> Automaton:
+    """Return one code point inside a JSON string, in every legal spelling."""
+    return regex(rf'[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{LONE_UNIT}|{_PAIR})')
+
+
+@priced_cache(maxsize=256)
+def json_string(minimum: int, maximum: int | None) -> Automaton:
+    """Return JSON strings of `minimum` to `maximum` code points (None: no upper bound)."""
+    quote = Automaton.literal('"')
+    return Automaton.concatenate([quote, repeated(json_character(), minimum, maximum), quote])
+
+
+def json_constants(texts: Iterable[str]) -> Automaton:
+    """Return strings as `json.dumps` writes them, with `ensure_ascii` on or off."""
+    return Automaton.from_strings(
+        json.dumps(text, ensure_ascii=on) for text in map(encodable, texts) for on in (True, False)
+    )
+
+
+def _all_spellings(texts: Iterable[str]) -> Automaton:
+    return quoted(Automaton.from_strings(map(encodable, texts)))
+
+
+@priced_cache(maxsize=1024)
+def json_spellings(text: str) -> Automaton:
+    """Return one string in every legal spelling."""
+    return _all_spellings([text])

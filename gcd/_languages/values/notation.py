@@ -1,0 +1,119 @@
+"""Notations of values: one description of the values, written in JSON or Python.
+
+A schema describes the allowed values; a notation describes their texts. JSON and Python literals
+differ only in their words (`true`, `True`), their strings and their brackets. So everything built
+from a schema is built from the pieces below, for either notation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import priced_cache
+from gcd._errors import ConstraintError
+from gcd._languages.literal import encodable
+
+
+class Brackets(NamedTuple):
+    """Delimiters around the elements of an array.
+
+    `empty` is the text of an array without elements (None: `open` and `close` with a gap between),
+    and
+    `close_single` follows exactly one element (None: the same as after several). With `of_hashable`
+    the
+    elements are written in the notation's `hashable` form.
+    """
+
+    open: str
+    close: str
+    empty: str | None = None
+    close_single: str | None = None
+    of_hashable: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Notation:
+    """Description of how values are written.
+
+    Attributes:
+        gap: whitespace allowed next to a bracket.
+        comma, colon: separators, including their whitespace.
+        null, true, false: the three words.
+        string: (shortest, longest or None) length in code points -> all strings, all spellings.
+        choice: strings -> their spellings as keys or constants.
+        spell_all: a string -> all its spellings.
+        quoted: a language of texts -> the same as strings, all spellings; None if not supported.
+        containers: kind of array ("list", "tuple", "set") -> its possible brackets.
+        objects: whether the notation has objects.
+        hashable: the part of this notation allowed in brackets `of_hashable`.
+    """
+
+    gap: Automaton
+    comma: Automaton
+    colon: Automaton
+    null: Automaton
+    true: Automaton
+    false: Automaton
+    string: Callable[[int, int | None], Automaton]
+    choice: Callable[[Iterable[str]], Automaton]
+    spell_all: Callable[[str], Automaton]
+    containers: dict[str, tuple[Brackets, ...]]
+    quoted: Callable[[Automaton], Automaton] | None = None
+    objects: bool = True
+    hashable: Notation | None = None
+
+    def every_spelling(self, texts: Iterable[str]) -> Automaton:
+        """Return these strings in all their spellings; there may be thousands."""
+        if self.quoted is not None:
+            return self.quoted(Automaton.from_strings(map(encodable, texts)))
+        return Automaton.union([self.spell_all(text) for text in texts])
+
+    def spell(self, text: str) -> Automaton:
+        """Return one string as a key or a constant."""
+        return _spelled(self, text)
+
+
+@priced_cache(maxsize=4096)
+def _spelled(notation: Notation, text: str) -> Automaton:
+    return notation.choice([text])
+
+
+class Separators(NamedTuple):
+    """Texts next to brackets, between elements, and between a label and its value."""
+
+    gap: Automaton
+    comma: Automaton
+    colon: Automaton
+
+
+@priced_cache(maxsize=64)
+def mark(text: str) -> Automaton:
+    """Return a bracket or another short delimiter as a language."""
+    return Automaton.literal(text)
+
+
+@priced_cache(maxsize=16)
+def separators(
+    whitespace: str, colon: str = ":", *, after: str = " ", blanks: bytes = b" \t\n\r"
+) -> Separators:
+    """Return the separators of a whitespace style; `ConstraintError` for an unknown style.
+
+    The style "spaced" writes `after` behind a colon, and "flexible" allows any of `blanks`.
+    """
+    nothing = Automaton.epsilon()
+    match whitespace:
+        case "compact":
+            return Separators(nothing, mark(","), mark(colon))
+        case "spaced":
+            return Separators(nothing, mark(", "), mark(colon + after))
+        case "flexible":
+            gap = Automaton.byte_set(blanks).star()
+            padded = (Automaton.concatenate([gap, mark(m), gap]) for m in (",", colon))
+            return Separators(gap, *padded)
+        case _:
+            raise ConstraintError(
+                f'expected whitespace to be "compact", "spaced" or "flexible", got {whitespace!r}'
+            )

@@ -1,0 +1,214 @@
+"""Languages of objects: ordered members, then undeclared ones, with bounds on their number.
+
+Each is one subset construction over wired parts. In declared order, the number of nodes is linear
+in the members, optional ones included: what may follow member i depends only on i and on how many
+members were written, if that matters. In any order there is a node for each set of written members,
+which is feasible for few members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gcd._automata.assembly import Assembly
+from gcd._automata.automaton import Automaton
+from gcd._automata.limits import max_states
+from gcd._errors import StateLimitError, shown_count
+from gcd._languages.values.notation import Notation, mark
+
+
+class Member(NamedTuple):
+    """Member of an object: its key, its value, and whether it is required.
+
+    An `unpacked` member is written in a dictionary after two asterisks, as Python calls pass
+    arguments
+    whose names aren't identifiers: `**{"page-size": 3}`. Such a dictionary contains one or more of
+    them.
+    """
+
+    key: Automaton
+    value: Automaton
+    required: bool
+    unpacked: bool = False
+
+
+class Frame(NamedTuple):
+    """Delimiters of an object; the arguments of a call are written like members in another frame.
+
+    Attributes:
+        opened, closed: delimiters around the members.
+        colon: separator between a key and its value; None for the notation's own.
+        is_bare: whether a name is written without quotes; members with other names are unpacked.
+            None: all names are written as keys of the notation.
+    """
+
+    opened: str = "{"
+    closed: str = "}"
+    colon: Automaton | None = None
+    is_bare: Callable[[str], bool] | None = None
+
+
+BRACES = Frame()
+
+
+def mapping(
+    notation: Notation,
+    members: Sequence[Member],
+    extras: Sequence[Member] = (),
+    *,
+    count: tuple[int, int | None] = (0, None),
+    any_order: bool = False,
+    frame: Frame = BRACES,
+) -> Automaton:
+    """Return objects with these members in this order, then any number of `extras`.
+
+    Args:
+        notation: the notation of objects.
+        members: members that may occur once, in order.
+        extras: members that may occur any number of times afterwards; not required.
+        count: fewest and most written members; None is no upper bound.
+        any_order: whether all members, including `extras`, may occur in any order; no member is
+            unpacked then.
+        frame: delimiters around the members.
+
+    Raises:
+        StateLimitError: if counting or ordering takes more than `gcd.state_limit` allows.
+    """
+    fewest, most = count
+    if not notation.objects or (most is not None and most < fewest):
+        return Automaton.empty()
+    if not extras and fewest > len(members):
+        return Automaton.empty()
+    if fewest <= sum(member.required for member in members):
+        fewest = 0
+    if most is not None and not extras and most >= len(members):
+        most = None
+    if any_order:
+        return _in_any_order(notation, members, extras, (fewest, most), frame)
+    # Counts above `highest` are either equivalent or impossible.
+    highest = max(1, fewest) if most is None else most
+    size = 1 + sum(member.value.num_states for member in [*members, *extras])
+    if highest > 1 and highest * size > max_states():
+        raise StateLimitError(
+            max_states(), f"counting up to {shown_count(highest)} members of an object"
+        )
+    colon = frame.colon or notation.colon
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+
+    def stage() -> _Stage:
+        unpacks = any(member.unpacked for member in members)
+        nodes = [graph.node() for _ in range(highest + 1)]
+        return _Stage(nodes, [graph.node() for _ in nodes] if unpacks else [])
+
+    def add(member: Member, before: _Stage, after: _Stage) -> None:
+        for number in range(1, highest + 1):
+            due = graph.node()
+            sources = {number - 1, number} if number == highest and most is None else {number - 1}
+            for source in sources:
+                if source == 0:
+                    graph.skip(before.written[0], due)
+                else:
+                    graph.insert(before.written[source], due, notation.comma)
+            if not member.unpacked:
+                graph.insert(due, after.written[number], member.key, colon, member.value)
+                continue
+            inside = graph.node()
+            graph.insert(due, inside, mark("**{"), notation.gap)
+            for source in sources - {0}:
+                graph.insert(before.open[source], inside, notation.comma)
+            graph.insert(inside, after.open[number], member.key, notation.colon, member.value)
+            graph.insert(after.open[number], after.written[number], notation.gap, mark("}"))
+
+    here = stage()
+    graph.insert(start, here.written[0], mark(frame.opened), notation.gap)
+    for member in members:
+        after = stage()
+        add(member, here, after)
+        if not member.required:
+            for one, other in zip(here.nodes, after.nodes, strict=True):
+                graph.skip(one, other)
+        here = after
+    for extra in extras:
+        add(extra, here, here)
+    _close(graph, notation, frame, dict(enumerate(here.written)), fewest, end)
+    return graph.build(start, end)
+
+
+class _Stage(NamedTuple):
+    """Nodes before or after a member, by the number of members written so far.
+
+    Attributes:
+        written: nodes outside unpacked dictionaries.
+        open: nodes inside such a dictionary; empty if there are none.
+    """
+
+    written: list[int]
+    open: list[int]
+
+    @property
+    def nodes(self) -> list[int]:
+        return self.written + self.open
+
+
+def _in_any_order(
+    notation: Notation,
+    members: Sequence[Member],
+    extras: Sequence[Member],
+    count: tuple[int, int | None],
+    frame: Frame,
+) -> Automaton:
+    fewest, most = count
+    highest = max(1, fewest) if most is None else most
+    size = sum(member.value.num_states for member in members) * 2 ** max(0, len(members) - 1)
+    if size * highest > 4 * max_states():
+        raise StateLimitError(max_states(), f"{len(members)} members in any order")
+    colon = frame.colon or notation.colon
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+    nodes: dict[tuple[frozenset[int], int], int] = {}  # (members written, number of all)
+
+    def node(key: tuple[frozenset[int], int]) -> int:
+        if key not in nodes:
+            nodes[key] = graph.node()
+            pending.append(key)
+        return nodes[key]
+
+    pending: list[tuple[frozenset[int], int]] = []
+    graph.insert(start, node((frozenset(), 0)), mark(frame.opened), notation.gap)
+    needed = frozenset(i for i, member in enumerate(members) if member.required)
+    while pending:
+        done, number = key = pending.pop()
+        here, due = nodes[key], graph.node()
+        if number:
+            graph.insert(here, due, notation.comma)
+        else:
+            graph.skip(here, due)
+        more = number + 1
+        if more > highest:
+            more = highest if most is None else -1
+        if more >= 0:
+            for i, member in enumerate(members):
+                if i not in done:
+                    target = node((done | {i}, more))
+                    graph.insert(due, target, member.key, colon, member.value)
+            for extra in extras:
+                graph.insert(due, node((done, more)), extra.key, colon, extra.value)
+        if done >= needed:
+            _close(graph, notation, frame, {number: here}, fewest, end)
+    return graph.build(start, end)
+
+
+def _close(
+    graph: Assembly,
+    notation: Notation,
+    frame: Frame,
+    written: dict[int, int],
+    fewest: int,
+    end: int,
+) -> None:
+    for number, node in written.items():
+        if number >= fewest:
+            gap = [notation.gap] if number else []  # the opening delimiter already includes one
+            graph.insert(node, end, *gap, mark(frame.closed))

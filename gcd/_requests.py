@@ -1,0 +1,215 @@
+"""Constraints of requests, written as one JSON text that travels over HTTP beside a prompt.
+
+    {"json_schema": {"type": "object", ...}, "budget": 60}
+    {"tools": [...], "options": {"max_bytes": 2000, "formats": "ignore"}}
+
+A request has exactly one of the members `KINDS`. Its value is the argument of the `gcd` function of
+the same name (`tools` of `gcd.tool_calls`). Optional members are `budget`, `deadline_ms` and
+`options`, the function's keyword arguments; `docs/vllm.md` lists them. A database is described as
+in Spider's `tables.json`. A grammar that contains `::=` is in the dialect of llama.cpp or xgrammar,
+any other in lark's. A segment is an object with one of the other members, or `"anything": true` for
+free text, and optionally its own `options`, `until` (a text, or the id of a special token) and
+`tokens` (its limit).
+A request never contains a path, so clients cannot make the server read its own files.
+
+Two requests whose constraints have the same text, up to white space, have the same `key`. The order
+of members counts, because answers have their members in that order.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from hashlib import blake2b
+from inspect import Parameter, signature
+from typing import Any, NamedTuple
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.horizon import refuse_unchecked
+from gcd._errors import ConstraintError, shown
+from gcd._languages.grammar.grammar import grammar
+from gcd._languages.json_schema.schema import json_schema
+from gcd._languages.literal import choice, without_mark
+from gcd._languages.sql.reading import schema_of_entry
+from gcd._languages.sql.sql import sql
+from gcd._languages.text.regex import regex
+from gcd._languages.text.texts import anything
+from gcd._languages.tools.tool_calls import tool_calls
+from gcd._tokens.distances import check_whole
+from gcd._tokens.segments import Segment, Segments, segments
+
+_WHY_HELD = "every answer to a request satisfies its constraint"
+_REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'
+MOST_BYTES = 1 << 20
+"""Longest request in characters; longer texts are refused before they are parsed."""
+
+
+def _database(entry: Any) -> Automaton:
+    return sql(schema_of_entry(entry))
+
+
+@wraps(grammar)
+def _grammar(text: str, **options: Any) -> Automaton:
+    return grammar(text, "ebnf" if "::=" in text else "lark", **options)
+
+
+class _Kind(NamedTuple):
+    """Compiler for one kind of constraint.
+
+    Attributes:
+        compile: function from the value to the language; its keyword arguments are the options.
+        types: accepted types of the JSON value; `what` describes them in words.
+    """
+
+    compile: Callable[..., Automaton]
+    types: tuple[type, ...]
+    what: str
+
+    @property
+    def options(self) -> list[str]:
+        parameters = signature(self.compile).parameters.values()
+        return [each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
+
+    def language(self, value: Any, options: Mapping[str, Any]) -> Automaton:
+        if not isinstance(value, self.types):
+            raise ConstraintError(f"{self.what}, got {shown(value)}")
+        found = self.compile(value, **options)
+        if options.get("unsupported") != "ignore":
+            refuse_unchecked(found.caveats, _WHY_HELD, _REMEDY)
+        return found
+
+
+_LANGUAGES = {
+    "json_schema": _Kind(json_schema, (object,), ""),
+    "regex": _Kind(regex, (str,), "expected regex to be a string, a regular expression"),
+    "choice": _Kind(choice, (list,), "expected choice to be a list of strings"),
+    "tools": _Kind(tool_calls, (list, dict), "expected tools to be a list of objects"),
+    "sql": _Kind(_database, (dict,), "expected sql to be an object that describes a database"),
+    "grammar": _Kind(_grammar, (str,), "expected grammar to be a string"),
+}
+KINDS = (*_LANGUAGES, "segments")
+"""Members that hold a constraint; a request has exactly one of them."""
+
+
+@dataclass(frozen=True)
+class ConstraintRequest:
+    """Constraint, budget and deadline of one request.
+
+    Attributes:
+        kind: one of `KINDS`.
+        value: the constraint's value in the JSON text.
+        budget: most tokens of the answer, EOS included; None if the request has no budget.
+        options: keyword arguments of the function that compiles the constraint.
+        deadline_ms: milliseconds in which the answer should be complete; None for no deadline.
+    """
+
+    kind: str
+    value: Any
+    budget: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    deadline_ms: int | None = None
+
+    @classmethod
+    def parse(cls, text: Any) -> ConstraintRequest:
+        """Parse the JSON text of a request without compiling its constraint.
+
+        Raises:
+            ConstraintError: the text is not valid JSON, or does not have the form that the module
+                docstring describes.
+        """
+        if not isinstance(text, str):
+            raise ConstraintError(
+                f"expected a constraint as one JSON text, got {shown(text)}; pass it through "
+                "json.dumps"
+            )
+        if len(text) > MOST_BYTES:
+            raise ConstraintError(
+                f"expected a constraint of at most {MOST_BYTES} characters, got {len(text)}; "
+                "shorten it"
+            )
+        try:
+            found = json.loads(without_mark(text))
+        except (ValueError, RecursionError) as error:
+            raise ConstraintError(
+                f"expected a constraint as one JSON text, got {shown(text)} ({error})"
+            ) from None
+        if not isinstance(found, dict):
+            raise ConstraintError(f"expected a constraint as a JSON object, got {shown(found)}")
+        budget = found.pop("budget", None)
+        if budget is not None:
+            check_whole(budget, "budget")
+        deadline_ms = found.pop("deadline_ms", None)
+        if deadline_ms is not None and (type(deadline_ms) is not int or deadline_ms < 0):
+            raise ConstraintError(
+                "expected deadline_ms to be a whole number of milliseconds, 0 or more, got "
+                f"{shown(deadline_ms)}"
+            )
+        options = found.pop("options", {})
+        kind = _only(found, KINDS, "a constraint")
+        checked = _checked_options(kind, options)
+        return cls(kind, found[kind], budget, checked, deadline_ms)
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the constraint without its budget and deadline."""
+        said = [self.kind, self.value, *([self.options] if self.options else [])]
+        text = json.dumps(said, separators=(",", ":"))
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def language(self) -> Automaton | Segments:
+        """Compile the constraint, and suppress warnings about parts that constrain nothing.
+
+        Raises:
+            ConstraintError: the constraint cannot be enforced; the compiling function documents
+                why.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                if self.kind == "segments":
+                    return _segments(self.value)
+                return _LANGUAGES[self.kind].language(self.value, self.options)
+            except RecursionError:
+                raise ConstraintError(f"{self.kind} is nested too deeply; flatten it") from None
+
+
+def _segments(value: Any) -> Segments:
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        raise ConstraintError(f"expected segments to be a list of objects, got {shown(value)}")
+    parts = []
+    for index, each in enumerate(value):
+        limits = {name: each[name] for name in ("until", "tokens") if name in each}
+        rest = {name: each[name] for name in each if name not in (*limits, "options")}
+        kind = _only(rest, (*_LANGUAGES, "anything"), f"segment {index + 1}")
+        options = _checked_options(kind, each.get("options", {}))
+        if kind == "anything" and rest[kind] is not True:
+            raise ConstraintError(f'expected "anything": true for free text, got {rest[kind]!r}')
+        is_free = kind == "anything"
+        language = anything() if is_free else _LANGUAGES[kind].language(rest[kind], options)
+        parts.append(Segment(language, **limits))
+    return segments(parts)
+
+
+def _checked_options(kind: str, options: Any) -> dict[str, Any]:
+    """Return the options of a constraint after checking their names."""
+    if not isinstance(options, dict):
+        raise ConstraintError(f"expected options to be a JSON object, got {shown(options)}")
+    known = _LANGUAGES[kind].options if kind in _LANGUAGES else []
+    for name in options:
+        if name not in known:
+            advice = f"use one of {', '.join(known)}" if known else "it takes none; remove options"
+            raise ConstraintError(f"{kind} has no option {shown(name)}; {advice}")
+    return options
+
+
+def _only(found: Mapping[str, Any], known: tuple[str, ...], what: str) -> str:
+    """Return the name of the only member, which has to be a known one."""
+    if len(found) != 1 or not found.keys() <= set(known):
+        raise ConstraintError(
+            f"expected exactly one of {', '.join(known)} in {what}, got "
+            f"{', '.join(found)[:100] or 'none'}"
+        )
+    return next(iter(found))

@@ -1,0 +1,151 @@
+"""Background lifting: a bounded number of threads, and constraints that may be dropped.
+
+A `BackgroundLift` belongs to one constraint, which it references weakly. If the constraint is no
+longer referenced, a queued lift is skipped, and a running one stops between two of its parts.
+Threads end when the queue is empty, and don't prevent a process from exiting. After a fork, the
+child restarts unfinished lifts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from typing import Any
+from weakref import ref
+
+import numpy as np
+from jaxtyping import Int32
+
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError
+from gcd._serving.served import ServedAutomaton
+from gcd._support.stopping import WorkStoppedError, stop_if_asked, stopped_when
+from gcd._tokens.lifting import lift_numbered
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+
+_LOG = logging.getLogger("gcd")
+MAX_THREADS = 1
+"""Number of threads that lift at the same time."""
+
+
+class BackgroundLift:
+    """Lift of one constraint in another thread.
+
+    Args:
+        owner: the object that needs the result; referenced weakly.
+        language: the constraint.
+        vocabulary: the tokens.
+        max_bytes: limit on the bytes of the lifted table.
+        take: called with the owner and the result, in the thread that lifted.
+        keep: called with the lifted automaton before it is released; None for nothing.
+
+    Attributes:
+        reason: why there is no result; None before the end and after success.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        language: Automaton,
+        vocabulary: Vocabulary,
+        max_bytes: int,
+        take: Callable[[Any, ServedAutomaton, Int32[np.ndarray, "S1"]], None],
+        keep: Callable[[TokenAutomaton], None] | None = None,
+    ) -> None:
+        self._owner = ref(owner)
+        self._language, self._vocabulary = language, vocabulary
+        self._max_bytes, self._take, self._keep = max_bytes, take, keep
+        self._done = Event()
+        self.reason: str | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """True if the lift has ended, with a result or a reason."""
+        return self._done.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end; return whether it came in time."""
+        return self._done.wait(seconds)
+
+    def run(self) -> None:
+        """Lift, and store any failure as the reason."""
+        if self._done.is_set() or self._owner() is None:
+            return
+        try:
+            with stopped_when(lambda: self._owner() is None):
+                lifted, number = lift_numbered(self._language, self._vocabulary, self._max_bytes)
+                stop_if_asked()
+                if self._keep is not None:
+                    self._keep(lifted)
+                made = ServedAutomaton(lifted)
+                del lifted
+            owner = self._owner()
+            if owner is not None:
+                self._take(owner, made, number)
+        except WorkStoppedError:
+            return
+        except ConstraintError as error:
+            self.reason = str(error)
+            _LOG.info("constraint not lifted, keeping the lazy form: %s", error)
+        except BaseException as error:
+            self.reason = f"{type(error).__name__}: {error}"
+            _LOG.warning("lift of a constraint failed, keeping the lazy form: %s", self.reason)
+        finally:
+            self._done.set()
+
+
+class _Threads:
+    """Queued lifts, and the threads that run them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: deque[BackgroundLift] = deque()
+        self._running: set[BackgroundLift] = set()
+        self._threads = 0
+
+    def submit(self, lift: BackgroundLift) -> None:
+        with self._lock:
+            self._waiting.append(lift)
+            if self._threads == MAX_THREADS:
+                return
+            self._threads += 1
+        Thread(target=self._work, name="gcd-lift", daemon=True).start()
+
+    def hurry(self, lift: BackgroundLift) -> None:
+        """Move a queued lift before the others."""
+        with self._lock:
+            if lift in self._waiting:
+                self._waiting.remove(lift)
+                self._waiting.appendleft(lift)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                lift = self._waiting.popleft()
+                self._running.add(lift)
+            try:
+                lift.run()
+            finally:
+                with self._lock:
+                    self._running.discard(lift)
+            del lift
+
+    def restart(self) -> None:
+        """Restart in a forked process, which doesn't have the threads."""
+        unfinished = [*self._running, *self._waiting]
+        self.__init__()  # type: ignore[misc]
+        for lift in unfinished:
+            self.submit(lift)
+
+
+_THREADS = _Threads()
+submit, hurry = _THREADS.submit, _THREADS.hurry
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_THREADS.restart)

@@ -1,0 +1,135 @@
+"""Batches: several sequences in one compiled call, each with its own constraint and budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer
+
+from gcd._errors import ConstraintError
+from gcd._serving.arguments import rows, whole_numbers
+from gcd._serving.kernels import sequences as kernels
+from gcd._serving.matcher import Matcher, Membership
+
+
+class MatcherBatch:
+    """Matchers, possibly of different automata, that are advanced and masked in one call.
+
+    They can still be used individually. A matcher is in one batch at a time; a batch raises an
+    error
+    after one of its matchers has joined another. `batch[i] = matcher` replaces a matcher.
+
+    Args:
+        matchers: the matchers, all over vocabularies of one size, none of them twice.
+
+    Raises:
+        ConstraintError: if the sizes differ, or there are no matchers, or one occurs twice.
+    """
+
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        if not matchers:
+            raise ConstraintError("expected at least one matcher in a batch, got none")
+        if len({id(matcher) for matcher in matchers}) < len(matchers):
+            raise ConstraintError(
+                "expected different matchers in a batch, got one twice; make one per sequence"
+            )
+        self.matchers: list[Matcher] = list(matchers)
+        self.vocabulary_size = matchers[0].automaton.vocabulary.size
+        self._shape = (len(matchers), matchers[0].automaton.num_words)
+        for matcher in matchers:
+            self._check_size(matcher)
+        self._membership = Membership()
+        for matcher in matchers:
+            self._take(matcher)
+        self._sequences = [matcher._sequence for matcher in matchers]
+
+    def _check_size(self, matcher: Matcher) -> None:
+        size = matcher.automaton.vocabulary.size
+        if size != self.vocabulary_size:
+            raise ConstraintError(
+                f"expected matchers over vocabularies of size {self.vocabulary_size}, got {size}; "
+                "use one vocabulary size in a batch"
+            )
+
+    def _take(self, matcher: Matcher) -> None:
+        if matcher._membership is not None:
+            matcher._membership.is_current = False
+        matcher._membership = self._membership
+
+    def __setitem__(self, row: int, matcher: Matcher) -> None:
+        """Replace a matcher; the previous one can be used individually."""
+        self._check()
+        if matcher in self.matchers:
+            raise ConstraintError(
+                "the matcher is already in this batch; make another one for each row"
+            )
+        self._check_size(matcher)
+        self.matchers[row]._membership = None
+        self._take(matcher)
+        self.matchers[row] = matcher
+        self._sequences[row] = matcher._sequence
+
+    def __getitem__(self, row: int) -> Matcher:
+        return self.matchers[row]
+
+    def __len__(self) -> int:
+        return len(self.matchers)
+
+    def _check(self) -> None:
+        if not self._membership.is_current:
+            raise ConstraintError(
+                "a matcher of this batch has joined another batch; make a new batch"
+            )
+
+    def advance(self, tokens: Sequence[int] | Integer[Any, "N"]) -> Bool[np.ndarray, "N"]:
+        """Advance each matcher by its token; return which of them accepted it.
+
+        Raises:
+            ValueError: if there are not as many tokens as matchers, or one is not an id; nothing
+                changes then.
+        """
+        self._check()
+        ids = whole_numbers(tokens)
+        if ids.shape != (len(self.matchers),):
+            raise ValueError(
+                f"expected {len(self.matchers)} tokens, one per matcher, got shape {ids.shape}"
+            )
+        taken = np.empty(len(self.matchers), np.bool_)
+        wrong = kernels.advance_all(self._sequences, ids, taken)
+        if wrong >= 0:
+            raise ValueError(
+                f"expected token ids in 0..{self.vocabulary_size - 1}, got {ids[wrong]} for "
+                f"matcher {wrong}"
+            )
+        return taken
+
+    def rollback(self, num_tokens: int | Sequence[int] | Integer[Any, "*N"] = 1) -> None:
+        """Roll back each matcher by one number of tokens, or by a number for each.
+
+        Raises:
+            ValueError: if there are not as many numbers as matchers, or one of them is negative or
+                more than its matcher has tokens; nothing changes then.
+        """
+        self._check()
+        counts = whole_numbers(num_tokens, "number of tokens")
+        if counts.ndim == 0:
+            counts = np.full(len(self.matchers), counts)
+        if counts.shape != (len(self.matchers),):
+            raise ValueError(
+                f"expected {len(self.matchers)} numbers of tokens, one per matcher, got shape "
+                f"{counts.shape}"
+            )
+        have = np.array([matcher.num_tokens for matcher in self.matchers])
+        for row in np.flatnonzero((counts < 0) | (counts > have)):
+            raise ValueError(
+                f"cannot roll back {counts[row]} tokens of matcher {row}, which has {have[row]}"
+            )
+        for matcher, count in zip(self.matchers, counts.tolist(), strict=True):
+            matcher.rollback(count)
+
+    def fill_masks(self, out: Int32[Any, "N W"]) -> None:
+        """Write the mask of each matcher to its row."""
+        self._check()
+        kernels.fill_all(self._sequences, rows(out, self._shape))

@@ -1,0 +1,289 @@
+"""Cache of requests' constraints, compiled for one vocabulary.
+
+A server receives the same few constraints over and over, and compiling one takes milliseconds to
+seconds while other requests wait. So the lifted automata are cached by content
+(`ConstraintRequest.key`):
+
+* in memory, the most recently used ones, up to a number of bytes;
+* on disk (`gcd._tokens.disk_cache`), for other processes and after a restart, if small enough.
+  A file's name contains a digest of the sources of the whole compiler, so another version of this
+  library writes its own files;
+* refusals as well, only in memory, so that a repeated bad request costs nothing.
+
+A request doesn't have to wait for its lift: `ConstraintCache.begin` returns at once, and lifts in
+the background.
+
+Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
+number of bytes. The cache is thread-safe. One thread compiles at a time (the caches below don't
+support more), and meanwhile the others get what is in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from gcd._automata.horizon import Caveat
+from gcd._automata.limits import state_limit, work_limit
+from gcd._errors import ConstraintError
+from gcd._requests import ConstraintRequest
+from gcd._serving.lazy import LazyAutomaton
+from gcd._support.sources import source_digest
+from gcd._tokens import disk_cache
+from gcd._tokens.budget import check_budget
+from gcd._tokens.lifting import lift
+from gcd._tokens.segments import Segments
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+
+MAX_WORK = 500_000_000
+"""Units of work for one constraint (`gcd.work_limit`): a second or two."""
+MAX_STATES = 50_000
+"""States of one automaton over bytes (`gcd.state_limit`), which bound the cost of lifting."""
+MAX_BYTES = 256 << 20
+"""Bytes of the automata in memory."""
+_MOST_ON_DISK = 32 << 20
+_REFUSALS = 1024
+_BEGUN = 16  # constraints that are not lifted, besides those in use
+_LONGEST_REASON = 500  # characters; the message may quote a schema
+T = TypeVar("T")
+_ARRAYS = ("class_of", "delta", "accepting", "steps_to_accept")
+
+
+class CacheCounts(NamedTuple):
+    """Number of constraints found in memory, on disk, compiled, newly refused, and begun."""
+
+    memory: int = 0
+    disk: int = 0
+    compiled: int = 0
+    refused: int = 0
+    begun: int = 0
+
+
+class ConstraintCache:
+    """Lifted automata of requests, for one vocabulary.
+
+    Args:
+        vocabulary: the tokens.
+        max_work, max_states: units of work, and states, for one constraint.
+        max_bytes: limit on the tables in memory; one constraint may use half of it.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        max_work: int = MAX_WORK,
+        max_states: int = MAX_STATES,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.max_work, self.max_states, self.max_bytes = max_work, max_states, max_bytes
+        self.counts = CacheCounts()
+        self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
+        self._refused: OrderedDict[str, str] = OrderedDict()
+        self._begun: OrderedDict[tuple[str, bool], LazyAutomaton] = OrderedDict()
+        self._bytes = 0
+        self._lock, self._compiling, self._counting = Lock(), Lock(), Lock()
+
+    def get(self, request: ConstraintRequest) -> TokenAutomaton:
+        """Return the automaton of a request's constraint; equal constraints share one.
+
+        Raises:
+            ConstraintError: it does not compile, is empty for these tokens, or is too large.
+        """
+        key = request.key
+        known = self._recall(key)
+        if known is not None:
+            return known
+        with self._compiling:
+            known = self._recall(key)  # compiled while this thread waited
+            return known if known is not None else self._make(key, request, self._compile)
+
+    def begin(
+        self, request: ConstraintRequest, *, lift: bool = True
+    ) -> TokenAutomaton | LazyAutomaton:
+        """Return a constraint that can be served at once: its automaton if it is cached.
+
+        Otherwise it is a constraint that is not lifted yet (`gcd._serving.lazy`). Equal constraints
+        share it while it is among the latest. Segments are lifted at once.
+
+        Args:
+            request: the request.
+            lift: whether to lift the constraint in the background, for later calls; False if it
+                only
+                has to be checked.
+
+        Raises:
+            ConstraintError: as in `get`.
+        """
+        key = request.key
+        known = self._recall(key)
+        if known is not None:
+            return known
+        with self._compiling:
+            known = self._recall(key)
+            if known is not None:
+                return known
+            with self._lock:
+                begun = self._begun.get((key, lift))
+            if begun is not None:
+                self._count("memory")
+                return begun
+            return self._make(key, request, self._compile_lazy if lift else self._compile_unlifted)
+
+    def _compile_lazy(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
+        def keep(lifted: TokenAutomaton) -> None:
+            self._keep_on_disk(request, lifted)
+            self._remember(request.key, lifted)
+
+        limit = self.max_bytes // 2
+        return self._started(request, exact="when_ready", max_bytes=limit, keep=keep)
+
+    def _compile_unlifted(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
+        return self._started(request, exact="never")
+
+    def _started(
+        self, request: ConstraintRequest, **options: Any
+    ) -> TokenAutomaton | LazyAutomaton:
+        with work_limit(self.max_work), state_limit(self.max_states):
+            language = request.language()
+            if isinstance(language, Segments):
+                return self._compile(request)
+        begun = LazyAutomaton(language, self.vocabulary, **options)
+        with self._lock:
+            self._begun[request.key, options["exact"] != "never"] = begun
+            if len(self._begun) > _BEGUN:
+                self._begun.popitem(last=False)
+        self._count("begun")
+        return begun
+
+    def _recall(self, key: str) -> TokenAutomaton | None:
+        with self._lock:
+            if key in self._refused:
+                raise ConstraintError(self._refused[key])
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+                self._count("memory")
+            return known
+
+    def _make(
+        self, key: str, request: ConstraintRequest, compile_: Callable[[ConstraintRequest], T]
+    ) -> TokenAutomaton | T:
+        try:
+            loaded = self._load(key)
+            found = compile_(request) if loaded is None else loaded
+        except Exception as error:  # a client's text may cause any exception
+            self._count("refused")
+            reason = str(error) or type(error).__name__
+            if len(reason) > _LONGEST_REASON:
+                reason = f"{reason[:_LONGEST_REASON]}…"
+            with self._lock:
+                self._refused[key] = reason
+                if len(self._refused) > _REFUSALS:
+                    self._refused.popitem(last=False)
+            if isinstance(error, ConstraintError) and reason == str(error):
+                raise
+            raise ConstraintError(reason) from error
+        if isinstance(found, TokenAutomaton):
+            self._remember(key, found)
+        return found
+
+    def _remember(self, key: str, found: TokenAutomaton) -> None:
+        with self._lock:
+            if key in self._known:
+                self._bytes -= num_bytes(self._known.pop(key))
+            self._known[key] = found
+            self._begun.pop((key, True), None)
+            self._bytes += num_bytes(found)
+            while self._bytes > self.max_bytes:
+                self._bytes -= num_bytes(self._known.popitem(last=False)[1])
+
+    def _compile(self, request: ConstraintRequest) -> TokenAutomaton:
+        with work_limit(self.max_work), state_limit(self.max_states):
+            found = lift(request.language(), self.vocabulary)
+        size = num_bytes(found)
+        if size > self.max_bytes // 2:
+            raise ConstraintError(
+                f"expected a constraint of at most {self.max_bytes >> 21} MiB, got {size >> 20} "
+                "MiB; simplify it, or raise the limit of the cache"
+            )
+        self._keep_on_disk(request, found)
+        self._count("compiled")
+        return found
+
+    def _keep_on_disk(self, request: ConstraintRequest, found: TokenAutomaton) -> None:
+        if num_bytes(found) > _MOST_ON_DISK:
+            return
+        numbers = [
+            found.initial,
+            found.eos_class,
+            -1 if found.max_bytes is None else found.max_bytes,
+        ]
+        arrays = {name: getattr(found, name) for name in _ARRAYS}
+        arrays["numbers"] = np.array(numbers)
+        arrays["caveats"] = np.frombuffer(json.dumps(found.caveats).encode(), np.uint8)
+        disk_cache.store(self._file(request.key), arrays)
+
+    def _load(self, key: str) -> TokenAutomaton | None:
+        arrays = disk_cache.load(self._file(key))
+        if arrays is None:
+            return None
+        with suppress(AssertionError, KeyError, TypeError, ValueError, IndexError):
+            initial, eos_class, longest = arrays["numbers"].tolist()
+            found = TokenAutomaton(
+                self.vocabulary,
+                arrays["class_of"],
+                arrays["delta"],
+                arrays["accepting"],
+                arrays["steps_to_accept"],
+                initial,
+                eos_class,
+                None if longest < 0 else longest,
+                tuple(Caveat(*each) for each in json.loads(arrays["caveats"].tobytes())),
+            )
+            found.check()
+            self._count("disk")
+            return found
+        return None
+
+    def _file(self, key: str) -> str:
+        version = source_digest(__name__)[:12]
+        return f"{self.vocabulary.fingerprint.hex()}-{version}-{key}"
+
+    def _count(self, name: str) -> None:
+        with self._counting:
+            self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
+
+
+def num_bytes(automaton: TokenAutomaton) -> int:
+    """Return the bytes of an automaton's arrays."""
+    return sum(getattr(automaton, name).nbytes for name in _ARRAYS)
+
+
+def usable_budget(automaton: TokenAutomaton | LazyAutomaton, limits: dict[str, int]) -> int:
+    """Return the smallest of several limits on an answer's tokens, EOS included.
+
+    Args:
+        automaton: the constraint.
+        limits: the limits by their user-facing names.
+
+    Raises:
+        InfeasibleBudgetError: no answer fits; with the fewest tokens, and the limit's name.
+        UndecidedBudgetError: the constraint is not lifted, and its bounds do not decide.
+        OverlongBudgetError: an answer of so many tokens may be longer than the language is exact
+            for.
+    """
+    name = min(limits, key=lambda each: limits[each])
+    if isinstance(automaton, LazyAutomaton):
+        automaton.check_bound(limits[name])
+        return limits[name]
+    check_budget(automaton, limits[name], f"the constraint within {name}")
+    return limits[name]

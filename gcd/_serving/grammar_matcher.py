@@ -1,0 +1,314 @@
+"""Matcher with the interface of xgrammar's `GrammarMatcher`, for engines that use that interface.
+
+Signatures are those of xgrammar 0.2.8, names of arguments and defaults included, so that an engine
+only changes how it creates its matchers. `docs/serving.md` lists the differences, where an
+automaton over tokens and a budget cannot give the same answer; everything else is a call of
+`Matcher`.
+
+Two calls are about bytes, whereas a token automaton only has states after whole tokens:
+
+* `accept_string` appends the fewest tokens that spell the string (`gcd._serving.spelling`).
+* `find_jump_forward_string` follows all spellings of the text at once, as long as they agree on the
+  next byte. With a budget, the string may be longer than the language alone forces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32
+
+from gcd._errors import ConstraintError
+from gcd._serving.arguments import array_of, whole_number, whole_numbers
+from gcd._serving.matcher import Constraint, Matcher, served
+from gcd._serving.spelling import fewest_tokens
+from gcd._tokens.vocabulary import BITS, Vocabulary
+
+
+class GrammarMatcher:
+    """One sequence under a constraint and a budget, with the interface of xgrammar's class.
+
+    Args:
+        compiled_grammar: the constraint, as `gcd.lift` returns it, or a language that is not
+            lifted yet.
+        override_stop_tokens: the vocabulary's EOS ids, or None.
+        terminate_without_stop_token: only False; use `gcd.lift(..., eos="accept")` instead.
+        max_rollback_tokens: has no effect, as rollback is unlimited.
+        default_temperature: the value of `temperature`.
+        budget: tokens of a whole text, EOS included; None for no budget.
+        vocabulary, exact: for a language that is not lifted, as in `gcd.Matcher`.
+
+    Raises:
+        ConstraintError: for other stop tokens, for `terminate_without_stop_token`, and where
+            `Matcher` raises it.
+
+    `debug_print` has no effect in any call.
+    """
+
+    def __init__(
+        self,
+        compiled_grammar: Constraint,
+        *,
+        override_stop_tokens: int | list[int] | None = None,
+        terminate_without_stop_token: bool = False,
+        max_rollback_tokens: int = -1,
+        default_temperature: float | None = None,
+        budget: int | None = None,
+        vocabulary: Vocabulary | None = None,
+        exact: str = "when_ready",
+    ) -> None:
+        del max_rollback_tokens
+        ends = served(compiled_grammar, vocabulary, exact).vocabulary.eos_ids
+        if override_stop_tokens is not None:
+            given = np.unique(whole_numbers(override_stop_tokens, "stop token")).tolist()
+            if tuple(given) != ends:
+                raise ConstraintError(
+                    f"expected the vocabulary's EOS ids {list(ends)} as stop tokens, got {given}; "
+                    "build the Vocabulary with these eos_ids and lift the constraint to it"
+                )
+        if terminate_without_stop_token:
+            raise ConstraintError(
+                "expected terminate_without_stop_token=False, got True; lift the constraint with "
+                'gcd.lift(..., eos="accept"), which ends a text where the language does'
+            )
+        self._matcher = Matcher(compiled_grammar, vocabulary, budget=budget, exact=exact)
+        self._temperature = default_temperature
+        self._steps: list[int] = []  # tokens of each step, for `rollback`
+
+    def accept_token(self, token_id: int, *, debug_print: bool = False) -> bool:
+        """Append a token; return False if it is refused, is not an id, or comes after the end.
+
+        Raises:
+            ValueError: if it is not a whole number.
+        """
+        del debug_print
+        token_id = whole_number(token_id)
+        is_id = 0 <= token_id < self._matcher.automaton.vocabulary.size
+        if self.is_terminated() or not is_id or not self._matcher.advance(token_id):
+            return False
+        self._steps.append(1)
+        return True
+
+    def accept_string(self, input_str: str | bytes, *, debug_print: bool = False) -> bool:
+        """Append the fewest tokens that spell a string, as one step; return False if none may.
+
+        Raises:
+            TypeError: it is neither text nor bytes; token ids are for `accept_token`.
+        """
+        del debug_print
+        text = input_str.encode() if isinstance(input_str, str) else input_str
+        if not isinstance(text, bytes | bytearray):
+            raise TypeError(
+                f"expected str or bytes for accept_string, got {input_str!r}; pass ids to "
+                "accept_token"
+            )
+        tokens = None if self.is_terminated() else fewest_tokens(self._matcher, bytes(text))
+        if tokens is None:
+            return False
+        for token in tokens:
+            self._matcher.advance(token)
+        self._steps.append(len(tokens))
+        return True
+
+    def fill_next_token_bitmask(
+        self, bitmask: Any, index: int = 0, *, debug_print: bool = False
+    ) -> bool:
+        """Write the packed mask to row `index` (int32, on the CPU); return whether it restricts.
+
+        Raises:
+            ValueError: if the array has another width or type, or is not on the CPU.
+        """
+        del debug_print
+        rows, index = _array(bitmask), whole_number(index, "row")
+        if rows.ndim == 1 and index == 0:
+            rows = rows[np.newaxis]
+        if rows.ndim != 2 or not 0 <= index < rows.shape[0]:
+            raise ValueError(f"expected a row of a bitmask of shape {rows.shape}, got {index}")
+        self._matcher.fill_mask(rows[index])
+        return self._matcher.restricts
+
+    def traverse_draft_tree(
+        self,
+        retrieve_next_token: Any,
+        retrieve_next_sibling: Any,
+        draft_tokens: Any,
+        token_bitmask: Any,
+        time_threshold: float = -1.0,
+        temperatures: Any = None,
+    ) -> bool:
+        """Write the mask of every node of a draft tree; return False if it took too long.
+
+        Node 0 is the matcher's current state; its token has been appended. The mask of a refused
+        node
+        becomes 0; masks of its descendants, and of nodes after a stop token, don't change.
+
+        Args:
+            retrieve_next_token: the first child of each node, -1 for none.
+            retrieve_next_sibling: the next child of the same parent, -1 for none.
+            draft_tokens: the token of each node.
+            token_bitmask: a mask row for each node.
+            time_threshold: limit in seconds; no limit if it is not positive.
+            temperatures: float32, one for each node, or None.
+
+        Raises:
+            ValueError: if the arrays have other sizes, or their links don't form a tree.
+        """
+        child, sibling = whole_numbers(retrieve_next_token), whole_numbers(retrieve_next_sibling)
+        tokens, rows = whole_numbers(draft_tokens), _array(token_bitmask)
+        known = None if temperatures is None else _array(temperatures)
+        _check_tree(child, sibling, tokens, rows, known)
+        if known is not None:
+            known[:] = -1
+        until = time.monotonic() + time_threshold if time_threshold > 0 else np.inf
+        waiting = [(0, self.fork())]
+        while waiting:
+            if time.monotonic() > until:
+                return False
+            node, here = waiting.pop()
+            if not here.is_terminated():
+                here.fill_next_token_bitmask(rows, node)
+                if known is not None and self._temperature is not None:
+                    known[node] = self._temperature
+            below = int(child[node])
+            while below >= 0:
+                after = here.fork()
+                if after.accept_token(int(tokens[below])):
+                    waiting.append((below, after))
+                else:
+                    rows[below] = 0
+                below = int(sibling[below])
+        return True
+
+    def find_jump_forward_string(self) -> str:
+        """Return the longest text with which every continuation begins, in whole characters."""
+        text = bytearray()
+        here = {_place(self._matcher): self._matcher}
+        later: list[tuple[bytes, Matcher, int]] = []  # the rest of a token, and the state after it
+        while True:
+            ways = later
+            for matcher in here.values():
+                for token in _ids(matcher.mask()):
+                    spelt = matcher.automaton.vocabulary.token_bytes[token]
+                    ways.append((spelt, matcher, token))
+                    if not spelt or spelt[0] != ways[0][0][0]:
+                        return text.decode(errors="ignore")
+            if not ways or len({spelt[0] for spelt, _, _ in ways}) > 1:
+                return text.decode(errors="ignore")
+            text.append(ways[0][0][0])
+            here, later = {}, []
+            for spelt, matcher, token in ways:
+                if len(spelt) > 1:
+                    later.append((spelt[1:], matcher, token))
+                else:
+                    after = matcher.copy()
+                    after.advance(token)
+                    here[_place(after)] = after
+
+    def rollback(self, num_tokens: int = 1) -> None:
+        """Roll back steps: single tokens, and whole strings.
+
+        Raises:
+            ValueError: if there are not as many.
+        """
+        num_tokens = whole_number(num_tokens, "number of steps")
+        if not 0 <= num_tokens <= len(self._steps):
+            raise ValueError(f"cannot roll back {num_tokens} steps, there are {len(self._steps)}")
+        kept = len(self._steps) - num_tokens
+        self._matcher.rollback(sum(self._steps[kept:]))
+        del self._steps[kept:]
+
+    def get_captures(self, *, deduplicate: bool = True) -> list[tuple[str, bytes]]:
+        """Return no captures, because constraints here have no named parts."""
+        del deduplicate
+        return []
+
+    def is_terminated(self) -> bool:
+        """Return whether the text has ended, with a stop token if there are any."""
+        return self._matcher.is_finished
+
+    def is_completed(self) -> bool:
+        """Return whether the text so far is in the language, ended or not."""
+        ends = self._matcher.automaton.vocabulary.eos_ids
+        return self.is_terminated() or self._matcher.validate(ends[:1]) == 1
+
+    def reset(self) -> None:
+        """Reset to the beginning of a text."""
+        self._matcher.reset()
+        self._steps.clear()
+
+    def finish_within(self, tokens: int) -> int:
+        """Limit the rest of the text to this many tokens; see `Matcher.finish_within`."""
+        return self._matcher.finish_within(tokens)
+
+    def finish(self) -> int:
+        """Allow only shortest completions from here on; see `Matcher.finish`."""
+        return self._matcher.finish()
+
+    def fork(self) -> GrammarMatcher:
+        """Return an independent copy in the same state."""
+        other = object.__new__(GrammarMatcher)
+        other._matcher, other._temperature = self._matcher.copy(), self._temperature
+        other._steps = self._steps.copy()
+        return other
+
+    @property
+    def max_rollback_tokens(self) -> int:
+        """Always -1: there is no limit."""
+        return -1
+
+    @property
+    def temperature(self) -> float | None:
+        """Temperature passed to the constructor."""
+        return self._temperature
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Ids that end a text."""
+        return list(self._matcher.automaton.vocabulary.eos_ids)
+
+
+def _place(matcher: Matcher) -> tuple[bool, int, int | None]:
+    """Return what the possible continuations depend on; the two forms number states differently."""
+    return matcher.is_exact, matcher.state, matcher.remaining
+
+
+def _check_tree(
+    child: np.ndarray,
+    sibling: np.ndarray,
+    tokens: np.ndarray,
+    rows: np.ndarray,
+    temperatures: np.ndarray | None,
+) -> None:
+    """Raise `ValueError` unless these describe a draft tree with a mask row for each node."""
+    size = tokens.shape
+    others = [child.shape, sibling.shape, rows.shape[:1]]
+    others += [] if temperatures is None else [temperatures.shape]
+    if len(size) != 1 or any(shape != size for shape in others):
+        raise ValueError(f"expected {size} links and rows, as many as draft tokens, got {others}")
+    links = np.concatenate([child, sibling])
+    wrong = links[(links < -1) | (links >= size[0])]
+    if wrong.size:
+        raise ValueError(f"expected nodes in -1..{size[0] - 1}, got {wrong[0]}")
+    links = links[links >= 0]
+    if 0 in links or np.unique(links).size < links.size:
+        raise ValueError(
+            "expected the links of the drafts to form a tree, got a node with two parents"
+        )
+
+
+def _array(given: Any) -> np.ndarray:
+    """View an array or a tensor on the CPU, in place."""
+    array = array_of(given)
+    if array is None:
+        raise ValueError(f"expected an array or a CPU tensor, got {type(given).__name__}")
+    return array
+
+
+def _ids(mask: Int32[np.ndarray, "W"]) -> Iterator[int]:
+    """Yield the token ids of a packed mask in ascending order."""
+    for word in np.flatnonzero(mask).tolist():
+        bits = int(mask[word])
+        yield from (BITS * word + i for i in range(BITS) if bits >> i & 1)

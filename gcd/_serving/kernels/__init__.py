@@ -1,0 +1,5 @@
+"""Compiled steps of served constraints."""
+
+from gcd._support.native import check_built
+
+check_built(__name__, __path__[0])

@@ -1,0 +1,309 @@
+"""Parts of a mask: groups of tokens, found by walks of a vocabulary's prefix tree.
+
+The tokens of a mask are grouped by their targets. A part of few tokens stores their ids; a part of
+many is a whole mask, which takes less memory and less time to copy.
+
+What tokens do inside counted runs (`gcd._tokens.kernels.counted_runs`) depends only on the unit, so
+it is computed once for a unit and a vocabulary, whatever constraints it occurs in.
+"""
+
+from __future__ import annotations
+
+import cython
+import numpy as np
+
+from gcd._tokens.kernels.counted_runs import PLACES
+
+if cython.compiled:
+    from cython.cimports.libc.string import memset
+
+_PLACES = cython.declare(cython.int, PLACES)
+_BITS: np.ndarray = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32)).view(np.int32)
+
+
+@cython.final
+@cython.cclass
+class Part:
+    """Tokens of a mask that lead to states of one bound.
+
+    Attributes:
+        steps: the bound.
+        size: number of tokens.
+        ids: the tokens; None if they are stored as words.
+        words: the tokens as a mask; None if they are stored as ids.
+    """
+
+    def __init__(self) -> None:
+        self.steps, self.size, self.is_wide = 0, 0, False
+        self.ids = self.words = None
+
+
+@cython.final
+@cython.cclass
+class TokenTree:
+    """Prefix tree and tokens of a vocabulary for compiled loops, and their scratch space.
+
+    Args:
+        tree: byte, depth, skip and entry of `gcd._tokens.trie.Trie`.
+        tokens: start of each entry's ids, and the ids.
+        text: the concatenated bytes of all tokens.
+        offsets: start of each token in the text, and the end; int64.
+        ends: the ids that end a text; int32.
+        max_depth: depth of the tree.
+        num_words: words in a mask.
+    """
+
+    def __init__(
+        self,
+        tree: tuple[np.ndarray, ...],
+        tokens: tuple[np.ndarray, np.ndarray],
+        text: np.ndarray,
+        offsets: np.ndarray,
+        ends: np.ndarray,
+        max_depth: int,
+        num_words: int,
+    ) -> None:
+        self.byte, self.depth, self.skip, self.entry = tree
+        self.id_start, self.ids = tokens
+        self.text, self.offsets, self.ends = text, offsets, ends
+        is_end = np.zeros(offsets.size - 1, np.uint8)
+        is_end[ends] = 1
+        self.is_end, self.bit = is_end, _BITS
+        self.max_depth, self.num_words = max_depth, num_words
+        # Scratch space. Compiled steps hold the interpreter's lock, so all tables can share it.
+        num_entries = tokens[0].size - 1
+        self.found = np.empty(num_entries, np.int32)
+        self.goal = np.empty(num_entries, np.int32)
+        self.path = np.empty(max_depth + 1, np.int32)
+        self.passed = np.empty(max_depth + 1, np.int32)
+        self.ahead = np.empty((max_depth + 3, 2), np.int32)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def walk(
+    tree: TokenTree,
+    state: cython.int,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    step: cython.const[cython.int][:, ::1],
+    class_of: cython.const[cython.uchar][::1],
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Walk sibling subtrees, nodes first..last-1, from `state`; append to `found` and `goal`."""
+    node: cython.Py_ssize_t = first
+    d: cython.Py_ssize_t
+    after: cython.int
+    if node < last:
+        tree.path[tree.depth[node]] = state
+    while node < last:
+        d = tree.depth[node]
+        after = step[tree.path[d], class_of[tree.byte[node]]]
+        if after < 0:
+            node = tree.skip[node]
+            continue
+        tree.path[d + 1] = after
+        if tree.entry[node] >= 0:
+            tree.found[count] = tree.entry[node]
+            tree.goal[count] = after
+            count += 1
+        node += 1
+    return count
+
+
+@cython.cfunc
+def _part(tree: TokenTree, ids: cython.int[::1], size: cython.Py_ssize_t) -> Part:
+    """Make a part of token ids."""
+    part: Part = Part()
+    words: cython.int[::1]
+    i: cython.Py_ssize_t
+    part.size = size
+    part.is_wide = size >= tree.num_words
+    if not part.is_wide:
+        part.ids = ids[:size].copy()  # not a view, which would keep all ids of the mask alive
+        return part
+    words = np.zeros(tree.num_words, np.int32)
+    for i in range(size):
+        words[ids[i] >> 5] = words[ids[i] >> 5] | tree.bit[ids[i] & 31]
+    part.words = words
+    return part
+
+
+@cython.cfunc
+def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) -> tuple:
+    """Group the first `count` of `found` by `goal`: the parts, and the goal of each.
+
+    Goals of -1 are skipped. `number` is scratch space, -1 for all goals before and after.
+    """
+    goals: list = []
+    sizes: list = []
+    made: list = []
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    group: cython.int
+    num_groups: cython.int = 0
+    for i in range(count):
+        if tree.goal[i] >= 0 and number[tree.goal[i]] < 0:
+            number[tree.goal[i]] = num_groups
+            goals.append(int(tree.goal[i]))
+            num_groups += 1
+    start_array = np.zeros(num_groups + 1, np.int64)
+    start: cython.longlong[::1] = start_array
+    for i in range(count):
+        if tree.goal[i] >= 0:
+            group = number[tree.goal[i]]
+            start[group + 1] += tree.id_start[tree.found[i] + 1] - tree.id_start[tree.found[i]]
+    for group in range(num_groups):
+        start[group + 1] += start[group]
+    sizes = start_array.tolist()
+    ids: cython.int[::1] = np.empty(start[num_groups], np.int32)
+    for i in range(count):
+        if tree.goal[i] >= 0:
+            group = number[tree.goal[i]]
+            for j in range(tree.id_start[tree.found[i]], tree.id_start[tree.found[i] + 1]):
+                ids[start[group]] = tree.ids[j]
+                start[group] += 1
+    for group in range(num_groups):
+        number[goals[group]] = -1
+        size = sizes[group + 1] - sizes[group]
+        made.append(_part(tree, ids[sizes[group] : sizes[group + 1]], size))
+    return made, goals
+
+
+@cython.final
+@cython.cclass
+class UnitPlace:
+    """Behavior of all tokens from one place of a counted run's unit.
+
+    Attributes:
+        ends: the places at the end of tokens that stay in the run.
+        unions: the tokens that end at each of them, in one part.
+        parts: for each of them a list of pairs (boundaries passed, tokens that pass that many).
+        furthest: most boundaries that any token passes.
+        exits: pairs (node of the tree whose byte leaves the run, boundaries passed before it).
+    """
+
+
+@cython.cfunc
+def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
+    """Run all tokens from a place of a unit, whose columns are bytes."""
+    made: UnitPlace = UnitPlace()
+    made.furthest = 0
+    num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
+    exit_array = np.empty((64, 2), np.int32)
+    exits: cython.int[:, ::1] = exit_array
+    num_exits: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    node: cython.Py_ssize_t = 0
+    d: cython.Py_ssize_t
+    after: cython.int
+    tree.path[0] = place
+    tree.passed[0] = 0
+    while node < num_nodes:
+        d = tree.depth[node]
+        after = unit[tree.path[d], tree.byte[node]]
+        if after < 0:
+            if tree.path[d] == 0:
+                if num_exits == exits.shape[0]:
+                    exit_array = np.concatenate([exit_array, np.empty_like(exit_array)])
+                    exits = exit_array
+                exits[num_exits, 0] = node
+                exits[num_exits, 1] = tree.passed[d]
+                made.furthest = max(made.furthest, tree.passed[d])
+                num_exits += 1
+            node = tree.skip[node]
+            continue
+        tree.path[d + 1] = after
+        tree.passed[d + 1] = tree.passed[d] + (after == 0)
+        if tree.entry[node] >= 0:
+            tree.found[count] = tree.entry[node]
+            tree.goal[count] = tree.passed[d + 1] * _PLACES + after
+            made.furthest = max(made.furthest, tree.passed[d + 1])
+            count += 1
+        node += 1
+    made.exits = exit_array[:num_exits].copy()
+    number = np.full((tree.max_depth + 1) * PLACES, -1, np.int32)
+    i: cython.Py_ssize_t
+    apart: list
+    goals: list
+    apart, goals = parts(tree, count, number)
+    for i in range(count):
+        tree.goal[i] %= _PLACES
+    made.unions, made.ends = parts(tree, count, number)
+    made.parts = [[] for _ in made.ends]
+    for i in range(len(goals)):
+        end: int = made.ends.index(goals[i] % PLACES)
+        made.parts[end].append((goals[i] // PLACES, apart[i]))
+    return made
+
+
+@cython.final
+@cython.cclass
+class Unit:
+    """Unit of counted runs, over the tokens of one vocabulary.
+
+    Args:
+        tree: the vocabulary.
+        rows: the place after each byte, from each place; 256 columns, int16.
+    """
+
+    def __init__(self, tree: TokenTree, rows: np.ndarray) -> None:
+        self.tree, self.rows = tree, rows
+        self.places = [None] * rows.shape[0]
+
+    @cython.cfunc
+    def at(self, place: cython.int) -> UnitPlace:
+        """Return the behavior of all tokens from a place; computed once."""
+        if self.places[place] is None:
+            self.places[place] = _unit_place(self.tree, self.rows, place)
+        return self.places[place]
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
+    """Add the tokens of a part to a mask."""
+    i: cython.Py_ssize_t
+    if part.is_wide:
+        for i in range(tree.num_words):
+            out[i] = out[i] | part.words[i]
+        return
+    for i in range(part.size):
+        out[part.ids[i] >> 5] = out[part.ids[i] >> 5] | tree.bit[part.ids[i] & 31]
+
+
+@cython.cfunc
+def again(part: Part, steps: cython.int) -> Part:
+    """Return a part of the same tokens with another bound."""
+    other: Part = Part()
+    other.steps = steps
+    other.size = part.size
+    other.is_wide = part.is_wide
+    other.ids = part.ids
+    other.words = part.words
+    return other
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def single(part: Part) -> cython.longlong:
+    """Return the token of a part of one token."""
+    word: cython.Py_ssize_t
+    bit: cython.int
+    if not part.is_wide:
+        return part.ids[0]
+    for word in range(part.words.shape[0]):
+        for bit in range(32):
+            if (part.words[word] >> bit) & 1:
+                return 32 * word + bit
+    return -1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def clear(out: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
+    """Write the mask that allows no token."""
+    if cython.compiled:
+        memset(out, 0, num_words * cython.sizeof(cython.int))
+    else:
+        out[:] = 0

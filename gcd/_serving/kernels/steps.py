@@ -1,0 +1,93 @@
+"""Interface for the steps of token sequences under one constraint, in whichever form it is stored.
+
+`gcd._serving.kernels.table` implements it for a lifted constraint, `gcd._serving.kernels.lazy` for
+one that is not lifted yet. Sequences (`gcd._serving.kernels.sequences`) only use these methods.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import cython
+import numpy as np
+
+
+def refuse_to_pickle() -> NoReturn:
+    """Raise the error of objects that cannot be pickled or copied."""
+    raise TypeError(
+        "a served constraint and its sequences cannot be pickled or copied; send the "
+        "TokenAutomaton and serve that"
+    )
+
+
+@cython.cclass
+class Steps:
+    """Transitions and masks of one constraint.
+
+    Args:
+        final: the state after the end of a text.
+        vocabulary_size: number of token ids.
+        num_words: words in a mask.
+
+    Attributes:
+        successor: the form that sequences switch to after their next token; None to stay.
+    """
+
+    def __init__(self, final: int, vocabulary_size: int, num_words: int) -> None:
+        self.final, self.vocabulary_size, self.num_words = final, vocabulary_size, num_words
+        self.successor = None
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle()
+
+    def hand_over(self, successor: Steps, number: np.ndarray) -> None:
+        """Let sequences switch to another form of the same constraint.
+
+        Args:
+            successor: allows whatever this form allows, in every state that sequences reach.
+            number: its state for each state of this form; S + 1 with the final one, int32.
+
+        Raises:
+            ValueError: there are not as many numbers as states.
+        """
+        if number.shape != (self.final + 1,):
+            raise ValueError(f"expected {self.final + 1} states, got shape {number.shape}")
+        self.number = number
+        self.successor = successor
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def next_state(
+        self, state: cython.int, remaining: cython.longlong, token: cython.longlong
+    ) -> cython.int:
+        """Return the state after a token, -1 if the language or the budget refuses it."""
+        return -1
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def write_row(
+        self, state: cython.int, remaining: cython.longlong, out: cython.p_int
+    ) -> cython.int:
+        """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def num_allowed(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
+        """Count the tokens of a state's mask."""
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
+        """Return the token of a state's mask if it has exactly one, else -1."""
+        return -1
+
+
+def fill_row(steps: Steps, state: cython.int, remaining: cython.longlong, out: np.ndarray) -> None:
+    """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
+    words: cython.int[::1] = out
+    if cython.compiled:
+        steps.write_row(state, remaining, cython.address(words[0]))
+    else:
+        steps.write_row(state, remaining, words)

@@ -1,0 +1,365 @@
+"""Matchers: constraints for serving engines, one token and one packed mask at a time.
+
+An engine keeps a **matcher** for each sequence. In each step it gets the mask of next tokens
+(`fill_mask`), samples a token, and appends it (`advance`). With speculative decoding it gets the
+masks along a draft (`fill_draft_masks`), or the length of a draft's allowed prefix (`validate`),
+and rolls tokens back (`rollback`). The mask, with r tokens left of the budget, is
+
+    mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
+
+as packed words (`gcd._tokens.bitmask`). A constraint that is lifted is served as a
+`gcd._serving.served.ServedAutomaton`, whose masks take microseconds. One that is not lifted yet is
+served at once as a `gcd._serving.lazy.LazyAutomaton`, with upper bounds in place of
+`steps_to_accept`, and its lifted form takes over between two tokens.
+
+A `MatcherBatch` (`gcd._serving.batch`) serves many matchers, of different automata, in one compiled
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from jaxtyping import Int32, Int64, Integer
+
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
+from gcd._serving.arguments import rows, whole_number, whole_numbers
+from gcd._serving.kernels.sequences import TokenSequence
+from gcd._serving.kernels.steps import fill_row
+from gcd._serving.lazy import LazyAutomaton, lazy
+from gcd._serving.served import ServedAutomaton, tokens_left
+from gcd._tokens.distances import check_whole
+from gcd._tokens.lifting import lift
+from gcd._tokens.segments import Segments
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+
+Constraint = TokenAutomaton | ServedAutomaton | LazyAutomaton | Automaton | Segments
+"""Constraints that a matcher accepts."""
+
+_SERVED: WeakKeyDictionary[TokenAutomaton, ServedAutomaton] = WeakKeyDictionary()
+_SEGMENTS: WeakKeyDictionary[Segments, dict[Vocabulary, TokenAutomaton]] = WeakKeyDictionary()
+
+
+def served(
+    automaton: Constraint, vocabulary: Vocabulary | None = None, exact: str = "when_ready"
+) -> ServedAutomaton | LazyAutomaton:
+    """Return the form in which a constraint is served; made once for each constraint.
+
+    Args:
+        automaton: the constraint, lifted or not.
+        vocabulary: the tokens, for a constraint that is not lifted.
+        exact: when the lifted form of such a constraint takes over.
+
+    Raises:
+        ConstraintError: a constraint that is not lifted comes without a vocabulary, or another
+            constraint with one.
+    """
+    if isinstance(automaton, Automaton | Segments):
+        if vocabulary is None:
+            raise ConstraintError(
+                f"expected a vocabulary for {type(automaton).__name__}, got none; "
+                "pass vocabulary=, or lift it with gcd.lift(language, vocabulary)"
+            )
+        if isinstance(automaton, Automaton):
+            return lazy(automaton, vocabulary, exact)
+        known = _SEGMENTS.setdefault(automaton, {})
+        if vocabulary not in known:
+            known[vocabulary] = lift(automaton, vocabulary)
+        return served(known[vocabulary])
+    if vocabulary is not None:
+        raise ConstraintError(
+            f"expected no vocabulary for {type(automaton).__name__}, which already has one; omit it"
+        )
+    if isinstance(automaton, ServedAutomaton | LazyAutomaton):
+        return automaton
+    if not isinstance(automaton, TokenAutomaton):
+        raise ConstraintError(
+            f"expected a constraint over tokens, got {type(automaton).__name__}; lift a language "
+            "with gcd.lift(language, vocabulary)"
+        )
+    if automaton not in _SERVED:
+        _SERVED[automaton] = ServedAutomaton(automaton)
+    return _SERVED[automaton]
+
+
+class Membership:
+    """Matchers of one batch, referenced by each of them.
+
+    Attributes:
+        is_current: False once one of the matchers has joined another batch.
+    """
+
+    __slots__ = ("is_current",)
+
+    def __init__(self) -> None:
+        self.is_current = True
+
+
+class Matcher:
+    """State of one sequence under a constraint and a budget.
+
+    Args:
+        automaton: the constraint. Matchers of one automaton share its masks. A language that is not
+            lifted provides masks at once: see `gcd._serving.lazy`.
+        vocabulary: the tokens, for a language that is not lifted.
+        budget: tokens of a whole text, EOS included; None for no budget.
+        exact: when the lifted form of such a language takes over: `"when_ready"`, `"wait"` (before
+            the first token) or `"never"`.
+
+    Raises:
+        ConstraintError: if the budget is not a whole number, or a constraint that is not lifted
+            comes without a vocabulary.
+        InfeasibleBudgetError: if no text of the language fits into the budget.
+        UndecidedBudgetError: if that cannot be decided, because the language could not be lifted.
+        OverlongBudgetError: if a text of so many tokens may be longer than the `max_bytes` that
+            the constraint was compiled for.
+
+    After the end (`is_finished`), EOS may be appended any number of times, because engines pad with
+    it; it doesn't count toward the budget.
+
+    Attributes:
+        budget: the current budget, which `finish_within` may reduce.
+    """
+
+    __slots__ = ("_given_budget", "_membership", "_sequence", "_shared", "budget")
+
+    def __init__(
+        self,
+        automaton: Constraint,
+        vocabulary: Vocabulary | None = None,
+        *,
+        budget: int | None = None,
+        exact: str = "when_ready",
+    ) -> None:
+        if budget is not None:
+            check_whole(budget)
+        shared = served(automaton, vocabulary, exact)
+        self._shared = shared.form(budget) if isinstance(shared, LazyAutomaton) else shared
+        needed = self._shared.steps_to_accept(self._shared.initial)
+        if budget is not None and budget < needed:
+            raise InfeasibleBudgetError(needed, budget)
+        longest = self._shared.max_budget
+        if longest is not None and (budget is None or budget > longest):
+            at_most = self._shared.max_bytes or 0
+            raise OverlongBudgetError(longest, budget, at_most, caveats=self._shared.caveats)
+        self.budget = self._given_budget = budget
+        self._membership: Membership | None = None
+        self._sequence = TokenSequence(
+            self._shared._table, tokens_left(budget), self._shared.initial
+        )
+
+    @property
+    def automaton(self) -> ServedAutomaton | LazyAutomaton:
+        """Form of the constraint to which `state` belongs."""
+        shared = self._shared
+        if isinstance(shared, LazyAutomaton) and self._sequence.table is not shared._table:
+            assert shared.exact is not None, "the sequence goes on with it"
+            self._shared = shared.exact
+        return self._shared
+
+    @property
+    def is_exact(self) -> bool:
+        """True if masks are those of the exact distances, not of upper bounds."""
+        return isinstance(self.automaton, ServedAutomaton)
+
+    def reset(self) -> None:
+        """Reset to the beginning of a text, and to the budget passed to the constructor."""
+        self._sequence.reset(self.automaton.initial)
+        self.budget = self._given_budget
+        self._sequence.limit(tokens_left(self.budget))
+
+    def finish_within(self, tokens: int) -> int:
+        """Limit the rest of the text to this many tokens, or to its shortest completion if longer.
+
+        This never increases a budget, and `rollback` doesn't undo it; `reset` restores the budget.
+
+        Args:
+            tokens: most tokens from here on, EOS included.
+
+        Returns:
+            The remaining tokens: the smaller one of `tokens` and `remaining`, but at least those of
+                a
+            shortest completion. 0 after the end.
+
+        Raises:
+            ValueError: if it is not a whole number, or negative.
+        """
+        tokens = whole_number(tokens, "number of tokens")
+        if tokens < 0:
+            raise ValueError(f"expected a number of tokens of at least 0, got {tokens}")
+        if self.is_finished:
+            return 0
+        needed = self.automaton.steps_to_accept(self.state)
+        left = max(needed, tokens if self.remaining is None else min(tokens, self.remaining))
+        self.budget = self.num_tokens + left
+        self._sequence.limit(tokens_left(left))
+        return left
+
+    def finish(self) -> int:
+        """Allow only shortest completions from here on; return how many tokens they take.
+
+        The language model chooses among several shortest completions.
+        """
+        return self.finish_within(0)
+
+    @property
+    def budget_binds(self) -> bool:
+        """True if the budget restricts the mask of next tokens."""
+        if self.budget is None or self.is_finished:
+            return False
+        automaton = self.automaton
+        if isinstance(automaton, ServedAutomaton):
+            return bool(automaton._table.arrays.reach[self.state] >= self.remaining)
+        within, without = (np.empty(automaton.num_words, np.int32) for _ in range(2))
+        self.fill_mask(within)
+        fill_row(automaton._table, self.state, tokens_left(None), without)
+        return not np.array_equal(within, without)
+
+    @property
+    def state(self) -> int:
+        """State of the automaton."""
+        return self._sequence.state
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens so far, padding included."""
+        return self._sequence.count
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the text has ended."""
+        return self._sequence.end >= 0
+
+    @property
+    def remaining(self) -> int | None:
+        """Tokens left of the budget; None without a budget."""
+        if self.budget is None:
+            return None
+        end = self._sequence.end
+        return self.budget - (end if end >= 0 else self.num_tokens)
+
+    def advance(self, token: int) -> bool:
+        """Append a token; return False, without a change, if the mask does not allow it.
+
+        Raises:
+            ValueError: if the token is not an id of the vocabulary; 1.0 and True are refused.
+        """
+        if type(token) is not int:  # inlined, because a call for every token would cost a fifth
+            token = whole_number(token)
+        try:
+            return self._sequence.advance(token)
+        except OverflowError:
+            raise ValueError(
+                f"expected a token id in 0..{self._shared.vocabulary.size - 1}, got {token}"
+            ) from None
+
+    def rollback(self, num_tokens: int = 1) -> None:
+        """Roll back the last tokens.
+
+        Raises:
+            ValueError: if there are fewer tokens, or the number is not a whole number.
+        """
+        num_tokens = whole_number(num_tokens, "number of tokens")
+        if not 0 <= num_tokens <= self.num_tokens:
+            raise ValueError(f"cannot roll back {num_tokens} tokens, there are {self.num_tokens}")
+        self._sequence.rollback(num_tokens)
+
+    def fill_mask(self, out: Int32[Any, "W"]) -> None:
+        """Write the packed mask of next tokens to an array, in place.
+
+        Args:
+            out: contiguous int32, an array or a tensor on the CPU.
+
+        Raises:
+            ValueError: if it has another form.
+        """
+        self._sequence.fill_mask(rows(out, (self._shared.num_words,)))
+
+    def mask(self) -> Int32[np.ndarray, "W"]:
+        """Return the packed mask of next tokens, as a new array."""
+        out = np.empty(self._shared.num_words, np.int32)
+        self._sequence.fill_mask(out)
+        return out
+
+    def validate(self, tokens: Sequence[int] | Integer[Any, "n"]) -> int:
+        """Return how many of these tokens, from the first on, are allowed, without appending them.
+
+        Raises:
+            ValueError: if one of them is not an id of the vocabulary.
+        """
+        return self._follow(
+            whole_numbers(tokens), np.empty((0, self.automaton.num_words), np.int32)
+        )
+
+    def fill_draft_masks(
+        self, draft: Sequence[int] | Integer[Any, "n"], out: Int32[Any, "rows W"]
+    ) -> int:
+        """Write the packed masks along a draft, for speculative decoding, in one call.
+
+        Args:
+            draft: tokens proposed by a cheaper model; they are not appended.
+            out: row i receives the mask after the first i of them (contiguous int32, an array or a
+                tensor on the CPU, in place).
+                Rows after a refused token are 0, because nothing may follow it.
+
+        Returns:
+            How many of the draft's tokens, from the first on, are allowed.
+
+        Raises:
+            ValueError: if a token is not an id of the vocabulary, or `out` has another form.
+        """
+        tokens = whole_numbers(draft)
+        return self._follow(tokens, rows(out, (tokens.size + 1, self.automaton.num_words)))
+
+    def _follow(self, tokens: Int64[np.ndarray, "..."], out: Int32[np.ndarray, "rows W"]) -> int:
+        if tokens.ndim != 1:
+            raise ValueError(f"expected a one-dimensional draft, got shape {tokens.shape}")
+        return self._sequence.follow(tokens, out)
+
+    @property
+    def num_allowed(self) -> int:
+        """Number of allowed token ids, without computing the mask."""
+        return self._sequence.num_allowed()
+
+    @property
+    def restricts(self) -> bool:
+        """True if the mask excludes any id; if it doesn't, it need not be applied.
+
+        Ids without bytes (padding, special tokens) are always excluded, so every mask over a
+        vocabulary with such ids restricts.
+        """
+        return self.num_allowed < self.automaton.vocabulary.size
+
+    def forced(self, limit: int = 256) -> list[int]:
+        """Return the next tokens, at most `limit`, as long as exactly one is allowed.
+
+        The run ends before the first token with a choice, and after EOS. Raises `ValueError` for a
+        negative limit.
+        """
+        if whole_number(limit, "limit") < 0:
+            raise ValueError(f"expected a limit of at least 0 tokens, got {limit}")
+        # A forced token is on the shortest completion, so each one reduces the distance to the end
+        # by one.
+        return self._sequence.forced(min(limit, self.automaton.num_states))
+
+    def copy(self) -> Matcher:
+        """Return an independent copy in the same state, in no batch."""
+        other = object.__new__(Matcher)
+        other._shared, other.budget = self._shared, self.budget
+        other._given_budget = self._given_budget
+        other._membership, other._sequence = None, self._sequence.copy()
+        return other
+
+    def __copy__(self) -> Matcher:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Matcher:
+        return self.copy()
+
+    def __repr__(self) -> str:
+        return f"Matcher(state {self.state}, {self.num_tokens} tokens, remaining {self.remaining})"

@@ -1,0 +1,240 @@
+"""Batches of token automata as one set of tensors, which advance all of them in one step.
+
+The states of all automata are numbered consecutively, those of the first automaton first. One
+integer for each particle then identifies both its automaton and its state. The rows of all
+transition tables are concatenated in `delta_flat`, that of state s from `row_start[s]` on, with
+states numbered as in their own automaton, so that
+
+    next(s, v) = first_state[s]
+                 + delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
+
+takes a few gathers, whatever the sizes of the automata, without host synchronization. Examples with
+the same automaton share its table, which may take hundreds of megabytes. Appending automata to a
+batch doesn't change the numbers of the existing states.
+
+`steps_after_flat` contains `steps_to_accept` of the state in every entry of that table
+(`UNREACHABLE` where there is no state), so the budget mask of `gcd._tokens.budget` is one gather
+and one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Int32, Int64
+from torch import Tensor
+
+from gcd._errors import ConstraintError
+from gcd._support.indices import check_indices
+from gcd._tokens.distances import UNREACHABLE
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.vocabulary import Vocabulary
+
+DEAD = -1
+"""State after a token that is not allowed; no token leads out of it."""
+
+
+class TokenClasses(NamedTuple):
+    """Mappings between tokens and their classes.
+
+    Attributes:
+        of: class of each token, under each of the B automata.
+        tokens: all token ids, ordered by class.
+        start: the tokens of class c are `tokens[b, start[b, c] : start[b, c + 1]]`. Rows of
+            automata with fewer classes than the largest number are padded with V.
+    """
+
+    of: Int32[Tensor, "B V"]
+    tokens: Int32[Tensor, "B V"]
+    start: Int64[Tensor, "B C1"]
+
+    @classmethod
+    def singletons(cls, size: int, device: torch.device | str | None = None) -> TokenClasses:
+        """Return the classes of one automaton in which every token is a class by itself."""
+        every = torch.arange(size + 1, device=device or "cpu").unsqueeze(0)
+        tokens = every[:, :size].int()
+        return cls(tokens, tokens, every)
+
+    @property
+    def are_tokens(self) -> bool:
+        """True if `singletons` made these classes; doesn't need a host synchronization."""
+        return self.of is self.tokens
+
+
+@dataclass(frozen=True, eq=False)
+class AutomatonBatch:
+    """B token automata over one vocabulary, with S states in all, as tensors.
+
+    Attributes:
+        automata: the automata, in the order of the examples; one may occur more than once.
+        device: device of the tensors; the CPU by default.
+        class_of: class of each token, for each automaton.
+        delta_flat: next states, counted from the first one of their automaton, -1 for none; the row
+            of state s is `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
+        steps_after_flat: `steps_to_accept` of each entry of `delta_flat`.
+        row_start: start of each state's row.
+        automaton_of: index of the automaton that each state belongs to.
+        first_state: number of the first state of that automaton.
+        num_classes: number of token classes of each automaton.
+        initial: initial state of each automaton.
+        final: the state of each automaton after the end of the text.
+        is_final: whether a state is a final state.
+        accepting: whether the tokens that lead to a state spell a string of the language.
+        steps_to_accept: fewest tokens, EOS included, from a state to the end.
+        offset: number of the first state of each automaton, and S at the end.
+
+    Raises:
+        ConstraintError: if there are no automata, or their vocabularies differ.
+    """
+
+    automata: Sequence[TokenAutomaton]
+    device: torch.device | str | None = None
+    class_of: Int32[Tensor, "B V"] = field(init=False)
+    delta_flat: Int32[Tensor, "entries"] = field(init=False)
+    steps_after_flat: Int32[Tensor, "entries"] = field(init=False)
+    row_start: Int64[Tensor, "S"] = field(init=False)
+    automaton_of: Int64[Tensor, "S"] = field(init=False)
+    first_state: Int64[Tensor, "S"] = field(init=False)
+    num_classes: Int64[Tensor, "B"] = field(init=False)
+    initial: Int64[Tensor, "B"] = field(init=False)
+    final: Int64[Tensor, "B"] = field(init=False)
+    is_final: Bool[Tensor, "S"] = field(init=False)
+    accepting: Bool[Tensor, "S"] = field(init=False)
+    steps_to_accept: Int32[Tensor, "S"] = field(init=False)
+    offset: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        automata = tuple(self.automata)
+        _check_vocabularies(automata)
+        sizes = np.array([a.num_states for a in automata])
+        widths = np.array([a.num_classes for a in automata])
+        offset = np.concatenate([[0], np.cumsum(sizes)])
+        owner = np.repeat(np.arange(len(automata)), sizes)
+        is_final = np.zeros(offset[-1], np.bool_)
+        is_final[offset[1:] - 1] = True
+        distinct = {id(a): a for a in automata}
+        starts = np.cumsum([0, *(a.delta.size for a in distinct.values())])
+        start_of = dict(zip(distinct, starts[:-1].tolist(), strict=True))
+        steps_after = [
+            np.where(a.delta >= 0, a.steps_to_accept[a.delta], UNREACHABLE).ravel()
+            for a in distinct.values()
+        ]
+        row_start = [start_of[id(a)] + a.num_classes * np.arange(a.num_states) for a in automata]
+        arrays = {
+            "class_of": (np.stack([a.class_of for a in automata]), torch.int32),
+            "delta_flat": (
+                np.concatenate([a.delta.ravel() for a in distinct.values()]),
+                torch.int32,
+            ),
+            "steps_after_flat": (np.concatenate(steps_after), torch.int32),
+            "row_start": (np.concatenate(row_start), torch.int64),
+            "automaton_of": (owner, torch.int64),
+            "first_state": (offset[owner], torch.int64),
+            "num_classes": (widths, torch.int64),
+            "initial": (offset[:-1] + np.array([a.initial for a in automata]), torch.int64),
+            "final": (offset[1:] - 1, torch.int64),
+            "is_final": (is_final, torch.bool),
+            "accepting": (np.concatenate([a.accepting for a in automata]), torch.bool),
+            "steps_to_accept": (
+                np.concatenate([a.steps_to_accept for a in automata]),
+                torch.int32,
+            ),
+        }
+        set_field = partial(object.__setattr__, self)
+        set_field("automata", automata)
+        set_field("offset", tuple(offset.tolist()))
+        for name, (array, dtype) in arrays.items():
+            set_field(name, torch.tensor(array, dtype=dtype, device=self.device or "cpu"))
+        set_field("device", self.delta_flat.device)
+
+    @cached_property
+    def classes(self) -> TokenClasses:
+        """Tokens of each class; computed once."""
+        start = np.full((len(self), self.widest + 1), self.vocabulary.size)
+        for row, automaton in zip(start, self.automata, strict=True):
+            row[: automaton.num_classes + 1] = np.cumsum([0, *automaton.tokens_per_class])
+        tokens = np.stack([automaton.tokens_by_class for automaton in self.automata])
+        return TokenClasses(
+            self.class_of,
+            torch.tensor(tokens, device=self.device),
+            torch.tensor(start, device=self.device),
+        )
+
+    @cached_property
+    def reach(self) -> Int64[Tensor, "S"]:
+        """`TokenAutomaton.reach` of every state; computed once."""
+        arrays = np.concatenate([automaton.reach for automaton in self.automata])
+        return torch.tensor(arrays, dtype=torch.int64, device=self.device)
+
+    @cached_property
+    def widest(self) -> int:
+        """Largest number of classes of an automaton."""
+        return max(automaton.num_classes for automaton in self.automata)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.automata[0].vocabulary
+
+    @property
+    def num_states(self) -> int:
+        return self.offset[-1]
+
+    def __len__(self) -> int:
+        """Return the number of automata."""
+        return len(self.automata)
+
+    def next(self, states: Int[Tensor, "*N"], tokens: Int[Tensor, "*N"]) -> Int64[Tensor, "*N"]:
+        """Return the state after each token: -1 if it is not allowed, or the state was -1 before.
+
+        Args:
+            states: states of this batch, or -1.
+            tokens: one token id of the vocabulary for each state.
+
+        Raises:
+            ValueError: if a state or a token is out of range; values on a GPU are not checked.
+        """
+        self.check_states(states)
+        check_indices(tokens, self.vocabulary.size)
+        here = states.clamp(min=0)
+        classes = self.class_of[self.automaton_of[here], tokens]
+        after = self.delta_flat[self.row_start[here] + classes]
+        return torch.where((states >= 0) & (after >= 0), after + self.first_state[here], DEAD)
+
+    def check_states(self, states: Int[Tensor, "*N"]) -> None:
+        """Raise `ValueError` unless these are states of this batch, or -1."""
+        check_indices(states, self.num_states, "state", least=-1)
+
+    def entries(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
+        """Return the positions in `delta_flat` of each state's row, class by class.
+
+        Entries past the number of classes of a state's automaton, and for state -1, are -1.
+        """
+        here = states.clamp(min=0)
+        classes = torch.arange(self.widest, device=self.device)
+        exists = classes < self.num_classes[self.automaton_of[here]].unsqueeze(-1)
+        exists &= (states >= 0).unsqueeze(-1)
+        return torch.where(exists, self.row_start[here].unsqueeze(-1) + classes, -1)
+
+    def next_by_class(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
+        """Return the state after one token of each class, or -1."""
+        entries = self.entries(states)
+        after = self.delta_flat[entries.clamp(min=0)]
+        first = self.first_state[states.clamp(min=0)].unsqueeze(-1)
+        return torch.where((entries >= 0) & (after >= 0), after + first, DEAD)
+
+
+def _check_vocabularies(automata: Sequence[TokenAutomaton]) -> None:
+    if not automata:
+        raise ConstraintError("expected at least one automaton in a batch, got none")
+    first = automata[0].vocabulary
+    for index, automaton in enumerate(automata):
+        if automaton.vocabulary != first:
+            raise ConstraintError(
+                f"expected automata over one vocabulary ({first}), got {automaton.vocabulary} for "
+                f"automaton {index}; lift all examples with the same vocabulary"
+            )

@@ -1,0 +1,155 @@
+"""Token budgets: masks of tokens after which the text can still be completed in time.
+
+A budget of n counts generated tokens, EOS included. With r tokens left, a state is alive if
+`final` can be reached from it in at most r tokens, that is, if `steps_to_accept[s] <= r`: one
+integer for each state, computed by one breadth-first search. So the mask over next tokens doesn't
+need a table over time:
+
+    mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
+
+If r exceeds the longest distance, this is the mask of locally constrained decoding. `BudgetMask`
+computes it on the device, per batch row: a gather over classes, a comparison, a gather over tokens.
+The tests compare it with the backward pass of arXiv 2606.01926, one boolean vector for each r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int, Int32, Int64
+from torch import Tensor
+
+from gcd._errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
+from gcd._support.indices import check_indices, check_shape
+from gcd._tokens.batch import AutomatonBatch
+from gcd._tokens.bitmask import pack
+from gcd._tokens.distances import UNREACHABLE, check_whole, fits
+from gcd._tokens.token_automaton import TokenAutomaton
+
+
+def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> None:
+    """Refuse a budget that cannot be met, before generation starts.
+
+    Raises:
+        ConstraintError: if the budget is not a whole number.
+        InfeasibleBudgetError: if no text of the language fits into it. The message has both
+            numbers,
+            after `where`.
+        OverlongBudgetError: if this many tokens may have more bytes than the language is exact for.
+    """
+    check_whole(budget, where)
+    needed = automaton.fewest_tokens
+    if budget < needed:
+        raise InfeasibleBudgetError(needed, budget, where)
+    longest = automaton.max_budget
+    if longest is not None and budget > longest:
+        at_most = automaton.max_bytes or 0
+        raise OverlongBudgetError(longest, budget, at_most, where, caveats=automaton.caveats)
+
+
+class BudgetMask:
+    """Mask of next tokens after which the text can be completed within the remaining budget.
+
+    Args:
+        automata: one automaton, or a batch of them.
+        budget: tokens of a whole text, EOS included; one number, or one for each automaton.
+
+    Raises:
+        InfeasibleBudgetError: if some budget is below `steps_to_accept` of its initial state.
+        OverlongBudgetError: if a text of so many tokens may be longer than `max_bytes`.
+        ConstraintError: if there are not as many budgets as automata.
+
+    Attributes:
+        batch: the automata; states below are numbered as in the batch.
+        budget: the budget of each automaton.
+    """
+
+    batch: AutomatonBatch
+    budget: Int64[Tensor, "B"]
+
+    def __init__(
+        self,
+        automata: AutomatonBatch | TokenAutomaton,
+        budget: int | Sequence[int] | Int[Tensor, "*B"],
+    ) -> None:
+        self.batch = (
+            AutomatonBatch([automata]) if isinstance(automata, TokenAutomaton) else automata
+        )
+        budgets = torch.as_tensor(budget, dtype=torch.int64, device="cpu")
+        if budgets.ndim == 0:
+            budgets = budgets.expand(len(self.batch))
+        if budgets.shape != (len(self.batch),):
+            raise ConstraintError(
+                f"expected one budget for each of {len(self.batch)} automata, got shape "
+                f"{tuple(budgets.shape)}"
+            )
+        for index, (automaton, tokens) in enumerate(
+            zip(self.batch.automata, budgets.tolist(), strict=True)
+        ):
+            check_budget(automaton, tokens, f"example {index}" if len(self.batch) > 1 else "")
+        self.budget = budgets.to(self.batch.device)
+
+    def class_mask(
+        self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]
+    ) -> Bool[Tensor, "N C"]:
+        """Return the mask over classes of each batch row's automaton, padded with False.
+
+        Args:
+            states: current states; batch rows with state -1 allow no classes.
+            remaining: tokens left, including the next token and EOS.
+
+        Raises:
+            ValueError: if a state is out of range, or `remaining` and `states` differ in length;
+                values
+                on a GPU are not checked.
+        """
+        self.batch.check_states(states)
+        check_shape(states, tuple(states.shape[:1]), "states, one for each batch row")
+        check_shape(remaining, tuple(states.shape), "remaining tokens, one number for each state")
+        check_indices(remaining, 1 << 63, "number of tokens", least=-(1 << 63))
+        # No budget is large enough for unreachable states.
+        left = remaining.long().clamp(max=UNREACHABLE)
+        return fits(self.steps_after(states), left.unsqueeze(-1))
+
+    def steps_after(self, states: Int[Tensor, "N"]) -> Int32[Tensor, "N C"]:
+        """Return the fewest tokens to the end after a token of each class, or `UNREACHABLE`.
+
+        Entries past a batch row's number of classes, and for rows with state -1, are `UNREACHABLE`.
+        """
+        entries = self.batch.entries(states)
+        steps = self.batch.steps_after_flat[entries.clamp(min=0)]
+        return torch.where(entries >= 0, steps, UNREACHABLE)
+
+    def mask(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
+        """Return tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.
+
+        Args:
+            states: current states; batch rows with state -1 allow no tokens.
+            remaining: tokens left, including the next token and EOS.
+
+        Raises:
+            ValueError: as in `class_mask`.
+        """
+        return self._over_tokens(states, self.class_mask(states, remaining))
+
+    def lcd_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
+        """Return tokens after which the text can be completed at some length."""
+        return self._over_tokens(states, self.lcd_class_mask(states))
+
+    def lcd_class_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N C"]:
+        """Return `lcd_mask` over classes of each batch row's own automaton."""
+        return self.class_mask(states, torch.full_like(states, UNREACHABLE))
+
+    def packed(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Int32[Tensor, "N W"]:
+        """Return `mask` as packed words (see `gcd._tokens.bitmask`)."""
+        return pack(self.mask(states, remaining))
+
+    def _over_tokens(
+        self, states: Int[Tensor, "N"], classes: Bool[Tensor, "N C"]
+    ) -> Bool[Tensor, "N V"]:
+        class_of = self.batch.class_of
+        if len(self.batch) == 1:
+            return classes.index_select(1, class_of[0])
+        rows = class_of.index_select(0, self.batch.automaton_of[states.clamp(min=0)])
+        return classes.gather(1, rows.long())

@@ -1,0 +1,378 @@
+"""Restriction of a token automaton to the tokenizer's own spelling of literal text.
+
+Most of a structured answer is fixed text: names of members, quotes, commas. Its bytes are
+determined, but its tokens are not, because `"name"` can be split in many ways. The tokenizer
+produces one of these spellings, the canonical one. This module removes the others, so that nearly
+every token of such a text is the only one allowed.
+
+**Allowed spellings.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside a
+free string nearly all may). After a token t, a literal state allows the token u only if the
+tokenizer produces u after t (`gcd._tokens.segmentation.Segmentation.admits`). The first token of a
+text has no predecessor, and the end of the text may follow any token; special tokens, which end
+segments, split text in the same way. Other states don't change. So the tokenizer's own spelling of
+every text remains, and in languages that are literal throughout, it is the only one.
+
+**Product.** A literal state s is copied for each *behavior* of the tokens that lead to it, where a
+behavior is the set of tokens that may follow in s. States that are not literal are not copied.
+There are few behaviors, and most are dead ends: after the closing quote `"` alone a comma would
+have to follow, but the tokenizer produces `",` as one token. So that quote is a dead end, and is
+removed everywhere. Behaviors that are equal except for dead ends are merged. Token classes are
+split where tokens now behave differently, and merged where nothing distinguishes them any longer.
+
+Cost: one query for each pair of tokens around each literal state, most of them cached from other
+automata over the same vocabulary; the rest is linear in the pairs and in the table.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int, Int32, Int64, UInt64
+
+from gcd._errors import ConstraintError
+from gcd._support.kernels.grouping import number_by_first
+from gcd._tokens.distances import UNREACHABLE, edges
+from gcd._tokens.kernels import token_graph as graph
+from gcd._tokens.kernels.classes import from_classes, refine
+from gcd._tokens.segmentation import START, Segmentation
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.trimming import TokenTable, add_end, trim
+
+LITERALS = ("all", "canonical")
+
+MOST_LIVE = 63
+"""Most tokens that a literal state allows. A character has 64 possible continuation bytes, which is
+more; otherwise each character of a free string would be copied once for each first byte.
+"""
+
+MOST_PAIRS = 1 << 15
+"""Most pairs, at a literal state, of a token that leads to it and a token that leads on."""
+
+_AT_ONCE = 1 << 21  # pairs per query
+
+
+def canonical(automaton: TokenAutomaton) -> TokenTable | None:
+    """Return the table of the same texts, with literal text in the tokenizer's own spelling.
+
+    Returns:
+        The table, or None if no text is left, because the tokenizer can produce none of them.
+
+    Raises:
+        ConstraintError: if the vocabulary doesn't include the tokenizer's segmentation.
+    """
+    segmentation = automaton.vocabulary.segmentation
+    if segmentation is None:
+        raise ConstraintError(
+            'literals="canonical" needs the tokenizer\'s own spelling, which this vocabulary of '
+            f"{automaton.vocabulary.size} ids does not have; make it with "
+            'Vocabulary.from_tokenizer, or lift with literals="all"'
+        )
+    places = _Places.of(automaton)
+    admitted = places.admitted(segmentation)
+    product = _Product(places, _behaviours(places, admitted), admitted)
+    # Merge behaviors that differ only in dead ends.
+    admitted &= product.leads_on[places.pair_live]
+    return _Product(places, _behaviours(places, admitted), admitted).table()
+
+
+class _Places(NamedTuple):
+    """Literal states, the tokens that lead to them, and the tokens that lead on from them.
+
+    Attributes:
+        automaton: the whole automaton.
+        is_literal: whether each of its states is literal.
+        live_state, live_token, live_target: the tokens that lead on from literal states, by state.
+        arrival_state, arrival_token: the tokens that lead to literal states, by state and token;
+            `START` for none, at the beginning.
+        pair_start: index of each arrival's first pair, and the number of all pairs.
+        pair_arrival, pair_live: each arrival with each token that leads on from its state.
+    """
+
+    automaton: TokenAutomaton
+    is_literal: Bool[np.ndarray, "S"]
+    live_state: Int64[np.ndarray, "L"]
+    live_token: Int64[np.ndarray, "L"]
+    live_target: Int64[np.ndarray, "L"]
+    arrival_state: Int64[np.ndarray, "A"]
+    arrival_token: Int64[np.ndarray, "A"]
+    pair_start: Int64[np.ndarray, "A1"]
+    pair_arrival: Int64[np.ndarray, "P"]
+    pair_live: Int64[np.ndarray, "P"]
+
+    @classmethod
+    def of(cls, automaton: TokenAutomaton) -> _Places:
+        """Find the literal states."""
+        num_states, usual = automaton.num_states, automaton.eos_class
+        delta = automaton.delta[:, :usual]
+        width = automaton.tokens_per_class[:usual]
+        live = np.array([width[row >= 0].sum() for row in delta])
+        literal = live <= MOST_LIVE
+        literal[automaton.final] = False  # also the value at index -1 in the next line
+        state, target_class = _arrivals(delta, literal)
+        arriving = np.bincount(state, width[target_class], num_states)
+        literal &= (arriving + 1) * live <= MOST_PAIRS
+
+        rows = np.flatnonzero(literal)
+        row, live_class = np.nonzero(delta[rows] >= 0)
+        each, live_token = _spread(automaton, live_class)
+        live_state = rows[row][each]
+        live_target = delta[live_state, live_class[each]].astype(np.int64)
+
+        kept = literal[state]
+        each, arrival_token = _spread(automaton, target_class[kept])
+        arrival_state = state[kept][each]
+        if literal[automaton.initial]:
+            arrival_state = np.append(arrival_state, automaton.initial)
+            arrival_token = np.append(arrival_token, START)
+        order = np.lexsort((arrival_token, arrival_state))
+        arrival_state, arrival_token = arrival_state[order], arrival_token[order]
+
+        live_start = np.searchsorted(live_state, np.arange(num_states + 1))
+        count = np.diff(live_start)[arrival_state]
+        pair_start = np.concatenate([[0], np.cumsum(count)])
+        pair_arrival = np.repeat(np.arange(arrival_state.size), count)
+        pair_live = np.arange(pair_start[-1]) - pair_start[pair_arrival]
+        pair_live += live_start[arrival_state[pair_arrival]]
+        return cls(
+            automaton,
+            literal,
+            live_state,
+            live_token,
+            live_target,
+            arrival_state,
+            arrival_token,
+            pair_start,
+            pair_arrival,
+            pair_live,
+        )
+
+    def admitted(self, segmentation: Segmentation) -> Bool[np.ndarray, "P"]:
+        """Return, for every pair, whether the tokenizer produces its tokens side by side."""
+        token_bytes = self.automaton.vocabulary.token_bytes
+        # The last entry is START.
+        is_special = np.array([not token for token in token_bytes] + [False])
+        found = np.zeros(self.pair_live.size, np.bool_)
+        for first in range(0, found.size, _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            left = self.arrival_token[self.pair_arrival[part]]
+            right = self.live_token[self.pair_live[part]]
+            # A special token, which has no bytes, splits text like its beginning and its end.
+            left = np.where(is_special[left], START, left)
+            usual = ~is_special[right]
+            admitted = ~usual
+            admitted[usual] = segmentation.admits(left[usual], right[usual])
+            found[part] = admitted
+        return found
+
+    def arrival(
+        self, state: Int[np.ndarray, "n"], token: Int[np.ndarray, "n"]
+    ) -> Int64[np.ndarray, "n"]:
+        """Return the index of the arrival by each token at each state."""
+        width = self.automaton.vocabulary.size + 1
+        known = self.arrival_state * width + self.arrival_token
+        return np.searchsorted(known, state.astype(np.int64) * width + token)
+
+
+def _arrivals(
+    delta: Int32[np.ndarray, "S C"], literal: Bool[np.ndarray, "S"]
+) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "n"]]:
+    """List which classes lead to which literal states, each pair once, by state."""
+    num_classes = max(delta.shape[1], 1)
+    row, column = np.nonzero(literal[delta])
+    keys = np.unique(delta[row, column].astype(np.int64) * num_classes + column)
+    return keys // num_classes, keys % num_classes
+
+
+def _spread(
+    automaton: TokenAutomaton, classes: Int64[np.ndarray, "n"]
+) -> tuple[Int64[np.ndarray, "m"], Int64[np.ndarray, "m"]]:
+    """List the tokens of each class in turn: (index of the class in the list, token)."""
+    width = automaton.tokens_per_class
+    start = np.cumsum(width) - width
+    each = np.repeat(np.arange(classes.size), width[classes])
+    before = np.cumsum(width[classes]) - width[classes]
+    place = np.arange(each.size) - before[each] + start[classes[each]]
+    return each, automaton.tokens_by_class[place].astype(np.int64)
+
+
+class _Behaviours(NamedTuple):
+    """Behaviors: groups of arrivals at one state after which the same tokens are allowed.
+
+    Attributes:
+        of: the behavior of each arrival.
+        first: an arrival of each behavior.
+    """
+
+    of: Int64[np.ndarray, "A"]
+    first: Int64[np.ndarray, "B"]
+
+
+def _behaviours(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviours:
+    """Group arrivals by hashes (sums of random numbers), and verify that the groups are equal."""
+    weights = _weights(places.automaton.vocabulary.size)
+    terms = np.where(admitted, weights[places.live_token[places.pair_live]], np.uint64(0))
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+    total = np.diff(total[places.pair_start])
+    of, first = _groups(places.arrival_state, total)
+    start = places.pair_start
+    same = np.arange(admitted.size) + (start[first[of]] - start[:-1])[places.pair_arrival]
+    assert (admitted == admitted[same]).all(), "equal sums of random numbers, other terms"
+    return _Behaviours(of, first)
+
+
+def _weights(count: int) -> UInt64[np.ndarray, "n"]:
+    """Return random numbers, the same in every call."""
+    return np.random.default_rng(0).integers(0, 2**64, count, np.uint64)
+
+
+def _groups(
+    place: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
+) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
+    """Assign numbers to distinct pairs by position: (number of each, first index of each)."""
+    order = np.lexsort((total, place))
+    new = np.ones(order.size, np.bool_)
+    new[1:] = (np.diff(place[order]) != 0) | (total[order][1:] != total[order][:-1])
+    number = np.empty(order.size, np.int64)
+    number[order] = np.cumsum(new) - 1
+    return number, order[new]
+
+
+class _Product:
+    """Product of the automaton with the behavior of the last token.
+
+    Its states are numbered as in the automaton, where literal states become unused, followed by one
+    for each behavior.
+
+    Attributes:
+        leads_on: whether each token that leads on from a literal state leads to the end.
+    """
+
+    def __init__(
+        self, places: _Places, behaviours: _Behaviours, admitted: Bool[np.ndarray, "P"]
+    ) -> None:
+        automaton = places.automaton
+        self._places, self._behaviours, self._admitted = places, behaviours, admitted
+        self._owner = places.arrival_state[behaviours.first]  # of each behavior
+        self._live_node = self._after(places.live_target, places.live_token)
+        # One arrival represents each behavior.
+        is_first = np.zeros(behaviours.of.size, np.bool_)
+        is_first[behaviours.first] = True
+        self._used = np.flatnonzero(is_first[places.pair_arrival] & admitted)
+        self._source = automaton.num_states + behaviours.of[places.pair_arrival[self._used]]
+
+        num_nodes = automaton.num_states + self._owner.size
+        pairs = np.concatenate([*self._edges()]).astype(np.int32)
+        steps = graph.distances(pairs, num_nodes, automaton.final, UNREACHABLE, True)
+        self.leads_on = steps[self._live_node] < UNREACHABLE
+        initial = np.array([automaton.initial])
+        self._initial = int(self._after(initial, np.array([START]))[0])
+        ahead = graph.distances(pairs, num_nodes, self._initial, UNREACHABLE, False)
+        self._alive = (steps < UNREACHABLE) & (ahead < UNREACHABLE)
+
+    def _after(
+        self, target: Int[np.ndarray, "n"], token: Int[np.ndarray, "n"]
+    ) -> Int64[np.ndarray, "n"]:
+        """Return the product's state after a token that leads to a state of the automaton."""
+        after = target.astype(np.int64)
+        literal = np.flatnonzero(self._places.is_literal[after])
+        arrival = self._places.arrival(after[literal], token[literal])
+        after[literal] = self._places.automaton.num_states + self._behaviours.of[arrival]
+        return after
+
+    def _edges(self) -> list[np.ndarray]:
+        """List the pairs (state, next state), the end included."""
+        places, behaviours = self._places, self._behaviours
+        automaton, literal = places.automaton, places.is_literal
+        plain = edges(automaton.delta)
+        plain = plain[~literal[plain[:, 0]] & ~literal[plain[:, 1]]]
+        inner = np.stack([self._source, self._live_node[places.pair_live[self._used]]], 1)
+        # From other states, a class leads to all behaviors of its tokens.
+        delta, num_classes = automaton.delta, automaton.num_classes
+        usual = places.arrival_token != START
+        at = places.arrival_state[usual] * num_classes
+        at += automaton.class_of[places.arrival_token[usual]]
+        num_behaviours = max(self._owner.size, 1)
+        keys = np.unique(at * num_behaviours + behaviours.of[usual])
+        at, behaviour = np.divmod(keys, num_behaviours)
+        free = np.flatnonzero(~literal)
+        row, column = np.nonzero(literal[delta[free]])
+        wanted = delta[free[row], column].astype(np.int64) * num_classes + column
+        first, last = np.searchsorted(at, wanted), np.searchsorted(at, wanted, side="right")
+        each = np.repeat(np.arange(wanted.size), last - first)
+        place = np.arange(each.size) - np.repeat(np.cumsum(last - first) - last, last - first)
+        entering = np.stack([free[row[each]], automaton.num_states + behaviour[place]], 1)
+        ends = automaton.num_states + np.flatnonzero(automaton.accepting[self._owner])
+        return [plain, inner, entering, np.stack([ends, np.full_like(ends, automaton.final)], 1)]
+
+    def table(self) -> TokenTable | None:
+        """Return the table of states between the beginning and the end."""
+        automaton, num_states = self._places.automaton, self._places.automaton.num_states
+        alive = self._alive.copy()
+        alive[automaton.final] = False  # it becomes the last state
+        number = np.full(alive.size, -1, np.int32)
+        number[alive] = np.arange(alive.sum())
+        number[automaton.final] = alive.sum()
+        if number[self._initial] < 0:
+            return None
+        class_of, token = self._classes()
+        table = np.full((alive.sum() + 1, token.size + 1), -1, np.int32)
+
+        free = np.flatnonzero(alive[:num_states])
+        after = automaton.delta[np.ix_(free, automaton.class_of[token])]
+        row, column = np.nonzero(after >= 0)
+        table[number[free[row]], column] = number[self._after(after[row, column], token[column])]
+
+        live = self._places.pair_live[self._used]
+        row, column = number[self._source], class_of[self._places.live_token[live]]
+        kept = row >= 0
+        table[row[kept], column[kept]] = number[self._live_node[live]][kept]
+
+        owner = np.concatenate([np.arange(num_states), self._owner])[alive]
+        add_end(table, automaton.accepting[owner])
+        return trim(table, class_of, int(number[self._initial]), merge=True)
+
+    def _classes(self) -> tuple[Int32[np.ndarray, "V"], Int64[np.ndarray, "C"]]:
+        """Split tokens that behave differently: (class of each, the last one EOS; a token of each).
+
+        Tokens behave differently if they lead to different behaviors of a state, or if different
+        behaviors of a state allow them.
+        """
+        places, automaton = self._places, self._places.automaton
+        partition = from_classes(automaton.class_of.copy(), automaton.num_classes)
+
+        usual = places.arrival_token != START
+        leads_to = np.where(self._alive[automaton.num_states :], np.arange(self._owner.size), -1)
+        arrivals = (places.arrival_state, places.arrival_token, leads_to[self._behaviours.of])
+        _part(partition, *(array[usual] for array in arrivals))
+
+        counts = self._alive[self._source]  # what follows dead ends doesn't matter
+        behaviour = (self._source - automaton.num_states)[counts]
+        live = places.pair_live[self._used][counts]
+        total = np.zeros(places.live_token.size, np.uint64)
+        np.add.at(total, live, _weights(self._owner.size)[behaviour])
+        allowed_by, _ = _groups(places.live_state, total)
+        _part(partition, places.live_state, places.live_token, allowed_by)
+
+        is_eos = np.zeros(automaton.vocabulary.size, np.bool_)
+        is_eos[list(automaton.vocabulary.eos_ids)] = True
+        tokens = np.flatnonzero(~is_eos)
+        classes = partition[0][tokens].astype(np.int64)
+        numbers, first = number_by_first(classes, 2 * automaton.vocabulary.size + 1)
+        class_of = np.full(automaton.vocabulary.size, first.size, np.int32)
+        class_of[tokens] = numbers
+        return class_of, tokens[first]
+
+
+def _part(
+    partition: tuple[np.ndarray, ...],
+    place: Int64[np.ndarray, "n"],
+    token: Int64[np.ndarray, "n"],
+    label: Int64[np.ndarray, "n"],
+) -> None:
+    """Split tokens that have different labels at one place; `place` ascends."""
+    bounds = np.append(np.flatnonzero(np.diff(place, prepend=-1)), place.size)
+    token, label = token.astype(np.int32), label.astype(np.int32)
+    for first, last in pairwise(bounds):
+        refine(partition, token[first:last].copy(), label[first:last].copy(), last - first)

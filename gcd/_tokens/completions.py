@@ -1,0 +1,95 @@
+"""Upper bounds on the tokens of an answer, without lifting its constraint.
+
+Exact distances need lifting, which walks the vocabulary from every byte state. A guarantee needs
+less. Let w(s) be one shortest byte string that completes byte state s, and
+
+    U(s) = fewest tokens that spell w(s), EOS included.
+
+One backward breadth-first search gives every state its next byte and next state, and the trie of
+the vocabulary, followed along that one string, gives U by dynamic programming:
+
+    U(s) = 1                                                                   if s accepts
+    U(s) = 1 + min { U(state after n bytes) : the first n bytes of w(s) are a token }
+
+With D the exact distance (`steps_to_accept` of the lifted state):
+
+* D <= U, because U is the length of an actual spelling.
+* Some token leads from s to a state of bound at most U(s) - 1. So the mask { v : U(delta(s, v)) <=
+  r - 1 } allows a token whenever U(s) <= r, and an answer that starts with U(initial) <= budget is
+  completed within the budget.
+
+Completions use bytes that are tokens by themselves, so all of them can be spelled. If the
+vocabulary lacks a token for some byte, some states may not have such a completion. These get
+`1 + min U` over all of their tokens, in rounds. So U is finite exactly where D is.
+
+Cost: O(states x (byte classes + longest token)); for the remaining states, a walk of the trie.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Int32, UInt8
+
+from gcd._automata.byte_classes import NUM_BYTES
+from gcd._tokens.distances import UNREACHABLE
+from gcd._tokens.kernels import completions as kernels
+from gcd._tokens.trie import Trie
+
+_MOST_VISITS = 1 << 27  # of trie nodes, for vocabularies with missing bytes: half a second
+
+
+def token_bounds(
+    delta: Int32[np.ndarray, "S K"],
+    accepting: Bool[np.ndarray, "S"],
+    class_of_byte: UInt8[np.ndarray, "256"],
+    trie: Trie,
+) -> Int32[np.ndarray, "S"] | None:
+    """Return an upper bound on the tokens, EOS included, from each byte state to the end.
+
+    Args:
+        delta: the state after each byte class, -1 for none; every state leads to acceptance.
+        accepting: whether the bytes so far are in the language.
+        class_of_byte: the class of each byte.
+        trie: the vocabulary's prefix tree.
+
+    Returns:
+        The bounds, `UNREACHABLE` where no tokens lead to the end; None if the vocabulary lacks so
+        many bytes that finding them is as expensive as lifting.
+    """
+    weights, byte_of_class = _choices(class_of_byte, delta.shape[1], trie)
+    bounds: np.ndarray = kernels.along_shortest(
+        delta,
+        accepting,
+        byte_of_class,
+        weights,
+        trie.children,
+        trie.byte,
+        trie.entry,
+        UNREACHABLE,
+    )
+    if (bounds < UNREACHABLE).all():
+        return bounds
+    tree = (trie.byte, trie.depth, trie.skip, trie.entry)
+    enough = kernels.by_any_token(
+        delta, class_of_byte, tree, trie.max_depth, bounds, UNREACHABLE, _MOST_VISITS
+    )
+    return bounds if enough else None
+
+
+def _choices(
+    class_of_byte: UInt8[np.ndarray, "256"], num_classes: int, trie: Trie
+) -> tuple[Int32[np.ndarray, "256"], Int32[np.ndarray, "K"]]:
+    """Return how many nodes of the trie begin with each byte, and the best byte of each class.
+
+    Completions with bytes that begin many tokens take fewer tokens. A byte that is not a token by
+    itself cannot represent its class; -1 if no byte can.
+    """
+    children = np.flatnonzero(trie.depth == 0)
+    weights = np.zeros(NUM_BYTES, np.int32)
+    weights[trie.byte[children]] = trie.skip[children] - children
+    usable = trie.byte[children[trie.entry[children] >= 0]]
+    # Of several bytes of one class, the last one remains.
+    usable = usable[np.argsort(weights[usable], kind="stable")]
+    byte_of_class = np.full(num_classes, -1, np.int32)
+    byte_of_class[class_of_byte[usable]] = usable
+    return weights, byte_of_class

@@ -1,0 +1,73 @@
+"""Distances in tokens to the end of an answer, and the budget rule based on them.
+
+`steps_to_accept[s]` is the fewest tokens, EOS included, from state s to the end of a text. With r
+tokens left before the next one, that token may lead to a state exactly if
+
+    steps_to_accept[ state after it ] <= r - 1
+
+This is the whole definition of a budget. `fits` is this comparison for numbers, arrays and tensors;
+kernels write it as `steps < remaining`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32
+
+from gcd._automata.kernels.graph import distinct_edges
+from gcd._errors import ConstraintError
+from gcd._tokens.kernels import token_graph as kernels
+from gcd._tokens.trie import read_only
+
+UNREACHABLE = 2**30
+"""`steps_to_accept` of a state that cannot reach `final`; exceeds any budget, fits into int32."""
+
+
+def fits(steps_after: Any, remaining: Any) -> Any:
+    """Return whether a token fits into a budget, so that the text can be completed after it.
+
+    Args:
+        steps_after: `steps_to_accept` of the state that the token leads to; `UNREACHABLE` if the
+            token is not allowed.
+        remaining: tokens left, including the next token and EOS.
+    """
+    return steps_after < remaining  # that is, steps_after <= remaining - 1, without the subtraction
+
+
+def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
+    """Return the fewest tokens from each state to `final`, or `UNREACHABLE`; O(S C)."""
+    return kernels.distances(edges(delta), delta.shape[0], final, UNREACHABLE, True)
+
+
+def edges(delta: Int32[np.ndarray, "S C"]) -> Int32[np.ndarray, "E 2"]:
+    """Return the pairs (state, next state) of a table, each once; O(S C).
+
+    Tables are wide (hundreds of classes) and have few distinct targets per row.
+    """
+    # A read-only view, because compiled code accepts a single array type.
+    start, targets = distinct_edges(read_only(delta.view()))
+    source = np.repeat(np.arange(delta.shape[0], dtype=np.int32), np.diff(start))
+    return np.stack([source, targets], axis=1)
+
+
+def reach(delta: Int32[np.ndarray, "S C"], steps: Int32[np.ndarray, "S"]) -> Int32[np.ndarray, "S"]:
+    """Return the most tokens that may be needed after a next token, from each state; O(S C).
+
+    A budget with more tokens left than that excludes nothing that the language allows.
+
+    Args:
+        delta: states after (state, class); every state has at least one.
+        steps: `steps_to_accept` of each state.
+    """
+    start, targets = distinct_edges(read_only(delta.view()))
+    return np.maximum.reduceat(steps[targets], start[:-1])
+
+
+def check_whole(budget: Any, where: str = "") -> None:
+    """Raise `ConstraintError`, prefixed by `where`, for budgets such as 1.5 or True."""
+    if isinstance(budget, bool | np.bool_) or not isinstance(budget, int | np.integer):
+        raise ConstraintError(
+            f"{where}{': ' if where else ''}expected a whole number of tokens, got {budget!r}"
+        )

@@ -1,0 +1,59 @@
+"""Size of a token automaton's language: its longest answer, and its number of prefixes.
+
+Both count token sequences, so a text counts once for each way to split it into tokens. With w(c)
+the number of token ids of class c, and the sums over the edges within a budget of n tokens,
+
+    longest(s)   = max over edges s -> s' of 1 + longest(s'),        longest(final) = 0
+    paths(t, s') = sum over edges s -> s' by class c of paths(t - 1, s) w(c)
+
+Cost: O(E log E) for the first, with E the number of connected pairs of states; O(t S C) for the
+second, up to the step at which the limit is exceeded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcd._tokens.distances import UNREACHABLE, edges, fits
+from gcd._tokens.token_automaton import TokenAutomaton
+
+
+def longest_answer(automaton: TokenAutomaton) -> int | None:
+    """Return the most tokens of an answer, EOS included; None if answers are unbounded."""
+    pairs = edges(automaton.delta)
+    pairs = pairs[pairs[:, 0] != automaton.final]  # its loop
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    start = np.searchsorted(pairs[:, 0], np.arange(automaton.num_states + 1))
+    waiting = np.bincount(pairs[:, 1], minlength=automaton.num_states)
+    layer = np.array([automaton.initial]) if waiting[automaton.initial] == 0 else np.zeros(0, int)
+    seen = depth = 0
+    while layer.size:  # states all of whose predecessors are in earlier layers
+        seen, depth = seen + layer.size, depth + 1
+        targets = np.concatenate([pairs[start[s] : start[s + 1], 1] for s in layer.tolist()])
+        reached, arrivals = np.unique(targets, return_counts=True)
+        waiting[reached] -= arrivals
+        layer = reached[waiting[reached] == 0]
+    return depth - 1 if seen == automaton.num_states else None
+
+
+def count_prefixes(automaton: TokenAutomaton, budget: int, most: int) -> int:
+    """Count the non-empty proper prefixes, in tokens, of answers of at most `budget` tokens.
+
+    Counting stops once there are more than `most`.
+    """
+    paths = {automaton.initial: 1} if automaton.initial != automaton.final else {}
+    total = 0
+    width = automaton.tokens_per_class
+    for remaining in range(budget, 0, -1):
+        after: dict[int, int] = {}
+        for state, count in paths.items():
+            row = automaton.delta[state]
+            steps = np.where(row >= 0, automaton.steps_to_accept[row], UNREACHABLE)
+            goes_on = np.flatnonzero(fits(steps, remaining) & (row != automaton.final))
+            for target, tokens in zip(row[goes_on].tolist(), width[goes_on].tolist(), strict=True):
+                after[target] = after.get(target, 0) + count * tokens
+        total += sum(after.values())
+        if total > most or not after:
+            break
+        paths = after
+    return total

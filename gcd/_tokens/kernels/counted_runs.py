@@ -1,0 +1,401 @@
+"""Counted runs of a byte automaton: repetitions of one unit, such as a character.
+
+A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters.
+Between consecutive boundaries are the states inside a character: the bytes of UTF-8, the escapes.
+All these pieces, the *cells*, have the same structure; the states of one are its *places*, place 0
+the boundary. Their common structure is the *unit*: `unit[p, k]` is the place after byte class k, 0
+at the end of the unit, that is at the next boundary, and -1 if the class is not part of it. A
+boundary may have other ways out (a closing quote), which differ between cells; an inner place may
+not. A boundary without bound on the number of characters is its own next boundary.
+
+So the state after a string depends on few things: the place where it ends, how many boundaries it
+passes, and, if it leaves, what follows the way out. `gcd._tokens.kernels.lifting` builds on that.
+
+**Search.** A state's next boundary is the target of most of its bytes. The few states that lead
+only there form the candidate unit. It is accepted if the next boundaries have the same unit, up to
+a loop or a few times; then the chain is followed, with a comparison for every state and byte class.
+Every result is verified place by place, so any choice is sound. Cost: O(S K) and, for each state
+with many transitions that is in no chain, O(K) times the size of a unit.
+
+`delta[s, k]` is the state after byte class k, which has `width[k]` bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import cython
+import numpy as np
+
+PLACES = 64  # at most, in a unit
+_MOST_PLACES = cython.declare(cython.int, PLACES)
+_WIDE = cython.declare(cython.int, 16)  # at least, that lead to the next boundary
+# Equal cells required before a chain without a loop is accepted.
+_REPEATED = cython.declare(cython.int, 5)
+_UNITS = cython.declare(cython.int, 16)  # stored for one automaton
+
+
+class Cells(NamedTuple):
+    """Counted runs of an automaton with S states.
+
+    Attributes:
+        units: the concatenated rows of the units.
+        unit_start: first row of each unit, and the end.
+        unit_of: unit of each cell.
+        after: next boundary of each cell.
+        start: index in `states` of each cell's first state.
+        states: the states of the cells, place by place.
+        cell: the cell of each of the S states, -1 for none.
+        place: the place of each of the S states in its cell.
+        cell_at: the cell that begins at each of the S states, -1 for none. A cell in a rejected
+            chain begins nowhere and has no states.
+    """
+
+    units: np.ndarray
+    unit_start: np.ndarray
+    unit_of: np.ndarray
+    after: np.ndarray
+    start: np.ndarray
+    states: np.ndarray
+    cell: np.ndarray
+    place: np.ndarray
+    cell_at: np.ndarray
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def next_boundary(
+    state: cython.int,
+    delta: cython.const[cython.int][:, ::1],
+    width: cython.const[cython.longlong][::1],
+    weight: cython.longlong[::1],
+) -> tuple[cython.int, cython.longlong]:
+    """Return the target of most bytes, and their number; `weight` is scratch, all zeros."""
+    best: cython.int = -1
+    most: cython.longlong = 0
+    t: cython.int
+    k: cython.Py_ssize_t
+    for k in range(delta.shape[1]):
+        t = delta[state, k]
+        if t >= 0:
+            weight[t] += width[k]
+            if weight[t] > most:
+                best = t
+                most = weight[t]
+    for k in range(delta.shape[1]):
+        if delta[state, k] >= 0:
+            weight[delta[state, k]] = 0
+    return best, most
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_narrow(
+    state: cython.Py_ssize_t,
+    delta: cython.const[cython.int][:, ::1],
+    width: cython.const[cython.longlong][::1],
+) -> cython.bint:
+    """Return whether fewer bytes lead on from a state than must lead to a next boundary."""
+    total: cython.longlong = 0
+    k: cython.Py_ssize_t
+    for k in range(delta.shape[1]):
+        if delta[state, k] >= 0:
+            total += width[k]
+    return total < _WIDE
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _unit_at(
+    state: cython.int,
+    after: cython.int,
+    delta: cython.const[cython.int][:, ::1],
+    place: cython.int[::1],
+    members: cython.int[::1],
+    unit: cython.short[:, ::1],
+) -> cython.Py_ssize_t:
+    """Write the largest unit between two boundaries to the first rows of `unit`; return its size.
+
+    `place` is -1 for all states before and after; `members` is work space.
+    """
+    num_classes: cython.Py_ssize_t = delta.shape[1]
+    t: cython.int
+    u: cython.int
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    begin: cython.Py_ssize_t
+    head: cython.Py_ssize_t
+    good: cython.bint
+    live: cython.bint
+    count: cython.Py_ssize_t = 1
+    members[0] = state
+    for k in range(num_classes):
+        t = delta[state, k]
+        if t < 0 or t in (after, state) or place[t] > 0 or count == _MOST_PLACES:
+            continue
+        # Everything after t must reach the next boundary, and no other end.
+        begin = count
+        head = count
+        place[t] = count
+        members[count] = t
+        count += 1
+        good = True
+        while good and head < count:
+            live = False
+            for j in range(num_classes):
+                u = delta[members[head], j]
+                if u < 0:
+                    continue
+                live = True
+                if u == after or place[u] > 0:
+                    continue
+                if u == state or count == _MOST_PLACES:
+                    good = False
+                    break
+                place[u] = count
+                members[count] = u
+                count += 1
+            good = good and live
+            head += 1
+        if not good:
+            for i in range(begin, count):
+                place[members[i]] = -1
+            count = begin
+    for p in range(count):
+        for k in range(num_classes):
+            t = delta[members[p], k]
+            unit[p, k] = -1
+            if t == after and t >= 0:
+                unit[p, k] = 0
+            elif t >= 0 and place[t] > 0:
+                unit[p, k] = place[t]
+    for p in range(count):
+        place[members[p]] = -1
+    return count
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _fits(
+    state: cython.int,
+    unit: cython.const[cython.short][:, ::1],
+    delta: cython.const[cython.int][:, ::1],
+    members: cython.int[::1],
+) -> cython.int:
+    """Return the next boundary if the unit begins at this state, else -1; fill `members`."""
+    size: cython.Py_ssize_t = unit.shape[0]
+    after: cython.int = -1
+    goal: cython.int
+    t: cython.int
+    p: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    members[0] = state
+    for p in range(1, size):
+        members[p] = -1
+    for p in range(size):
+        for k in range(unit.shape[1]):
+            goal = unit[p, k]
+            t = delta[members[p], k]
+            if goal < 0:
+                if p > 0 and t >= 0:
+                    return -1
+            elif t < 0:
+                return -1
+            elif goal == 0:
+                if after < 0:
+                    after = t
+                elif after != t:
+                    return -1
+            elif members[goal] < 0:
+                members[goal] = t
+            elif members[goal] != t:
+                return -1
+    for p in range(1, size):
+        if members[p] == state or members[p] == after:
+            return -1
+    return after
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_repeated(
+    state: cython.int,
+    after: cython.int,
+    unit: cython.const[cython.short][:, ::1],
+    delta: cython.const[cython.int][:, ::1],
+    width: cython.const[cython.longlong][::1],
+    weight: cython.longlong[::1],
+    place: cython.int[::1],
+    members: cython.int[::1],
+    other: cython.short[:, ::1],
+) -> cython.bint:
+    """Return whether the next boundaries have the same unit, up to a loop or several times.
+
+    `other` is scratch space for a unit.
+    """
+    count: cython.int = 1
+    most: cython.longlong
+    p: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    while after != state:
+        if count == _REPEATED:
+            return True
+        state = after
+        after, most = next_boundary(state, delta, width, weight)
+        if most < _WIDE:
+            return False
+        if _unit_at(state, after, delta, place, members, other) != unit.shape[0]:
+            return False
+        for p in range(unit.shape[0]):
+            for k in range(unit.shape[1]):
+                if other[p, k] != unit[p, k]:
+                    return False
+        count += 1
+    return True
+
+
+def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Find all counted runs, as the fields of `Cells`."""
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
+    num_states: cython.Py_ssize_t = step.shape[0]
+    num_classes: cython.Py_ssize_t = step.shape[1]
+    unit_array = np.empty((_UNITS * _MOST_PLACES, num_classes), np.int16)
+    unit_start_array = np.empty(_UNITS + 1, np.int32)
+    unit_of_array = np.empty(num_states, np.int32)
+    next_array = np.empty(num_states, np.int32)
+    start_array = np.empty(num_states, np.int32)
+    state_array = np.empty(2 * num_states + 2 * _MOST_PLACES, np.int32)
+    cell_array = np.empty(num_states, np.int32)
+    place_array = np.zeros(num_states, np.int32)
+    cell_at_array = np.empty(num_states, np.int32)
+    units: cython.short[:, ::1] = unit_array
+    unit_start: cython.int[::1] = unit_start_array
+    unit_of: cython.int[::1] = unit_of_array
+    next_of: cython.int[::1] = next_array
+    start: cython.int[::1] = start_array
+    states: cython.int[::1] = state_array
+    cell: cython.int[::1] = cell_array
+    place_of: cython.int[::1] = place_array
+    cell_at: cython.int[::1] = cell_at_array
+    num_units: cython.int = 0
+    used: cython.Py_ssize_t = 0
+    num_cells: cython.Py_ssize_t = 0
+
+    longs: cython.longlong[::1] = np.zeros(num_states + _UNITS, np.int64)
+    weight: cython.longlong[::1] = longs[:num_states]
+    unit_width: cython.longlong[::1] = longs[num_states:]
+    ints: cython.int[::1] = np.empty(num_states + _MOST_PLACES, np.int32)
+    place: cython.int[::1] = ints[:num_states]
+    members: cython.int[::1] = ints[num_states:]
+    rows: cython.short[:, ::1] = np.empty((2 * _MOST_PLACES, num_classes), np.int16)
+    fresh: cython.short[:, ::1] = rows[:_MOST_PLACES]
+    other: cython.short[:, ::1] = rows[_MOST_PLACES:]
+    unit: cython.short[:, ::1]
+    first: cython.Py_ssize_t
+    state: cython.int
+    after: cython.int
+    following: cython.int
+    most: cython.longlong
+    known: cython.int
+    u: cython.int
+    size: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    s: cython.Py_ssize_t
+    unit_start[0] = 0
+    for s in range(num_states):
+        cell[s] = -1
+        cell_at[s] = -1
+        place[s] = -1
+    for first in range(num_states):
+        if cell[first] >= 0 or _is_narrow(first, step, widths):
+            continue
+        after, most = next_boundary(first, step, widths, weight)
+        if most < _WIDE:
+            continue
+        known = -1
+        for u in range(num_units):
+            if unit_width[u] == most:
+                unit = units[unit_start[u] : unit_start[u + 1]]
+                if _fits(first, unit, step, members) == after:
+                    known = u
+                    break
+        if known < 0:
+            if num_units == _UNITS:
+                continue
+            size = _unit_at(first, after, step, place, members, fresh)
+            unit = fresh[:size]
+            if not _is_repeated(first, after, unit, step, widths, weight, place, members, other):
+                continue
+            known = num_units
+            num_units += 1
+            unit_width[known] = most
+            unit_start[num_units] = unit_start[known] + size
+            for p in range(size):
+                for k in range(num_classes):
+                    units[unit_start[known] + p, k] = unit[p, k]
+        # Follow the chain.
+        unit = units[unit_start[known] : unit_start[known + 1]]
+        size = unit.shape[0]
+        state = first
+        while cell_at[state] < 0 and used + size <= states.shape[0]:
+            after = _fits(state, unit, step, members)
+            if after < 0:
+                break
+            following, most = next_boundary(state, step, widths, weight)
+            if most != unit_width[known]:
+                break
+            unit_of[num_cells] = known
+            next_of[num_cells] = after
+            start[num_cells] = used
+            for p in range(size):
+                states[used + p] = members[p]
+                if cell[members[p]] < 0:
+                    cell[members[p]] = num_cells
+                    place_of[members[p]] = p
+            cell_at[state] = num_cells
+            used += size
+            num_cells += 1
+            state = after
+
+    # A chain ends at another cell of its unit, or where none of the unit's bytes lead on.
+    whole: cython.uchar[::1] = np.ones(num_cells, np.uint8)
+    changed: cython.bint = True
+    good: cython.bint
+    while changed:
+        changed = False
+        for i in range(num_cells - 1, -1, -1):
+            if not whole[i]:
+                continue
+            following = cell_at[next_of[i]]
+            if following >= 0 and unit_of[following] == unit_of[i]:
+                good = whole[following]
+            else:
+                good = True
+                for k in range(num_classes):
+                    if units[unit_start[unit_of[i]], k] >= 0 and step[next_of[i], k] >= 0:
+                        good = False
+            if not good:
+                whole[i] = 0
+                changed = True
+    for s in range(num_states):
+        if cell[s] >= 0 and not whole[cell[s]]:
+            cell[s] = -1
+        if cell_at[s] >= 0 and not whole[cell_at[s]]:
+            cell_at[s] = -1
+    return (
+        unit_array[: unit_start[num_units]].copy(),
+        unit_start_array[: num_units + 1].copy(),
+        unit_of_array[:num_cells].copy(),
+        next_array[:num_cells].copy(),
+        start_array[:num_cells].copy(),
+        state_array[:used].copy(),
+        cell_array,
+        place_array,
+        cell_at_array,
+    )

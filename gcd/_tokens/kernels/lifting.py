@@ -1,0 +1,481 @@
+"""Walks of a byte automaton over a prefix tree, and the token classes that follow from them.
+
+Conventions: `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is the tuple of
+arrays (label, depth, skip, entry) of `gcd._tokens.trie.Trie` in preorder, `label[node]` being the
+byte class on the edge into a node (for units: the byte, or the class, that their columns mean).
+
+Loops over many states release the interpreter's lock, because constraints are lifted in the
+background (`gcd._serving.background`) while others are served.
+
+There are three walks. `walk` runs all strings from one state. `walk_unit` runs them from a place of
+a unit (`gcd._tokens.kernels.counted_runs`). The end of a string inside counted runs depends only on
+its place and on how many boundaries it passed, not on the run. Where it leaves, at an *exit*, the
+rest must be walked in the automaton. `walk_apart` runs two states side by side and visits only
+nodes where they differ: a state that excludes a few words from a run is like the run's boundary
+nearly everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import cython
+import numpy as np
+
+from gcd._support.kernels.grouping import number_by_first
+from gcd._tokens.kernels.classes import one_class
+from gcd._tokens.kernels.counted_runs import PLACES, Cells
+
+if cython.compiled:
+    from cython.cimports.gcd._tokens.kernels.classes import Views, refine_views
+    from cython.cimports.gcd._tokens.kernels.counted_runs import next_boundary
+else:
+    from gcd._tokens.kernels.classes import Views, refine_views
+    from gcd._tokens.kernels.counted_runs import next_boundary
+
+_PLACES = cython.declare(cython.int, PLACES)
+
+
+class Ways(NamedTuple):
+    """Ways out of the runs; boundaries that lead to the same states share one.
+
+    Attributes:
+        at: the way out of each cell's boundary, -1 for cells that do not count.
+        after: the way out of the boundary after each cell.
+        state: a boundary for each way.
+        unit: the unit of the runs that each way leads out of.
+    """
+
+    at: np.ndarray
+    after: np.ndarray
+    state: np.ndarray
+    unit: np.ndarray
+
+
+@cython.cclass
+class Tree:
+    """Arrays of a tree as views for compiled loops."""
+
+    def __init__(self, tree: tuple[np.ndarray, ...]) -> None:
+        self.label, self.depth, self.skip, self.entry = tree
+
+
+def more_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return a copy of a table with at least `num_rows` rows, at least twice its size."""
+    grown = np.empty((max(num_rows, 2 * table.shape[0]), table.shape[1]), table.dtype)
+    grown[: table.shape[0]] = table
+    return grown
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def walk(
+    state: cython.int,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    delta: cython.const[cython.int][:, ::1],
+    tree: Tree,
+    states: cython.int[::1],
+    found: cython.int[::1],
+    target: cython.int[::1],
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Run the strings of sibling subtrees, nodes first..last-1, from `state` at their parent.
+
+    Append surviving entries to `found` and the states they reach to `target`, from `count` on, and
+    return the new count. `states` is work space, one longer than the tree's depth.
+    """
+    node: cython.Py_ssize_t = first
+    d: cython.Py_ssize_t
+    after: cython.int
+    if node < last:
+        states[tree.depth[node]] = state
+    while node < last:
+        d = tree.depth[node]
+        after = delta[states[d], tree.label[node]]
+        if after < 0:
+            node = tree.skip[node]
+            continue
+        states[d + 1] = after
+        if tree.entry[node] >= 0:
+            found[count] = tree.entry[node]
+            target[count] = after
+            count += 1
+        node += 1
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def walk_apart(
+    state: cython.int,
+    other: cython.int,
+    delta: cython.const[cython.int][:, ::1],
+    tree: Tree,
+    states: cython.int[::1],
+    others: cython.int[::1],
+    found: cython.int[::1],
+    target: cython.int[::1],
+) -> cython.Py_ssize_t:
+    """Find entries whose target from `state` differs from that from `other` (-1: no target)."""
+    num_nodes: cython.Py_ssize_t = tree.label.shape[0]
+    count: cython.Py_ssize_t = 0
+    node: cython.Py_ssize_t = 0
+    d: cython.Py_ssize_t
+    after: cython.int
+    beside: cython.int
+    states[0] = state
+    others[0] = other
+    while node < num_nodes:
+        d = tree.depth[node]
+        after = delta[states[d], tree.label[node]] if states[d] >= 0 else -1
+        beside = delta[others[d], tree.label[node]] if others[d] >= 0 else -1
+        if after == beside:
+            node = tree.skip[node]
+            continue
+        states[d + 1] = after
+        others[d + 1] = beside
+        if tree.entry[node] >= 0:
+            found[count] = tree.entry[node]
+            target[count] = after
+            count += 1
+        node += 1
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def walk_unit(
+    unit: cython.const[cython.short][:, ::1],
+    place: cython.int,
+    tree: Tree,
+    places: cython.int[::1],
+    passed: cython.int[::1],
+    found: cython.int[::1],
+    goal: cython.int[::1],
+    exits: cython.int[:, ::1],
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
+    """Run strings from a place in a counted run; return the numbers of entries found and exits.
+
+    Entry `found[i]` ends at `goal[i] = passed * PLACES + place`. An exit is a node whose byte
+    leads out of a boundary, with the number of boundaries passed until there.
+    """
+    num_nodes: cython.Py_ssize_t = tree.label.shape[0]
+    count: cython.Py_ssize_t = 0
+    num_exits: cython.Py_ssize_t = 0
+    node: cython.Py_ssize_t = 0
+    d: cython.Py_ssize_t
+    after: cython.int
+    places[0] = place
+    passed[0] = 0
+    while node < num_nodes:
+        d = tree.depth[node]
+        after = unit[places[d], tree.label[node]]
+        if after < 0:
+            if places[d] == 0:
+                exits[num_exits, 0] = node
+                exits[num_exits, 1] = passed[d]
+                num_exits += 1
+            node = tree.skip[node]
+            continue
+        places[d + 1] = after
+        passed[d + 1] = passed[d] + (after == 0)
+        if tree.entry[node] >= 0:
+            found[count] = tree.entry[node]
+            goal[count] = passed[d + 1] * _PLACES + after
+            count += 1
+        node += 1
+    return count, num_exits
+
+
+def profile(
+    unit: np.ndarray, tree: tuple[np.ndarray, ...], num_entries: int, max_depth: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Compute the profile of a unit over all strings: see `gcd._tokens.profiles.UnitProfile`."""
+    counted, uncounted = one_class(num_entries), one_class(num_entries)
+    counted_views: Views = Views(counted)
+    uncounted_views: Views = Views(uncounted)
+    nodes: Tree = Tree(tree)
+    step: cython.const[cython.short][:, ::1] = np.ascontiguousarray(unit, np.int16)
+    places: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    passed: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    found: cython.int[::1] = np.empty(num_entries, np.int32)
+    goal: cython.int[::1] = np.empty(num_entries, np.int32)
+    exits_array = np.empty((tree[0].size, 2), np.int32)
+    exits: cython.int[:, ::1] = exits_array
+    kept = np.empty((64, 2), np.int32)
+    exit_start = np.zeros(unit.shape[0] + 1, np.int64)
+    size: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t
+    num_exits: cython.Py_ssize_t
+    place: cython.int
+    i: cython.Py_ssize_t
+    for place in range(step.shape[0]):
+        with cython.nogil:
+            count, num_exits = walk_unit(step, place, nodes, places, passed, found, goal, exits)
+            refine_views(counted_views, found, goal, count)
+            for i in range(count):
+                goal[i] %= _PLACES
+            refine_views(uncounted_views, found, goal, count)
+        if size + num_exits > kept.shape[0]:
+            kept = more_rows(kept, size + num_exits)
+        kept[size : size + num_exits] = exits_array[:num_exits]
+        size += num_exits
+        exit_start[place + 1] = size
+    capacity = 2 * num_entries + 1
+    return (
+        number_by_first(counted[0], capacity)[0],
+        number_by_first(uncounted[0], capacity)[0],
+        exit_start,
+        kept[:size].copy(),
+    )
+
+
+def ways_out(
+    delta: np.ndarray, cells: Cells
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Compute the fields of `Ways`."""
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    units: cython.const[cython.short][:, ::1] = cells.units
+    unit_start: cython.const[cython.int][::1] = cells.unit_start
+    unit_of: cython.const[cython.int][::1] = cells.unit_of
+    after: cython.const[cython.int][::1] = cells.after
+    start: cython.const[cython.int][::1] = cells.start
+    states: cython.const[cython.int][::1] = cells.states
+    cell_at: cython.const[cython.int][::1] = cells.cell_at
+    num_cells: cython.Py_ssize_t = unit_of.shape[0]
+    num_classes: cython.Py_ssize_t = step.shape[1]
+    at_array = np.full(num_cells, -1, np.int32)
+    after_array = np.full(num_cells, -1, np.int32)
+    state_array = np.empty(2 * num_cells, np.int32)
+    unit_array = np.empty(2 * num_cells, np.int32)
+    way_at: cython.int[::1] = at_array
+    way_after: cython.int[::1] = after_array
+    way_state: cython.int[::1] = state_array
+    way_unit: cython.int[::1] = unit_array
+    count: cython.Py_ssize_t = 0
+    oldest: cython.Py_ssize_t
+    way: cython.Py_ssize_t
+    boundary: cython.int
+    row: cython.int
+    turn: cython.int
+    same: cython.bint
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for i in range(num_cells):
+        boundary = states[start[i]]
+        if cell_at[boundary] != i:
+            continue
+        row = unit_start[unit_of[i]]
+        for turn in range(2):
+            if turn:
+                boundary = after[i]
+            # Neighbors nearly always agree, so comparing with the latest few is enough.
+            way = count - 1
+            oldest = max(count - 4, 0)
+            while way >= oldest:
+                same = way_unit[way] == unit_of[i]
+                k = 0
+                while same and k < num_classes:
+                    same = units[row, k] >= 0 or step[boundary, k] == step[way_state[way], k]
+                    k += 1
+                if same:
+                    break
+                way -= 1
+            if way < oldest:
+                way = count
+                way_state[way] = boundary
+                way_unit[way] = unit_of[i]
+                count += 1
+            if turn:
+                way_after[i] = way
+            else:
+                way_at[i] = way
+    return at_array, after_array, state_array[:count].copy(), unit_array[:count].copy()
+
+
+def split_by_exits(
+    partition: tuple[np.ndarray, ...],
+    delta: np.ndarray,
+    tree: tuple[np.ndarray, ...],
+    max_depth: int,
+    ways: np.ndarray,
+    exit_start: np.ndarray,
+    exits: np.ndarray,
+    counted: bool,
+) -> None:
+    """Separate entries that leave a unit's runs for different targets, or after different counts.
+
+    `ways` are boundaries, one for each way out; exits are those of the unit's profile, and
+    `counted`
+    is whether counts matter.
+    """
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    way_state: cython.const[cython.int][::1] = np.ascontiguousarray(ways, np.int32)
+    begin: cython.const[cython.longlong][::1] = exit_start
+    exit_of: cython.const[cython.int][:, ::1] = exits
+    views: Views = Views(partition)
+    walked: Tree = Tree(tree)
+    num_states: cython.int = step.shape[0]
+    num_classes: cython.Py_ssize_t = step.shape[1]
+    counts: cython.bint = counted
+    live: cython.uchar[::1] = np.zeros(num_classes, np.uint8)
+    states: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    found: cython.int[::1] = np.empty(partition[0].size, np.int32)
+    target: cython.int[::1] = np.empty(partition[0].size, np.int32)
+    nodes: cython.int[:, ::1] = np.empty((exits.shape[0], 2), np.int32)
+    size: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    node: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    way: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for way in range(way_state.shape[0]):
+        for k in range(num_classes):
+            if step[way_state[way], k] >= 0:
+                live[k] = 1
+    with cython.nogil:
+        for place in range(begin.shape[0] - 1):
+            size = 0
+            for i in range(begin[place], begin[place + 1]):
+                if live[walked.label[exit_of[i, 0]]]:
+                    nodes[size, 0] = exit_of[i, 0]
+                    nodes[size, 1] = exit_of[i, 1]
+                    size += 1
+            for way in range(way_state.shape[0]):
+                count = 0
+                for i in range(size):
+                    node = nodes[i, 0]
+                    if step[way_state[way], walked.label[node]] < 0:
+                        continue
+                    first = count
+                    count = walk(
+                        way_state[way], node, walked.skip[node],
+                        step, walked, states, found, target, count,
+                    )  # fmt: skip
+                    if counts:
+                        for j in range(first, count):
+                            target[j] += num_states * nodes[i, 1]
+                refine_views(views, found, target, count)
+
+
+def references(
+    delta: np.ndarray, width: np.ndarray, cells: Cells, tree: tuple[np.ndarray, ...]
+) -> np.ndarray:
+    """Find, for each state outside the runs, a state of a run to compare it with, or -1.
+
+    It is chosen among the places before the boundary that most of the state's bytes lead to: the
+    place with the fewest tree nodes below bytes where the two states differ, if these are fewer
+    than
+    half of the nodes below the state's bytes.
+    """
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
+    unit_start: cython.const[cython.int][::1] = cells.unit_start
+    unit_of: cython.const[cython.int][::1] = cells.unit_of
+    after: cython.const[cython.int][::1] = cells.after
+    start: cython.const[cython.int][::1] = cells.start
+    states: cython.const[cython.int][::1] = cells.states
+    cell: cython.const[cython.int][::1] = cells.cell
+    cell_at: cython.const[cython.int][::1] = cells.cell_at
+    walked: Tree = Tree(tree)
+    num_states: cython.Py_ssize_t = step.shape[0]
+    num_classes: cython.Py_ssize_t = step.shape[1]
+    below: cython.longlong[::1] = np.zeros(num_classes, np.int64)
+    node: cython.Py_ssize_t = 0
+    while node < walked.label.shape[0]:
+        below[walked.label[node]] += walked.skip[node] - node
+        node = walked.skip[node]
+    before: cython.int[::1] = np.full(num_states, -1, np.int32)
+    reference_array = np.full(num_states, -1, np.int32)
+    reference: cython.int[::1] = reference_array
+    weight: cython.longlong[::1] = np.zeros(num_states, np.int64)
+    boundary: cython.int
+    other: cython.int
+    t: cython.int
+    leads: cython.bint
+    alone: cython.longlong
+    least: cython.longlong
+    apart: cython.longlong
+    first: cython.int
+    unit: cython.int
+    place: cython.int
+    i: cython.Py_ssize_t
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    for i in range(after.shape[0]):
+        boundary = states[start[i]]
+        if cell_at[boundary] == i and cell[boundary] == i:
+            before[after[i]] = i
+    for s in range(num_states):
+        if cell[s] >= 0:
+            continue
+        alone = 0
+        leads = False  # to a place after a cell
+        for k in range(num_classes):
+            t = step[s, k]
+            if t >= 0:
+                alone += below[k]
+                leads = leads or before[t] >= 0
+        if not leads:
+            continue
+        t, _ = next_boundary(s, step, widths, weight)
+        if t < 0 or before[t] < 0:
+            continue
+        least = alone // 2
+        first = start[before[t]]
+        unit = unit_of[before[t]]
+        for place in range(unit_start[unit + 1] - unit_start[unit]):
+            other = states[first + place]
+            if cell[other] < 0:
+                continue
+            apart = 0
+            for k in range(num_classes):
+                if step[s, k] != step[other, k]:
+                    apart += below[k]
+                    if apart >= least:
+                        break
+            if apart < least:
+                least = apart
+                reference[s] = other
+    return reference_array
+
+
+def split_by_states(
+    partition: tuple[np.ndarray, ...],
+    delta: np.ndarray,
+    tree: tuple[np.ndarray, ...],
+    max_depth: int,
+    cell: np.ndarray,
+    reference: np.ndarray,
+) -> None:
+    """Separate entries that lead to different targets from some state outside the runs."""
+    step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
+    cell_of: cython.const[cython.int][::1] = cell
+    other: cython.const[cython.int][::1] = reference
+    views: Views = Views(partition)
+    walked: Tree = Tree(tree)
+    num_nodes: cython.Py_ssize_t = walked.label.shape[0]
+    states: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    others: cython.int[::1] = np.empty(max_depth + 1, np.int32)
+    found: cython.int[::1] = np.empty(partition[0].size, np.int32)
+    target: cython.int[::1] = np.empty(partition[0].size, np.int32)
+    count: cython.Py_ssize_t
+    s: cython.int
+    with cython.nogil:
+        for s in range(step.shape[0]):
+            if cell_of[s] >= 0:
+                continue
+            if other[s] >= 0:
+                # The reference has split entries already; entries where the states differ split
+                # further.
+                count = walk_apart(s, other[s], step, walked, states, others, found, target)
+            else:
+                count = walk(s, 0, num_nodes, step, walked, states, found, target, 0)
+            refine_views(views, found, target, count)

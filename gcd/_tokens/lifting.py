@@ -1,0 +1,395 @@
+"""Lifting: conversion of a byte automaton into an automaton over the tokens of a vocabulary.
+
+The state after a token is the state after its bytes. Each state walks the vocabulary's prefix tree
+once, and skips a subtree as soon as a byte has no transition.
+
+**Classes.** Tokens with the same column of next states form one class. The partition is refined
+state by state, from a single block: a state splits the entries (distinct byte strings) of a block
+that it sends to different targets. A step costs as much as there are live tokens, and no table over
+states and tokens is ever built. A prefix tree of one representative per class is then walked again
+for the table over states and classes.
+
+**Counted runs.** Inside a string literal nearly every token is live, and a schema has such a state
+for each of its strings, or some twenty for each character of a string of bounded length. The
+vocabulary isn't walked there. Instead, the product of a string body with a counter is recognized in
+the automaton (`gcd._tokens.kernels.counted_runs`), whatever it was made from. The body's unit is
+walked once per vocabulary (`gcd._tokens.profiles`). A token that stays inside advances the counter
+by as many units as it completes. Only what follows a way out is walked, once for each different
+way. So an intersection with a length limit costs classes, not tokens, for each of its states. A
+state that differs from such a boundary only in a few words is walked only where the two differ.
+
+**Factors.** If an automaton is known to be a Boolean combination of others (`Automaton.factors`),
+tokens with the same columns in all of these have the same column in it. So the vocabulary is walked
+only for the states of the factors, which add up, and not for those of the product, which multiply.
+From the product's states only representatives are walked.
+
+**Kept states.** Only states that whole tokens reach, and from which whole tokens lead to
+acceptance, are kept. A byte automaton may have others: without a token that begins in the middle of
+a character, the bytes of a character cannot be completed. Such states are dropped, and classes that
+only they distinguished are merged.
+
+Cost: O(V) once, live tree nodes for each state outside counted runs, live classes inside; and the
+table itself, states x classes, which is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
+
+from gcd._automata.automaton import Automaton
+from gcd._errors import ConstraintError, EmptyLanguageError, check_kind
+from gcd._support.stopping import stop_if_asked
+from gcd._tokens.canonical import LITERALS, canonical
+from gcd._tokens.kernels import lifting as kernels
+from gcd._tokens.kernels.classes import from_classes, number_tokens, one_class, refine
+from gcd._tokens.kernels.counted_runs import Cells, find_cells
+from gcd._tokens.kernels.lifting import Ways
+from gcd._tokens.kernels.lifting_table import pass_over_rows
+from gcd._tokens.profiles import UnitProfile
+from gcd._tokens.segments import Segments
+from gcd._tokens.token_automaton import TokenAutomaton
+from gcd._tokens.trie import read_only
+from gcd._tokens.trimming import ENDINGS, TokenTable, add_end, trim, trim_numbered, with_final
+from gcd._tokens.unrolling import count_tokens
+from gcd._tokens.vocabulary import Vocabulary
+
+
+def lift(
+    automaton: Automaton | Segments,
+    vocabulary: Vocabulary,
+    *,
+    eos: str = "token",
+    literals: str = "all",
+) -> TokenAutomaton:
+    """Return the token automaton of a language of byte strings.
+
+    Args:
+        automaton: the language; or segments, which may have limits of tokens (`gcd.segments`).
+        vocabulary: the tokens that spell it.
+        eos: how a text ends. `"token"`: with one of the vocabulary's EOS ids, which are allowed
+            exactly where a string of the language ends. `"accept"`, for models without such an id:
+            automatically, on entering an accepting state. This costs no token, and requires a
+            language in which no string is a prefix of another.
+        literals: allowed spellings of text that leaves little choice. `"all"`: all spellings.
+            `"canonical"`: only the tokenizer's own (`gcd._tokens.canonical`), so that most of it
+            is determined. The texts are the same, but a text may take more tokens than in its
+            shortest spelling, and budgets count these.
+
+    Raises:
+        EmptyLanguageError: if the language is empty, or the vocabulary's tokens can spell no string
+            of it; with `"canonical"`, if the tokenizer produces none of its strings.
+        ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`; if `eos` is
+            `"accept"` and a string of the language is a prefix of another one, or segments are
+            lifted; if `literals` is `"canonical"` and the vocabulary was not made from a tokenizer;
+            if a segment ends with an id that is not a special token.
+        InfeasibleBudgetError: if a segment's own limit of tokens is too low for it.
+    """
+    check_kind(
+        automaton,
+        (Automaton, Segments),
+        "expected a gcd.Automaton or gcd.Segments to lift",
+        "compile it first, for example with gcd.regex or gcd.json_schema",
+    )
+    check_kind(
+        vocabulary,
+        Vocabulary,
+        "expected a gcd.Vocabulary for lift()",
+        "pass lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
+    )
+    if literals not in LITERALS:
+        raise ConstraintError(f"expected literals to be one of {LITERALS}, got {literals!r}")
+    if eos not in ENDINGS:
+        raise ConstraintError(f"expected eos to be one of {ENDINGS}, got {eos!r}")
+    if eos == "token" and not vocabulary.eos_ids:
+        raise ConstraintError(
+            "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when building "
+            'it, or lift with eos="accept" if the language itself defines where a text ends'
+        )
+    table = (
+        _table_of_segments(automaton, vocabulary, eos)
+        if isinstance(automaton, Segments)
+        else _table(automaton, vocabulary, eos)
+    )
+    if table is None:
+        raise EmptyLanguageError(why_unwritable(automaton, vocabulary))
+    lifted = TokenAutomaton(
+        vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
+    )
+    if literals == "all":
+        return lifted
+    table = canonical(lifted)
+    if table is None:
+        raise EmptyLanguageError(
+            "the tokenizer produces no string of the language, such as "
+            f'{automaton.shortest()[:60]!r}; lift it with literals="all"'
+        )
+    return TokenAutomaton(
+        vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
+    )
+
+
+def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
+    """Return the table of a language; None if the tokens can spell no string of it."""
+    if automaton.is_empty:
+        raise EmptyLanguageError(
+            "expected a constraint that some string satisfies, got an empty language"
+        )
+    if eos == "accept":
+        _refuse_continuations(automaton)
+    if eos == "token":
+        found = _numbered_table(automaton, vocabulary, None)
+        return None if found is None else found[0]
+    delta, class_of, _ = lift_arrays(
+        automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors
+    )
+    accepting = automaton.accepting
+    delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
+    return trim(delta, class_of, accepting.size if accepting[0] else 0)
+
+
+def _numbered_table(
+    automaton: Automaton, vocabulary: Vocabulary, max_bytes: int | None
+) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
+    """Return the table of a language that ends with EOS, and each byte state's number in it.
+
+    The last number is that of the final state. None as for `_table`.
+    """
+    delta, class_of, edges = lift_arrays(
+        automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors, max_bytes
+    )
+    accepting = automaton.accepting
+    ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
+    add_end(delta, accepting)
+    class_of[list(vocabulary.eos_ids)] = delta.shape[1] - 1
+    edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
+    return trim_numbered(delta, class_of, 0, edges)
+
+
+def lift_numbered(
+    automaton: Automaton, vocabulary: Vocabulary, max_bytes: int
+) -> tuple[TokenAutomaton, Int32[np.ndarray, "S1"]]:
+    """Lift a language as `lift` does, and return the number of each byte state in the result.
+
+    Args:
+        automaton: the language; the tokens can spell some string of it.
+        vocabulary: the tokens, EOS included.
+        max_bytes: limit on the bytes of the table.
+
+    Returns:
+        The token automaton, and its state for each byte state and, last, for the final state; -1
+        for states that whole tokens do not reach.
+
+    Raises:
+        ConstraintError: the table would be larger.
+    """
+    found = _numbered_table(automaton, vocabulary, max_bytes)
+    assert found is not None, "some string can be written"
+    table, number = found
+    lifted = TokenAutomaton(
+        vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
+    )
+    return lifted, number
+
+
+def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
+    """Return the table of segments; None if the tokens can spell no answer."""
+    if eos == "accept":
+        raise ConstraintError(
+            'expected eos="token" for segments, which end with an EOS id of the last segment, got '
+            f"{eos!r}"
+        )
+    segments.check(vocabulary)
+    states = segments.states()
+    delta, class_of, _ = lift_arrays(states.delta, states.class_of_byte, vocabulary)
+    return count_tokens(segments, states, delta[:-1, :-1], class_of)
+
+
+def lift_arrays(
+    delta: Int32[np.ndarray, "S K"],
+    class_of_byte: UInt8[np.ndarray, "256"],
+    vocabulary: Vocabulary,
+    factors: Sequence[Automaton] = (),
+    max_bytes: int | None = None,
+) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
+    """Return the token transitions of a byte automaton with initial state 0, without those of EOS.
+
+    `factors` are automata of which it is a Boolean combination, empty if unknown. A table of more
+    than `max_bytes` is refused (`ConstraintError`).
+
+    Returns:
+        table: the state after a token of each class, -1 for none, from all states, whether whole
+            tokens lead there or not; and one more row and column, for the end.
+        class_of: class of every token id, -1 for EOS. Classes are numbered by their first id;
+            two ids share one exactly if they have the same targets.
+        edges: (state, next state), each pair once.
+    """
+    trie = vocabulary.trie
+    runs = _Runs.of(delta, class_of_byte, vocabulary)
+    partition: tuple[np.ndarray, ...] | None = None
+    for part in [_Runs.of(f.delta, f.class_of_byte, vocabulary) for f in factors] or [runs]:
+        stop_if_asked()
+        partition = _split(partition, part, vocabulary)
+    assert partition is not None
+
+    # One representative entry for each class is enough for the table. Ids without bytes have no
+    # transitions.
+    is_eos = np.zeros(vocabulary.size, np.bool_)
+    is_eos[list(vocabulary.eos_ids)] = True
+    class_of, first = number_tokens(
+        partition[0], trie.entry_of_token, is_eos, 2 * trie.num_entries + 1
+    )
+    nodes, arrays = trie.part(trie.entry_of_token[first])
+    tree = (read_only(runs.tree[0][nodes]), *arrays)
+    rows = (runs.delta, tree, trie.max_depth, runs.cells, runs.ways)
+    total, live = np.zeros(first.size, np.uint64), np.zeros(first.size, np.int64)
+    same = np.arange(first.size)
+    stop_if_asked()
+    pass_over_rows(*rows, total, live, same, same, np.zeros((0, 0), np.int32))
+    alone, agree = same, False
+    same = _equal_columns(total, live)
+    while not agree:
+        stop_if_asked()
+        column = np.cumsum(same == alone) - 1
+        num_bytes = 4 * (delta.shape[0] + 1) * (int(column[-1]) + 2 if alone.size else 1)
+        if max_bytes is not None and num_bytes > max_bytes:
+            raise ConstraintError(
+                f"expected a table of at most {max_bytes >> 20} MiB, got {num_bytes >> 20} MiB; "
+                "simplify the constraint or raise the limit"
+            )
+        table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
+        edges, agree = pass_over_rows(*rows, total, live, same, column, table)
+        same, merged = alone, column[same]  # columns of one sum differ: merge none
+    class_of[class_of >= 0] = merged[class_of[class_of >= 0]]
+    return table, class_of, edges
+
+
+class _Runs(NamedTuple):
+    """Data about an automaton before the vocabulary is walked, including its counted runs.
+
+    Attributes:
+        delta: its transitions.
+        width: number of bytes in each of its byte classes.
+        tree: the prefix tree of the vocabulary, labeled with its byte classes.
+        cells, ways: its counted runs and the ways out of them.
+        profiles: of the units that repeat in them.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    width: Int64[np.ndarray, "K"]
+    tree: tuple[np.ndarray, ...]
+    cells: Cells
+    ways: Ways
+    profiles: list[UnitProfile]
+
+    @classmethod
+    def of(
+        cls,
+        delta: Int32[np.ndarray, "S K"],
+        class_of_byte: UInt8[np.ndarray, "256"],
+        vocabulary: Vocabulary,
+    ) -> _Runs:
+        """Find the runs of an automaton."""
+        trie = vocabulary.trie
+        delta = read_only(np.ascontiguousarray(delta).view())
+        label = read_only(class_of_byte[trie.byte])
+        width = np.bincount(class_of_byte, minlength=delta.shape[1])
+        cells = Cells(*find_cells(delta, width))
+        ways = Ways(*kernels.ways_out(delta, cells))
+        bounds = zip(cells.unit_start[:-1], cells.unit_start[1:], strict=True)
+        profiles = [
+            vocabulary.profile(np.ascontiguousarray(cells.units[i:j, class_of_byte]))
+            for i, j in bounds
+        ]
+        tree = (label, trie.depth, trie.skip, trie.entry)
+        return cls(delta, width, tree, cells, ways, profiles)
+
+
+def _split(
+    partition: tuple[np.ndarray, ...] | None, runs: _Runs, vocabulary: Vocabulary
+) -> tuple[np.ndarray, ...]:
+    """Split entries that lead to different states from some state of one automaton."""
+    trie, (delta, width, tree, cells, ways, profiles) = vocabulary.trie, runs
+    counted = _is_counted(cells)
+    partition = _by_profiles(partition, profiles, counted, trie.num_entries)
+    for u, profile in enumerate(profiles):
+        kernels.split_by_exits(
+            partition,
+            delta,
+            tree,
+            trie.max_depth,
+            ways.state[ways.unit == u],
+            profile.exit_start,
+            profile.exits,
+            bool(counted[u]),
+        )
+    reference = kernels.references(delta, width, cells, tree)
+    kernels.split_by_states(partition, delta, tree, trie.max_depth, cells.cell, reference)
+    return partition
+
+
+def _equal_columns(
+    total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
+) -> Int64[np.ndarray, "C"]:
+    """Return, for each column, the first one with the same sum and the same number of live rows."""
+    order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
+    if not order.size:
+        return order
+    differs = (np.diff(total[order]) != 0) | (np.diff(live[order]) != 0)
+    starts = np.flatnonzero(np.append(True, differs))
+    first = np.empty_like(order)
+    first[order] = np.repeat(order[starts], np.diff(np.append(starts, order.size)))
+    return first
+
+
+def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
+    """Return the units with bounded runs, for which the number of completed units matters."""
+    boundary = cells.states[cells.start]
+    whole = cells.cell_at[boundary] == np.arange(boundary.size)
+    chained = cells.unit_of[whole & (cells.after != boundary)]
+    return np.bincount(chained, minlength=cells.unit_start.size - 1) > 0
+
+
+def _by_profiles(
+    partition: tuple[np.ndarray, ...] | None,
+    profiles: list[UnitProfile],
+    counted: Bool[np.ndarray, "units"],
+    num_entries: int,
+) -> tuple[np.ndarray, ...]:
+    """Split entries that end differently inside the runs of some unit."""
+    classes = [p.counted if c else p.uncounted for p, c in zip(profiles, counted, strict=True)]
+    if partition is None:
+        if not classes:
+            return one_class(num_entries)
+        partition = from_classes(classes[0], int(classes[0].max(initial=-1)) + 1)
+        classes = classes[1:]
+    for others in classes:
+        refine(partition, np.arange(num_entries, dtype=np.int32), others, num_entries)
+    return partition
+
+
+def _refuse_continuations(automaton: Automaton) -> None:
+    """Refuse strings that are prefixes of others; without an EOS token they would have no end."""
+    goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
+    if goes_on.any():
+        example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
+        raise ConstraintError(
+            'eos="accept" needs a language in which no string is a prefix of another, but '
+            f"{example!r} "
+            "is; end every string with a terminator such as a newline, "
+            "or use a vocabulary with an EOS id"
+        )
+
+
+def why_unwritable(automaton: Automaton | Segments, vocabulary: Vocabulary) -> str:
+    """Explain that the tokens can spell no string, naming bytes that no token has."""
+    example = automaton.shortest()
+    missing = sorted(set(example) - set(b"".join(vocabulary.token_bytes)))
+    reason = f"no string of the language, such as {example[:60]!r}, can be written with the tokens"
+    if missing:
+        named = ", ".join(f"0x{byte:02X} ({chr(byte)!r})" for byte in missing[:5])
+        reason += f": no token has the byte {named}"
+    return reason

@@ -1,0 +1,237 @@
+"""Segmentation of text by a tokenizer: which tokens it produces side by side.
+
+A text can be spelled with the tokens of a vocabulary in many ways. The tokenizer's own spelling,
+the **canonical** one, is the only one that occurs in a language model's training data. For
+byte-pair encoding it can be recognized from pairs of neighbors: a sequence of tokens is canonical
+exactly if every two adjacent tokens are what the tokenizer produces for their bytes (Vieira et al.,
+"Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One direction also holds
+for Unigram models: no merge crosses the boundaries of a pair in a canonical sequence, so the same
+merges happen for the pair alone.
+
+**Contexts.** Before merging tokens, most tokenizers split text by a pattern that depends on the
+neighborhood: in `it's` the letters `'s` are one piece, in `"'s` they are not; digits are split into
+groups of three; of several spaces the last one belongs to the following word. So a pair that is
+canonical in some text may be split differently by itself. Therefore it is tried by itself, and then
+beside a letter, a digit or two, a space, a line feed, a sign. These are rare characters that are
+part of no merge, so they only determine the kind of the neighbor. A pair that the tokenizer
+produces in any context is **admitted**. That admits a few pairs too many, which is harmless (a text
+can then be spelled in several ways); admitting too few would lose texts.
+
+A pair that is not valid UTF-8 cannot be tried, and is admitted.
+
+Steps that a tokenizer applies to text before splitting it (a space before the first word, Unicode's
+normal forms, special tokens) are disabled, because an answer is the text that its tokens spell,
+after a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from hashlib import blake2b
+from itertools import product
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int, Int64, UInt8
+
+from gcd._tokens.token_bytes import elementary_steps
+
+_LETTER, _DIGIT, _SPACE, _SIGN = "ʬ", "௧", "\u2003", "§"
+_BEFORE = ("", _SIGN, _LETTER, _SPACE, _DIGIT, 2 * _DIGIT, "\n", f"{_LETTER}'")
+"""Texts before a pair, tried in turn, because the context before it determines how text is split.
+"""
+
+_AFTER = ("", _LETTER)
+"""Texts after a pair; they matter if the pair ends in a space."""
+
+_MOST_PAIRS = 1 << 22
+"""Most cached pairs, at nine bytes each."""
+
+START = -1
+"""Placeholder for the token before the first one of a text."""
+
+
+class Segmentation:
+    """Oracle for which tokens a tokenizer produces side by side, with cached answers.
+
+    Args:
+        description: the tokenizer, as `tokenizers.Tokenizer.to_str` writes it.
+        parse: makes a tokenizer of such a description, `tokenizers.Tokenizer.from_str`.
+        token_bytes: the bytes of each id, `b""` for ids that are never part of a text.
+    """
+
+    def __init__(
+        self, description: str, parse: Callable[[str], Any], token_bytes: Sequence[bytes]
+    ) -> None:
+        self._description = description
+        self._parse = parse
+        self._bytes = token_bytes
+        self._known = np.zeros(0, np.int64)  # pairs with an answer, ascending
+        self._answers = np.zeros(0, np.bool_)
+        self._alone = np.full(len(token_bytes), -1, np.int8)  # 0: no, 1: yes, -1: unknown
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """Digest of everything that determines the answers: merges, splitting rules, tokens."""
+        digest = blake2b(digest_size=16)
+        for variant in self._variants():
+            digest.update(variant.encode())
+        digest.update(b"\0".join(self._bytes))
+        return digest.digest()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokenizer's own spelling of a text that follows another one."""
+        ids: list[int] = self._tokenizers[0].encode(text, add_special_tokens=False).ids
+        return ids
+
+    def admits(
+        self, left: Int[np.ndarray, "pairs"], right: Int[np.ndarray, "pairs"]
+    ) -> Bool[np.ndarray, "pairs"]:
+        """Return whether the tokenizer produces token `left` and then token `right` in some text.
+
+        Args:
+            left: token ids; -1 for the start of a text, to test whether the tokenizer ever produces
+                `right` at all.
+            right: token ids.
+        """
+        keys = (left.astype(np.int64) + 1) * len(self._bytes) + right
+        asked = np.unique(keys)
+        new = asked[~np.isin(asked, self._known, assume_unique=True)]
+        if new.size:
+            if self._known.size + new.size > _MOST_PAIRS:
+                new, self._known, self._answers = asked, self._known[:0], self._answers[:0]
+            known = np.concatenate([self._known, new])
+            answers = np.concatenate([self._answers, self._ask(new)])
+            order = np.argsort(known)
+            self._known, self._answers = known[order], answers[order]
+        return self._answers[np.searchsorted(self._known, keys)]
+
+    def _ask(self, keys: Int64[np.ndarray, "pairs"]) -> Bool[np.ndarray, "pairs"]:
+        """Query the tokenizer in one context after the other, until it produces the pair."""
+        left, right = np.divmod(keys, len(self._bytes))
+        left -= 1
+        admitted = self._stand_apart(left, right)
+        open_pairs: list[tuple[int, list[int], str]] = []
+        for place in np.flatnonzero(~admitted).tolist():
+            tokens = [int(t) for t in (left[place], right[place]) if t != START]
+            try:
+                text = b"".join(self._bytes[token] for token in tokens).decode()
+            except UnicodeDecodeError:
+                admitted[place] = True
+            else:
+                open_pairs.append((place, tokens, text))
+        for tokenizer in self._tokenizers:
+            for after, before in product(_AFTER, _BEFORE):
+                tried = [pair for pair in open_pairs if self._may_matter(before, after, *pair[1:])]
+                found = _ids(tokenizer, [before + text + after for _, _, text in tried])
+                first, last = _ids(tokenizer, [before, after])
+                for (place, tokens, _), ids in zip(tried, found, strict=True):
+                    admitted[place] = ids == [*first, *tokens, *last]
+                open_pairs = [pair for pair in open_pairs if not admitted[pair[0]]]
+        return admitted
+
+    def _may_matter(self, before: str, after: str, tokens: list[int], text: str) -> bool:
+        """Return whether a pair has to be tried in this context.
+
+        The text after a pair matters if the pair ends in a space. After a letter and an apostrophe,
+        the `s` of `it's` ends a piece, but it is a separate token only if `'s` is not one token.
+        """
+        if after and not text[-1].isspace():
+            return False
+        return not before.endswith("'") or b"'" + self._bytes[tokens[0]] not in self._words
+
+    @cached_property
+    def _words(self) -> frozenset[bytes]:
+        return frozenset(self._bytes)
+
+    def _stand_apart(
+        self, left: Int64[np.ndarray, "pairs"], right: Int64[np.ndarray, "pairs"]
+    ) -> Bool[np.ndarray, "pairs"]:
+        """Return the pairs that no merge could join: no token contains the bytes at their boundary.
+
+        Such tokens may be neighbors if the tokenizer produces each of them at all. This avoids most
+        queries about words and the marks after them.
+        """
+        apart = left != START
+        last, first = self._ends
+        apart[apart] = ~self._adjacent[last[left[apart]], first[right[apart]]]
+        tokens = np.unique(np.concatenate([left[apart], right[apart]]))
+        self._ask_alone(tokens[self._alone[tokens] < 0])
+        apart[apart] = (self._alone[left[apart]] > 0) & (self._alone[right[apart]] > 0)
+        return apart
+
+    def _ask_alone(self, tokens: Int64[np.ndarray, "tokens"]) -> None:
+        """Record which of these tokens the tokenizer produces for their bytes alone."""
+        texts = {}
+        for token in tokens.tolist():
+            with suppress(UnicodeDecodeError):
+                texts[token] = self._bytes[token].decode()
+        self._alone[tokens] = 0
+        for tokenizer in self._tokenizers:
+            for token, ids in zip(texts, _ids(tokenizer, list(texts.values())), strict=True):
+                self._alone[token] |= ids == [token]
+
+    @cached_property
+    def _ends(self) -> tuple[UInt8[np.ndarray, "V"], UInt8[np.ndarray, "V"]]:
+        """Last and first byte of each token; 0 for tokens without bytes."""
+        last = np.array([token[-1] if token else 0 for token in self._bytes], np.uint8)
+        return last, np.array([token[0] if token else 0 for token in self._bytes], np.uint8)
+
+    @cached_property
+    def _adjacent(self) -> Bool[np.ndarray, "256 256"]:
+        """Matrix of byte pairs that are adjacent inside some token."""
+        adjacent = np.zeros((256, 256), np.bool_)
+        text = np.frombuffer(b"".join(self._bytes), np.uint8)
+        lengths = np.fromiter(map(len, self._bytes), np.int64, len(self._bytes))
+        inside = np.ones(max(text.size - 1, 0), np.bool_)
+        ends = np.cumsum(lengths) - 1
+        inside[ends[(ends >= 0) & (ends < inside.size)]] = False
+        adjacent[text[:-1][inside], text[1:][inside]] = True
+        return adjacent
+
+    @cached_property
+    def _tokenizers(self) -> list[Any]:
+        return [self._parse(variant) for variant in self._variants()]
+
+    def _variants(self) -> Iterator[str]:
+        """Yield the description without the steps before splitting.
+
+        A tokenizer that takes whole words from its vocabulary regardless of its merges is also
+        yielded without this rule, because merges decide inside a longer word.
+        """
+        description = json.loads(self._description)
+        description |= {"truncation": None, "padding": None, "post_processor": None}
+        description["normalizer"] = _replacements(description.get("normalizer"))
+        description["added_tokens"] = [
+            token for token in description.get("added_tokens") or [] if not token["special"]
+        ]
+        for step in elementary_steps(description.get("pre_tokenizer")):
+            if step["type"] == "Metaspace":
+                step["prepend_scheme"] = "never"
+                step.pop("add_prefix_space", None)  # its older name
+            elif step["type"] == "ByteLevel":
+                step["add_prefix_space"] = False
+        model = description["model"]
+        if "dropout" in model:
+            model["dropout"] = None
+        yield json.dumps(description)
+        if model.get("ignore_merges"):
+            model["ignore_merges"] = False
+            yield json.dumps(description)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without cached answers; the tokenizers are rebuilt."""
+        return Segmentation, (self._description, self._parse, self._bytes)
+
+
+def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def _replacements(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Keep the steps of a normalizer that only re-encode characters, such as `▁` for a space."""
+    kept = [step for step in elementary_steps(normalizer) if step["type"] == "Replace"]
+    return {"type": "Sequence", "normalizers": kept} if kept else None

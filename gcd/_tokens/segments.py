@@ -1,0 +1,381 @@
+"""Segments: consecutive parts of one answer, such as free text followed by structure.
+
+"Think in at most 200 tokens, then write JSON" is a list of segments, each with a language,
+optionally with what ends it (`until`), and optionally with its own limit (`tokens`). `gcd.lift`
+compiles them to one token automaton, and budgets, masks, matchers and samplers work with it as with
+any other. The mask accounts for the tokens that the whole answer still needs, so the structure
+after the free text always fits.
+
+An answer satisfies the segments if it can be split into one part for each of them, in order
+(`Segment` defines the parts; docs/segments.md has examples). If the end of a segment is ambiguous
+(free text without `until`), one split that satisfies all limits is enough.
+
+**Bytes.** One deterministic automaton reads all segments, the subset construction over their
+states. Its first rows are these states; the others are sets of several, which occur where one
+segment may either end or continue. It is not minimized, because equal states of two segments count
+for different limits. `gcd._tokens.unrolling` counts the tokens.
+
+Cost: the states of all segments, and the sets; unambiguous ends produce few sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int32, UInt8
+
+from gcd._automata.automaton import Automaton
+from gcd._automata.byte_classes import NUM_BYTES, joint_classes
+from gcd._automata.horizon import Caveat
+from gcd._automata.limits import max_states, metered, spend
+from gcd._errors import ConstraintError, EmptyLanguageError, StateLimitError, check_kind
+from gcd._readable import readable_bytes
+from gcd._tokens.distances import check_whole
+from gcd._tokens.vocabulary import Ids, Vocabulary, as_ids
+
+_PER_COLUMN = 1000  # units of work per byte class of a set of states, in an interpreted loop
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """One part of an answer: its language, what ends it, and its limit of tokens.
+
+    Attributes:
+        language: the texts of the part, without what ends it.
+        until: what ends the part. A text (`str` in UTF-8, or `bytes`), which does not occur before
+            the end; or the id of a special token without bytes. None: the part ends where its
+            language and the rest of the answer allow.
+        tokens: most tokens that belong to the part, including its `until`, and EOS if it is the
+            last part; None for no limit of its own. A token belongs to the part that contains its
+            first byte; a special token belongs to the part that it ends.
+
+    Raises:
+        ConstraintError: for an empty `until`, one that is neither text nor a token id, and a
+            number of tokens that is not a whole number or is below one.
+    """
+
+    language: Automaton
+    _: KW_ONLY
+    until: str | bytes | int | None = None
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.language, Automaton):
+            raise ConstraintError(
+                f"expected a segment's language as a gcd.Automaton, got {self.language!r}; "
+                "use gcd.anything() for free text"
+            )
+        if isinstance(self.until, bool) or not isinstance(self.until, str | bytes | int | None):
+            raise ConstraintError(
+                f"expected until to be a text or the id of a token, got {self.until!r}"
+            )
+        if isinstance(self.until, str) and any("\ud800" <= c <= "\udfff" for c in self.until):
+            raise ConstraintError(
+                f"expected until as Unicode text, got {self.until!r} with a lone surrogate; "
+                "remove it"
+            )
+        if self.until in ("", b""):
+            raise ConstraintError(
+                "expected until to be non-empty, got an empty text, which would end every segment "
+                "at once; pass the text that ends the segment, or omit it"
+            )
+        if self.tokens is not None:
+            check_whole(self.tokens, "the tokens of a segment")
+            if self.tokens < 1:
+                raise ConstraintError(
+                    f"expected at least one token in a segment, got tokens={self.tokens}; "
+                    "remove the segment, or its limit"
+                )
+
+    @property
+    def special(self) -> int | None:
+        """Id of the special token that ends the segment; None if there is none."""
+        return self.until if isinstance(self.until, int) else None
+
+    @property
+    def ending(self) -> bytes:
+        """Bytes that end the segment; empty if a special token ends it, or nothing does."""
+        until = self.until.encode() if isinstance(self.until, str) else self.until
+        return until if isinstance(until, bytes) else b""
+
+    @cached_property
+    def text(self) -> Automaton:
+        """Strings of the part: the language, then the first occurrence of `until`."""
+        if not isinstance(self.until, str | bytes):
+            return self.language
+        end, anything = Automaton.literal(self.until), Automaton.any_bytes()
+        found = anything + end
+        return (self.language + end) & (
+            found - (found + Automaton.byte_set(range(NUM_BYTES)) + anything)
+        )
+
+    def ends(self, symbols: Sequence[int], begin: int) -> Iterator[int]:
+        """Yield possible ends of the part that starts at `begin`; special tokens are -1 - id."""
+        text, state = self.text, 0
+        for place, symbol in enumerate(symbols[begin:], begin):
+            if self.special is None and text.accepting[state]:
+                yield place
+            if symbol < 0:
+                if self.special == -1 - symbol and text.accepting[state]:
+                    yield place + 1
+                return
+            state = int(text.delta[state, text.class_of_byte[symbol]])
+            if state < 0:
+                return
+        if self.special is None and text.accepting[state]:
+            yield len(symbols)
+
+
+class SegmentStates(NamedTuple):
+    """Automaton over the bytes of all segments; see the module docstring.
+
+    Attributes:
+        delta: row after (row, byte class), -1 for none. The first M rows are the M states of the
+            segments; the others are sets of several of these.
+        class_of_byte: class of each byte.
+        segment: the segment of each state, counted from zero.
+        after_special: the row after the special token that ends the state's segment, -1 where it
+            may not end.
+        accepting: whether the answer may end in a state.
+        sets: the states of each row from M on, ascending.
+        start: the row in which an answer begins.
+    """
+
+    delta: Int32[np.ndarray, "F K"]
+    class_of_byte: UInt8[np.ndarray, "256"]
+    segment: Int32[np.ndarray, "M"]
+    after_special: Int32[np.ndarray, "M"]
+    accepting: Bool[np.ndarray, "M"]
+    sets: list[tuple[int, ...]]
+    start: int
+
+    def members(self, row: int) -> tuple[int, ...]:
+        """Return the states that a row represents."""
+        num_states = self.segment.size
+        return (row,) if row < num_states else self.sets[row - num_states]
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Segments in the order of the answer; made by `segments`, for `gcd.lift`."""
+
+    parts: tuple[Segment, ...]
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Longest answer in bytes for which the language is exact; None: any answer."""
+        known = [part.text.max_bytes for part in self.parts]
+        return min((bound for bound in known if bound is not None), default=None)
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Parts of the constraints that are not enforced in every answer."""
+        return tuple(dict.fromkeys(caveat for part in self.parts for caveat in part.text.caveats))
+
+    def shortest(self) -> bytes:
+        """Return one of the shortest answers, without special tokens."""
+        return b"".join(part.text.shortest() for part in self.parts)
+
+    def name(self, index: int) -> str:
+        """Return the label of a segment in messages."""
+        until = self.parts[index].until
+        return f"segment {index + 1} of {len(self.parts)}" + (
+            "" if until is None else f" (until {until!r})"
+        )
+
+    def check(self, vocabulary: Vocabulary) -> None:
+        """Raise `ConstraintError` for token ids that end a segment and aren't special tokens."""
+        for index, part in enumerate(self.parts):
+            token, name = part.special, self.name(index)
+            if token is None:
+                continue
+            if not 0 <= token < vocabulary.size:
+                raise ConstraintError(
+                    f"{name}: expected a token id in 0..{vocabulary.size - 1}, got {token}"
+                )
+            if token in vocabulary.eos_ids:
+                raise ConstraintError(
+                    f"{name}: token {token} ends the whole text; use another token, or a text"
+                )
+            if vocabulary.token_bytes[token]:
+                raise ConstraintError(
+                    f"{name}: token {token} has bytes, so other tokens may spell it too; pass its "
+                    f"text, until={vocabulary.token_bytes[token]!r}"
+                )
+
+    def split(self, tokens: Ids, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+        """Return the text of each segment of an answer, without what ends the segment.
+
+        Args:
+            tokens: the answer's token ids, such as `Sample.ids`, not its text, which omits special
+                tokens; ids after EOS, such as padding, are ignored.
+            vocabulary: the vocabulary of the token ids.
+
+        Returns:
+            The texts. Among several splits that satisfy all limits, the one that ends its first
+            segment earliest is returned, then its second one, and so on.
+
+        Raises:
+            ConstraintError: if no split into segments satisfies all limits, or a token is out of
+                range.
+        """
+        symbols: list[int] = []  # bytes, and special tokens as negative numbers
+        begun = [0]  # number of tokens that begin before each symbol
+        for token in as_ids(tokens):
+            if token in vocabulary.eos_ids:
+                break
+            if not 0 <= token < vocabulary.size:
+                raise ConstraintError(
+                    f"expected token ids in 0..{vocabulary.size - 1}, got {token}"
+                )
+            symbols += vocabulary.token_bytes[token] or (-1 - token,)
+            begun += [begun[-1] + 1] * (len(symbols) + 1 - len(begun))
+        last = len(self.parts) - 1
+
+        @cache
+        def cut(index: int, begin: int) -> tuple[int, ...] | None:
+            """Return the ends of the segments from `index` on, the first starting at `begin`."""
+            limit = self.parts[index].tokens
+            for end in self.parts[index].ends(symbols, begin):
+                if limit is not None and begun[end] - begun[begin] + (index == last) > limit:
+                    return None
+                later = () if index == last else cut(index + 1, end)
+                if later is not None and (index < last or end == len(symbols)):
+                    return end, *later
+            return None
+
+        ends = cut(0, 0)
+        if ends is None:
+            text = readable_bytes(bytes(symbol for symbol in symbols if symbol >= 0))
+            raise ConstraintError(
+                f"expected an answer that splits into {len(self.parts)} segments within their "
+                f"limits, got {text}"
+            )
+        texts = zip(self.parts, (0, *ends), ends, strict=False)
+        return tuple(
+            bytes(symbol for symbol in symbols[begin:end] if symbol >= 0).removesuffix(part.ending)
+            for part, begin, end in texts
+        )
+
+    def states(self) -> SegmentStates:
+        """Return the automaton over the bytes of all segments.
+
+        Raises:
+            StateLimitError, WorkLimitError: if ambiguous ends produce too many sets of states.
+        """
+        with metered():
+            return _Joining(self.parts).states()
+
+
+def segments(parts: Iterable[Segment]) -> Segments:
+    """Return an answer's segments, one after the other, to be compiled by `gcd.lift`.
+
+    Args:
+        parts: the segments, such as
+            `[gcd.Segment(gcd.anything(), until="</think>", tokens=200), gcd.Segment(schema)]`.
+
+    Raises:
+        ConstraintError: if there are none, or one of them is not a `Segment`.
+        EmptyLanguageError: if a segment has no text, for example because each possible text
+            contains its `until` before the end.
+    """
+    check_kind(parts, Iterable, "expected a list of segments", "pass [gcd.Segment(...), ...]")
+    found = Segments(tuple(parts))
+    if not found.parts:
+        raise ConstraintError("expected at least one segment for segments(), got none")
+    for index, part in enumerate(found.parts):
+        if not isinstance(part, Segment):
+            raise ConstraintError(f"expected gcd.Segment(...) for segments(), got {part!r}")
+        if part.text.is_empty:
+            raise EmptyLanguageError(
+                f"{found.name(index)} has no text, because its language is empty"
+            )
+    return found
+
+
+class _Joining:
+    """Subset construction over the states of all segments."""
+
+    def __init__(self, parts: Sequence[Segment]) -> None:
+        texts = [part.text for part in parts]
+        self.class_of_byte, columns = joint_classes([text.class_of_byte for text in texts])
+        # A segment that ends with a special token has one more state after it, without bytes.
+        sizes = [t.num_states + (p.special is not None) for t, p in zip(texts, parts, strict=True)]
+        first = np.cumsum([0, *sizes])
+        self.size = int(first[-1])
+        self.segment = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
+        self.ends = np.zeros(self.size, np.bool_)  # where a segment may end
+        self.after_special = np.full(self.size, -1, np.int32)
+        own = np.full((self.size, int(self.class_of_byte.max()) + 1), -1, np.int32)
+        for part, text, column, offset in zip(parts, texts, columns, first[:-1], strict=True):
+            end = offset + text.num_states
+            table = text.delta[:, column]
+            own[offset:end] = np.where(table >= 0, table + offset, -1)
+            if part.special is None:
+                self.ends[offset:end] = text.accepting
+            else:
+                self.ends[end] = True
+                self.after_special[offset:end] = np.where(text.accepting, end, -1)
+
+        self.sets: list[tuple[int, ...]] = []
+        self._number: dict[tuple[int, ...], int] = {}
+        # Where a segment may end, the next one may begin without consuming a byte.
+        reads = (own >= 0).any(axis=1) | (self.after_special >= 0)
+        row_of = np.arange(self.size)
+        begin: tuple[int, ...] = ()
+        for index in range(len(parts) - 1, -1, -1):
+            here = slice(first[index], first[index + 1])
+            closed = {
+                int(state): self._numbered({*begin, *([int(state)] if reads[state] else [])})
+                for state in first[index] + np.flatnonzero(self.ends[here])
+                if begin
+            }
+            row_of[list(closed)] = list(closed.values())
+            begin = self.members(int(row_of[first[index]]))
+        self.start = int(row_of[0])
+        self.own = np.where(own >= 0, row_of[own], -1).astype(np.int32)
+        specials = self.after_special
+        self.after_special = np.where(specials >= 0, row_of[specials], -1).astype(np.int32)
+
+    def members(self, row: int) -> tuple[int, ...]:
+        return (row,) if row < self.size else self.sets[row - self.size]
+
+    def _numbered(self, states: set[int]) -> int:
+        """Return the row of a set of states, creating it if needed."""
+        members = tuple(sorted(states))
+        if len(members) == 1:
+            return members[0]
+        if members not in self._number:
+            if self.size + len(self.sets) >= max_states():
+                raise StateLimitError(max_states(), "an answer whose segments end ambiguously")
+            self._number[members] = self.size + len(self.sets)
+            self.sets.append(members)
+        return self._number[members]
+
+    def states(self) -> SegmentStates:
+        """Follow every set of states, including those found along the way."""
+        rows = []
+        for members in self.sets:  # grows during the loop
+            columns, inverse = np.unique(self.own[list(members)], axis=1, return_inverse=True)
+            spend(_PER_COLUMN * columns.shape[1], "an answer whose segments end ambiguously")
+            after = [
+                self._numbered({m for row in column if row >= 0 for m in self.members(row)})
+                if max(column) >= 0
+                else -1
+                for column in columns.T.tolist()
+            ]
+            rows.append(np.array(after, np.int32)[inverse.reshape(-1)])
+        is_last = self.segment == self.segment[-1]
+        return SegmentStates(
+            np.concatenate([self.own, *(row[None] for row in rows)]),
+            self.class_of_byte,
+            self.segment,
+            self.after_special,
+            self.ends & is_last,
+            self.sets,
+            self.start,
+        )

@@ -1,0 +1,209 @@
+"""Automata over tokens, the result of lifting byte automata for one vocabulary.
+
+`delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that no state
+distinguishes. So `class_of` (one entry per token) and a narrow table replace a table that is
+hundreds of times wider. The tokens that end a text form the class `eos_class`; it is allowed
+exactly in accepting states and leads to the state `final`, whose only edge is a loop under it.
+
+`steps_to_accept[s]` is the fewest tokens, EOS included, from s to `final`. Because `final` loops,
+"final can be reached in at most r tokens" is `steps_to_accept[s] <= r`: one integer per state
+covers every budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64
+
+from gcd._automata.horizon import Caveat
+from gcd._tokens import wiring
+from gcd._tokens.distances import UNREACHABLE, fits, reach, steps_to_accept
+from gcd._tokens.vocabulary import Ids, Vocabulary, whole_index
+
+
+@dataclass(frozen=True, eq=False)
+class TokenAutomaton:
+    """Deterministic automaton over the tokens of a vocabulary.
+
+    Attributes:
+        vocabulary: the tokens.
+        class_of: class of every token id. Ids that no state allows share one class.
+        delta: state after (state, class), -1 if the class is not allowed there.
+        accepting: whether the tokens so far spell a string of the language, that is
+            `delta[:, eos_class] == final`. Also true of `final`.
+        steps_to_accept: fewest tokens, EOS included, to `final`; 0 for `final` itself.
+        initial: state in which a text starts.
+        eos_class: the class of the ids that end a text, the last one. It is empty if the
+            vocabulary has no such ids.
+
+        max_bytes: longest text in bytes for which the language is exact
+            (`gcd._automata.horizon`); None: any text.
+        caveats: parts of the constraint that are not enforced in every text.
+
+    States are kept only if whole tokens lead there from `initial` and from there to `final`,
+    which is the last state. Arrays are read-only.
+    """
+
+    vocabulary: Vocabulary
+    class_of: Int32[np.ndarray, "V"]
+    delta: Int32[np.ndarray, "S C"]
+    accepting: Bool[np.ndarray, "S"]
+    steps_to_accept: Int32[np.ndarray, "S"]
+    initial: int
+    eos_class: int
+    max_bytes: int | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check what costs O(S + C + V); `check` and the tests validate the whole table.
+
+        The table becomes C-contiguous, because kernels are compiled for one layout.
+        """
+        object.__setattr__(self, "delta", np.ascontiguousarray(self.delta))
+        num_states, num_classes = self.delta.shape
+        loop = np.full(num_classes, -1)
+        loop[self.eos_class] = self.final
+        assert self.class_of.shape == (self.vocabulary.size,), "one class for every token"
+        assert ((self.class_of >= 0) & (self.class_of < num_classes)).all(), "classes exist"
+        assert (self.class_of[list(self.vocabulary.eos_ids)] == self.eos_class).all()
+        assert 0 <= self.initial < num_states, "the initial state exists"
+        assert (self.delta[self.final] == loop).all(), "the final state only loops under EOS"
+        assert ((self.delta[:, self.eos_class] == self.final) == self.accepting).all()
+        assert self.steps_to_accept[self.final] == 0, "the final state is the end"
+        assert self.steps_to_accept.max() < UNREACHABLE, "every state leads to the final one"
+        for array in (self.class_of, self.delta, self.accepting, self.steps_to_accept):
+            array.flags.writeable = False
+
+    def check(self) -> None:
+        """Assert properties of every edge: targets exist, distances are right."""
+        assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
+        assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
+
+    @classmethod
+    def from_position_sets(
+        cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
+    ) -> TokenAutomaton:
+        """Make the automaton of texts with one token from each set in turn."""
+        return cls(vocabulary, *wiring.from_position_sets(vocabulary, sets, eos=eos))
+
+    @classmethod
+    def from_transitions(
+        cls,
+        vocabulary: Vocabulary,
+        edges: Iterable[tuple[Hashable, Ids, Hashable]],
+        *,
+        accepting: Iterable[Hashable],
+        initial: Hashable,
+        eos: str = "token",
+    ) -> TokenAutomaton:
+        """Make an automaton from edges (source, token ids, target): see `gcd._tokens.wiring`."""
+        table = wiring.from_transitions(
+            vocabulary, edges, accepting=accepting, initial=initial, eos=eos
+        )
+        return cls(vocabulary, *table)
+
+    @property
+    def num_states(self) -> int:
+        return self.delta.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return self.delta.shape[1]
+
+    @property
+    def final(self) -> int:
+        """State after the end of a text: the last one."""
+        return self.delta.shape[0] - 1
+
+    @cached_property
+    def tokens_per_class(self) -> Int64[np.ndarray, "C"]:
+        """Number of token ids in each class."""
+        return np.bincount(self.class_of, minlength=self.num_classes)
+
+    @cached_property
+    def tokens_by_class(self) -> Int32[np.ndarray, "V"]:
+        """All token ids, ordered by class."""
+        narrow = self.num_classes <= 1 << 16  # numpy sorts 16-bit integers in linear time
+        classes = self.class_of.astype(np.uint16) if narrow else self.class_of
+        return np.argsort(classes, kind="stable").astype(np.int32)
+
+    @cached_property
+    def reach(self) -> Int32[np.ndarray, "S"]:
+        """Most tokens that an answer may need after a next token, from each state.
+
+        A budget restricts the mask of a state only while at most this many tokens are left.
+        """
+        return reach(self.delta, self.steps_to_accept)
+
+    @property
+    def fewest_tokens(self) -> int:
+        """Tokens of the shortest text, EOS included: the smallest feasible budget."""
+        return int(self.steps_to_accept[self.initial])
+
+    @cached_property
+    def max_budget(self) -> int | None:
+        """Most tokens, EOS included, that never exceed `max_bytes`; None: any number."""
+        if self.max_bytes is None:
+            return None
+        classes = np.flatnonzero((self.delta >= 0).any(axis=0))
+        tokens = np.flatnonzero(np.isin(self.class_of, classes)).tolist()
+        longest = max((len(self.vocabulary.token_bytes[token]) for token in tokens), default=1)
+        return self.max_bytes // max(longest, 1) + 1
+
+    def step(self, state: int, token: int) -> int:
+        """Return the state after a token, -1 if it is not allowed; from -1 it is always -1.
+
+        Raises:
+            ValueError: if the state or the token id is out of range.
+        """
+        token = self.vocabulary.check_id(token)
+        state = self._state(state)
+        return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
+
+    def run(self, tokens: Iterable[int], state: int | None = None) -> int:
+        """Return the state after several tokens, from `initial` by default; -1 after a refusal."""
+        state = self.initial if state is None else state
+        for token in tokens:
+            state = self.step(state, token)
+            if state < 0:
+                return -1
+        return state
+
+    def accepts(self, tokens: Iterable[int]) -> bool:
+        """Return whether the tokens, without EOS, spell a string of the language."""
+        state = self.run(tokens)
+        return state >= 0 and bool(self.accepting[state])
+
+    def allowed(self, state: int, remaining: int | None = None) -> Int64[np.ndarray, "allowed"]:
+        """Return the token ids after which the text can still be completed.
+
+        Args:
+            state: the current state; -1 allows no token ids.
+            remaining: tokens left, including the next token and EOS; None for no budget.
+
+        Raises:
+            ValueError: if the state is out of range.
+        """
+        state = self._state(state)
+        after = self.delta[state] if state >= 0 else np.full(self.num_classes, -1, np.int32)
+        good = after >= 0
+        if remaining is not None:
+            good &= fits(self.steps_to_accept[after], remaining)
+        return np.flatnonzero(good[self.class_of])
+
+    def _state(self, state: int) -> int:
+        """Return a state as an int; raise `ValueError` if it is neither a state nor -1."""
+        state = whole_index(state, "state")
+        if not -1 <= state < self.num_states:
+            raise ValueError(f"expected a state in -1..{self.num_states - 1}, got {state}")
+        return state
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenAutomaton({self.num_states} states, {self.num_classes} classes, "
+            f"{self.vocabulary.size} tokens)"
+        )

@@ -1,0 +1,155 @@
+"""Prefix tree (trie) of a vocabulary, stored so that a walk is one pass over arrays.
+
+Lifting an automaton needs, from every state, the state after every token. Many tokens begin with
+the same bytes. So their bytes are stored as a prefix tree, and the tree as arrays in **preorder**:
+a node comes first, then all nodes below it, then the first node after its subtree. A walk stores
+the automaton's state at each depth. After an allowed byte it continues with the next node; after a
+byte without a transition it skips the whole subtree and continues at `skip[node]`. There are no
+pointers and no recursion, and memory is accessed sequentially.
+
+Tokens with the same bytes share one *entry*, a distinct byte string. Entries are numbered in the
+order of their bytes, which is preorder, so the entries of a subtree are a contiguous range.
+
+Building costs O(V log V) comparisons to sort the tokens, then O(total bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Int32, Int64, UInt8
+
+from gcd._support.kernels.grouping import by_key
+from gcd._tokens.kernels import prefix_tree as kernels
+
+_ARRAYS = {
+    "byte": np.uint8,
+    "depth": np.int32,
+    "skip": np.int32,
+    "entry": np.int32,
+    "entry_of_token": np.int32,
+}
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Make an array read-only and return it; kernels are compiled for trees of such arrays."""
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Trie:
+    """Prefix tree of the distinct non-empty byte strings of a vocabulary, in preorder.
+
+    Attributes:
+        byte: the byte on the edge into each node.
+        depth: number of bytes before that one; 0 for the children of the root, which is not stored.
+        skip: the first node after this node's subtree.
+        entry: the entry that ends at each node, -1 for none.
+        entry_of_token: the entry of every token id, -1 for tokens without bytes.
+        num_entries: number of distinct non-empty byte strings.
+        max_depth: length of the longest one in bytes, 0 if there are none.
+    """
+
+    byte: UInt8[np.ndarray, "nodes"]
+    depth: Int32[np.ndarray, "nodes"]
+    skip: Int32[np.ndarray, "nodes"]
+    entry: Int32[np.ndarray, "nodes"]
+    entry_of_token: Int32[np.ndarray, "V"]
+    num_entries: int
+    max_depth: int
+
+    def __post_init__(self) -> None:
+        for array in (self.byte, self.depth, self.skip, self.entry, self.entry_of_token):
+            read_only(array)
+
+    @classmethod
+    def build(cls, token_bytes: Sequence[bytes]) -> Trie:
+        """Build the prefix tree of a vocabulary; `b""` marks a token without bytes."""
+        strings = sorted(set(token_bytes) - {b""})
+        number = {string: index for index, string in enumerate(strings)}
+        number[b""] = -1
+        entry_of_token = np.fromiter(
+            map(number.__getitem__, token_bytes), np.int32, len(token_bytes)
+        )
+        lengths = np.fromiter(map(len, strings), np.int64, len(strings))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        text = np.frombuffer(b"".join(strings), np.uint8)
+        byte, depth, skip, entry = kernels.build_trie(text, offsets)
+        return cls(
+            byte, depth, skip, entry, entry_of_token, len(strings), int(lengths.max(initial=0))
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays that `from_arrays` accepts, by name."""
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, np.ndarray], token_bytes: Sequence[bytes]
+    ) -> Trie | None:
+        """Make the tree of these tokens from its arrays, or return None if the arrays don't match.
+
+        The check is complete, and costs O(total bytes): nodes are in preorder, every token spells
+        its
+        entry, and every entry is spelled by a token.
+        """
+        types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
+        if types != {name: (np.dtype(kind), 1) for name, kind in _ARRAYS.items()}:
+            return None
+        byte, depth, skip, entry, entry_of_token = (
+            read_only(arrays[name].view()) for name in _ARRAYS
+        )
+        sizes = {array.size for array in (byte, depth, skip, entry)}
+        if len(sizes) != 1 or entry_of_token.size != len(token_bytes):
+            return None
+        lengths = np.fromiter(map(len, token_bytes), np.int64, len(token_bytes))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        text = np.frombuffer(b"".join(token_bytes), np.uint8)
+        num_entries = int(entry.max(initial=-1)) + 1
+        tree = (byte, depth, skip, entry)
+        if not kernels.spells(tree, entry_of_token, num_entries, text, offsets):
+            return None
+        return cls(*tree, entry_of_token, num_entries, int(lengths.max(initial=0)))
+
+    @cached_property
+    def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
+        """Parent of every node (-1 for the root), and the node at which every entry ends."""
+        return kernels.ancestry(self.depth, self.entry, self.num_entries, self.max_depth)
+
+    @cached_property
+    def children(self) -> tuple[Int64[np.ndarray, "nodes2"], Int32[np.ndarray, "nodes"]]:
+        """Index of each node's first child (those of the root first), and the children."""
+        nodes = np.arange(self.num_nodes, dtype=np.int32)
+        start, child = by_key(self.ancestry[0] + 1, self.num_nodes + 1, nodes)
+        return read_only(start), read_only(child)
+
+    @cached_property
+    def tokens(self) -> tuple[Int64[np.ndarray, "entries1"], Int32[np.ndarray, "tokens"]]:
+        """Index of each entry's first token id, and the token ids."""
+        ids = np.flatnonzero(self.entry_of_token >= 0).astype(np.int32)
+        start, ordered = by_key(self.entry_of_token[ids], self.num_entries, ids)
+        return read_only(start), read_only(ordered)
+
+    def part(
+        self, chosen: Int32[np.ndarray, "chosen"]
+    ) -> tuple[Int32[np.ndarray, "part"], tuple[Int32[np.ndarray, "part"], ...]]:
+        """Reduce the tree to some of its entries: `chosen[i]` is entry i of the new tree.
+
+        Args:
+            chosen: the entries to keep, none of them twice, in any order; -1 keeps none.
+
+        Returns:
+            The nodes that remain, and their `depth`, `skip` and `entry` in the new tree.
+        """
+        order = np.argsort(chosen)
+        order = order[np.searchsorted(chosen, 0, sorter=order) :]
+        nodes, *arrays = kernels.sub_trie(self.depth, *self.ancestry, chosen, order)
+        return nodes, tuple(map(read_only, arrays))
+
+    @property
+    def num_nodes(self) -> int:
+        return self.byte.shape[0]

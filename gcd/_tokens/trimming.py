@@ -1,0 +1,133 @@
+"""Normalization of token automata: one final state, no dead ends, few classes.
+
+It is the last step of lifting and of hand-made wiring. Dead ends are removed, tokens that no
+remaining state distinguishes share a class, and the state after EOS is the last one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer
+
+from gcd._support.kernels.grouping import number_by_first
+from gcd._tokens.distances import UNREACHABLE
+from gcd._tokens.distances import edges as edges_of
+from gcd._tokens.kernels import token_graph as graph
+from gcd._tokens.kernels.classes import first_equal
+
+ENDINGS = ("token", "accept")
+
+
+class TokenTable(NamedTuple):
+    """Constructor arguments of a `TokenAutomaton` after its vocabulary, in order."""
+
+    class_of: Int32[np.ndarray, "V"]
+    delta: Int32[np.ndarray, "S C"]
+    accepting: Bool[np.ndarray, "S"]
+    steps_to_accept: Int32[np.ndarray, "S"]
+    initial: int
+    eos_class: int
+
+
+def with_final(
+    targets: Int32[np.ndarray, "S C"],
+    accepting: Bool[np.ndarray, "S"],
+    class_of: Int32[np.ndarray, "V"],
+    eos: str,
+) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"]]:
+    """Add a final state and an EOS class, both last, to a table; EOS ids have class -1 before.
+
+    With `eos="accept"` accepting states have no outgoing edges, and edges to them lead to the end.
+    """
+    final = accepting.size
+    if eos == "accept":
+        targets = np.where((targets >= 0) & accepting[targets], final, targets)
+    delta = np.full((final + 1, targets.shape[1] + 1), -1, np.int32)
+    delta[:-1, :-1] = targets
+    add_end(delta, accepting)
+    return delta, np.where(class_of < 0, targets.shape[1], class_of).astype(np.int32)
+
+
+def add_end(delta: Int32[np.ndarray, "S1 C1"], accepting: Bool[np.ndarray, "S"]) -> None:
+    """Write the final state and the EOS class to the last row and column, all -1 before."""
+    final = accepting.size
+    delta[:-1, -1] = np.where(accepting, final, -1)
+    delta[-1, -1] = final
+
+
+def trim(
+    delta: Int32[np.ndarray, "S C"],
+    class_of: Int32[np.ndarray, "V"],
+    initial: int,
+    edges: Int32[np.ndarray, "E 2"] | None = None,
+    *,
+    merge: bool = False,
+) -> TokenTable | None:
+    """Keep the states between `initial` and the final state (the last), and their classes.
+
+    `edges` are the pairs (state, next state) of the table, if known. The whole table is assumed to
+    distinguish all classes, unless `merge` is set. Return None if no tokens lead from `initial` to
+    the final state.
+    """
+    found = trim_numbered(delta, class_of, initial, edges, merge=merge)
+    return None if found is None else found[0]
+
+
+def trim_numbered(
+    delta: Int32[np.ndarray, "S C"],
+    class_of: Int32[np.ndarray, "V"],
+    initial: int,
+    edges: Int32[np.ndarray, "E 2"] | None = None,
+    *,
+    merge: bool = False,
+) -> tuple[TokenTable, Int32[np.ndarray, "S"]] | None:
+    """Trim as `trim` does, and return the new number of each state, -1 for dropped ones."""
+    edges = edges_of(delta) if edges is None else edges
+    num_states = delta.shape[0]
+    final, eos_class = num_states - 1, delta.shape[1] - 1
+    steps = graph.distances(edges, num_states, final, UNREACHABLE, True)
+    if steps[initial] == UNREACHABLE:
+        return None
+    ahead = graph.distances(edges, num_states, initial, UNREACHABLE, False)
+    alive = (ahead < UNREACHABLE) & (steps < UNREACHABLE)
+    number = np.full(num_states + 1, -1, np.int32)
+    number[:-1][alive] = np.arange(alive.sum())
+    if merge or not alive.all():
+        delta = number[delta[alive]]
+        final, initial = delta.shape[0] - 1, int(number[initial])
+        is_eos = class_of == eos_class
+        targets, class_of = merge_classes(
+            np.ascontiguousarray(delta[:, :eos_class]), np.where(is_eos, 0, class_of), is_eos
+        )
+        delta = np.concatenate([targets, delta[:, eos_class:]], axis=1)
+        eos_class = delta.shape[1] - 1
+        class_of = np.where(class_of < 0, eos_class, class_of).astype(np.int32)
+        steps = steps[alive]
+    table = TokenTable(
+        class_of,
+        delta,
+        delta[:, eos_class] == final,
+        steps,
+        initial,
+        eos_class,
+    )
+    return table, number[:-1]
+
+
+def merge_classes(
+    table: Int32[np.ndarray, "S C"],
+    class_of: Integer[np.ndarray, "V"],
+    apart: Bool[np.ndarray, "V"],
+) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
+    """Merge classes of equal columns, and number classes by their first token.
+
+    Tokens marked `apart` get no class (number -1); classes without tokens are dropped.
+    """
+    same = first_equal(table, *table.shape)
+    # Number 0 is for the tokens apart, while the others are numbered by their first token.
+    merged = np.where(apart, 0, same[class_of] + 1)
+    merged, first = number_by_first(np.append(0, merged), same.size + 1)
+    kept = class_of[first[1:] - 1]
+    return np.ascontiguousarray(table[:, kept]), merged[1:] - 1

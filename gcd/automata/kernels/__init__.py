@@ -1,5 +1,0 @@
-"""Compiled loops over byte automata."""
-
-from gcd.support.native import check_built
-
-check_built(__name__, __path__[0])

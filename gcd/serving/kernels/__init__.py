@@ -1,5 +1,0 @@
-"""Compiled steps of served constraints."""
-
-from gcd.support.native import check_built
-
-check_built(__name__, __path__[0])

@@ -1,5 +1,0 @@
-"""Compiled loops that several packages use."""
-
-from gcd.support.native import check_built
-
-check_built(__name__, __path__[0])

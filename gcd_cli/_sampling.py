@@ -1,0 +1,253 @@
+"""Loading of a language model, and sampling from it under a constraint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from safetensors import SafetensorError
+
+import gcd
+import smc
+from gcd._support.optional import missing
+from gcd_cli._sources import BadInput
+
+PROPOSALS: dict[str, Callable[[], smc.Proposal[Any]]] = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "greedy_close": smc.GreedyClose,
+}
+
+
+def draw(
+    model: str,
+    language: gcd.Automaton,
+    automaton: gcd.TokenAutomaton,
+    *,
+    prompt: str,
+    budget: int,
+    particles: int,
+    proposal: str,
+    algorithm: str,
+    seed: int,
+    hmm: str | None = None,
+    deadline: float | None = None,
+    target_error: float | None = None,
+    certify: float | None = None,
+    max_tokens_read: int = 1000,
+) -> dict[str, Any]:
+    """Sample answers to a prompt; return their probabilities and diagnostics.
+
+    Args:
+        model: a causal model of `transformers` by directory or hub name, with its tokenizer.
+        language: the constraint over bytes, used if the model's vocabulary differs from the one
+            that
+            `automaton` was lifted to.
+        automaton: the constraint over tokens.
+        prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
+        target_error, certify, max_tokens_read: the same.
+        proposal: a key of `PROPOSALS`, or pgcd.
+        hmm: the directory of an HMM, for pgcd. Its lookahead is limited by the available time
+            ("in_time"), because the HMM has not been conditioned on the prompt.
+    """
+    # Comes before the language model is loaded: an HMM over another vocabulary is refused at once.
+    method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+    except ModuleNotFoundError as error:
+        raise BadInput(str(missing("transformers", "cli", "`gcd sample`"))) from error
+
+    logging.disable_progress_bar()
+    try:
+        network = AutoModelForCausalLM.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(
+            f"expected a model that transformers can load, got {model}: {cause}"
+        ) from error
+    lm = smc.TransformersLM(network, tokenizer)
+    if lm.vocabulary != automaton.vocabulary:
+        automaton = gcd.lift(language, lm.vocabulary)
+    (posterior,) = smc.sample(
+        lm,
+        [prompt],
+        automaton,
+        budget=budget,
+        particles=particles,
+        proposal=method,
+        algorithm=algorithm,
+        seed=seed,
+        deadline=deadline,
+        target_error=target_error,
+        certify=certify,
+        max_tokens_read=max_tokens_read,
+    )
+    return _report(posterior)
+
+
+def draw_from_server(
+    url: str,
+    constraint: dict[str, Any],
+    vocabulary: gcd.Vocabulary,
+    *,
+    prompt: str,
+    budget: int,
+    particles: int,
+    proposal: str,
+    seed: int,
+) -> dict[str, Any]:
+    """Do as `draw` with a server of vLLM.
+
+    Args:
+        url: address of the server.
+        constraint: as requests state it (`gcd._requests`).
+        vocabulary: of the server's model.
+        prompt, budget, particles, seed: as in `gcd_vllm.sample_from_server`.
+        proposal: "gcd" or "lcd".
+    """
+    from gcd_vllm import EngineStoppedError, sample_from_server
+
+    try:
+        (posterior,) = sample_from_server(
+            url,
+            [prompt],
+            constraint,
+            vocabulary=vocabulary,
+            budget=budget,
+            particles=particles,
+            proposal=proposal,
+            seed=seed,
+        )
+    except EngineStoppedError as error:
+        raise BadInput(str(error)) from error
+    return _report(posterior)
+
+
+def _report(posterior: smc.Posterior) -> dict[str, Any]:
+    """Return what the command says of a posterior, as JSON."""
+    found = posterior.reliability
+    effect = posterior.budget
+    return {
+        "answers": [
+            {"text": text, "probability": probability, "error": error, "interval": interval}
+            for text, probability, error, interval in zip(
+                posterior.texts,
+                posterior.probabilities,
+                found.probability_errors,
+                posterior.intervals or posterior.confidence_intervals,
+                strict=True,
+            )
+        ],
+        "fields": _fields(posterior),
+        "certified": posterior.certified,
+        "log_evidence": None if posterior.dead else posterior.log_evidence,
+        "log_evidence_error": None if posterior.dead else found.log_evidence_error,
+        "algorithm": posterior.algorithm,
+        "reliability": found.label,
+        "advice": found.advice,
+        "ess": found.ess,
+        "valid": posterior.valid,
+        "complete": posterior.complete,
+        "rounds": posterior.diagnostics.rounds,
+        "read_on": posterior.diagnostics.read_on,
+        "lm_calls": posterior.diagnostics.lm_calls,
+        "seconds": posterior.diagnostics.seconds,
+        "budget": None
+        if effect is None
+        else {
+            "removed": effect.removed,
+            "first": effect.first,
+            "sufficient": effect.sufficient,
+        },
+        "stopped": posterior.stopped,
+        "overrun": posterior.diagnostics.overrun,
+    }
+
+
+def _fields(posterior: smc.Posterior) -> dict[str, Any]:
+    """Return `Posterior.fields` by JSON pointer; empty unless answers are JSON."""
+    try:
+        return {pointer: asdict(field) for pointer, field in posterior.fields().items()}
+    except ValueError:
+        return {}
+
+
+def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
+    """Format the report: answers, fields, the evidence, and how far to trust them.
+
+    Args:
+        found: as `draw` returns it.
+        budget: the number of tokens that answers had.
+    """
+    lines = [
+        (f"{estimated(each)} ({rounded(each['interval'])})", each["text"])
+        for each in found["answers"]
+    ] or [("none", "no particle survived: no answer was completed within the budget")]
+    lines += field_lines(found["fields"])
+    evidence, error = found["log_evidence"], found["log_evidence_error"]
+    shown = "zero" if evidence is None else f"e^({evidence:.3f} +- {error:.2g})"
+    lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
+    if found["certified"] is not None:
+        certified = math.floor(1000 * found["certified"]) / 1000
+        lines.append(("", f"found at least {certified:.3f} of the posterior with certainty"))
+    if found["budget"] is not None:
+        lines.append(("", _effect(found["budget"])))
+    if found["stopped"] is not None:
+        late = f", which was missed by {found['overrun']:.2f} s" if found["overrun"] else ""
+        lines.append(("", f"answers were shortened to end by the deadline{late}"))
+    lines.append(("", f"{found['reliability']}: {found['advice']}"))
+    return lines
+
+
+def _effect(budget: dict[str, Any]) -> str:
+    """Describe the probability that the budget removed."""
+    if budget["first"] is None:
+        return "the budget removed nothing of the probability that was seen"
+    return (
+        f"the budget removed about {budget['removed']:.3f} of the probability, first after "
+        f"{budget['first']} tokens; {budget['sufficient']} tokens would remove nothing of the "
+        "probability that was seen"
+    )
+
+
+def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    """Format a table of fields: for each field with a scalar value, its values."""
+    lines = []
+    for pointer, field in fields.items():
+        values = [(each["value"], each) for each in field["values"] if each["value"][0] not in "[{"]
+        if not pointer or not values:
+            continue
+        if field["absent"] > 0:
+            absent = {
+                "probability": field["absent"],
+                "error": field["absent_error"],
+                "interval": field["absent_interval"],
+            }
+            values.append(("(absent)", absent))
+        lines += [
+            (f"{estimated(each)} ({rounded(each['interval'])})", f"{pointer} {value}")
+            for value, each in values
+        ]
+    return lines
+
+
+def estimated(found: dict[str, Any]) -> str:
+    """Format a probability and its standard error."""
+    return f"{found['probability']:.3f} +- {found['error']:.3f}"
+
+
+def rounded(interval: tuple[float, float]) -> str:
+    """Format the ends with three digits, rounded outward."""
+    low, high = interval
+    return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
+
+
+def _pgcd(directory: str, vocabulary: gcd.Vocabulary) -> smc.Proposal[Any]:
+    from hmm import load
+
+    return smc.PGCD(load(directory, vocabulary=vocabulary).hmm, lookahead="in_time")

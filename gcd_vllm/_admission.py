@@ -1,0 +1,401 @@
+"""Who is let in: the constraint of a request, compiled, and what of the request contradicts it.
+
+The frontend and the engine ask the same questions. The frontend asks first, because it can answer
+the client with an error; an engine can only end the request. What an engine alone finds, or what
+passed the frontend because it did not know the vocabulary, becomes an answer that states the
+reason, as a text and an end (`refusal`), under the same machinery as any other constraint.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from gcd import (
+    ConstraintError,
+    LazyAutomaton,
+    OverlongBudgetError,
+    TokenAutomaton,
+    UndecidedBudgetError,
+    Vocabulary,
+)
+from gcd._requests import ConstraintRequest
+from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
+from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Place
+from gcd_vllm._deadlines import check_deadline
+from gcd_vllm._particle_request import ParticleRequest
+
+_LOG = logging.getLogger("vllm.gcd")
+NAME = "gcd"
+"""The member of `extra_args`, and of `vllm_xargs`."""
+NO_TOKENS = (
+    "prompt_embeds has no tokens that vLLM's V1 runner tells processors of, so the room for an "
+    "answer is not known; give the prompt as tokens or text, or serve with "
+    "VLLM_USE_V2_MODEL_RUNNER=1"
+)
+REFUSED = "[gcd] refused: "
+"""How the answer begins of a request that was let in and then could not be served."""
+_LONGEST = 500  # bytes of a reason
+_LONG_WAIT = 1.0  # seconds in which a process compiles, and serves nobody
+_WARM_UP = {  # has values of all types
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "maxLength": 9},
+        "b": {"type": "array", "items": {"type": ["number", "boolean", "null"]}},
+        "c": {"type": "integer", "minimum": 0},
+    },
+}
+_LARGEST_BIAS = 1e4  # of float32, divided by a small temperature, more would be infinite
+
+# Fields of a request that decide over tokens or ends against the mask, and why.
+_CONFLICTS = {
+    "min_tokens": "forbids an end that the budget may need",
+    "ignore_eos": "goes on after the end of the answer",
+    "stop": "ends the answer before its end",
+    "bad_words": "may forbid all tokens that the constraint allows",
+    "allowed_token_ids": "may forbid all tokens that the constraint allows",
+    "structured_outputs": "is another constraint, whose mask may leave nothing of this one",
+    "thinking_token_budget": "forces tokens after the mask",
+    "trace_decode_token_ids": "forces tokens after the mask",
+    "repetition_detection": "may end the answer before its end",
+}
+
+
+class Admitted(NamedTuple):
+    """A request that is let in.
+
+    Attributes:
+        automaton: its constraint; None if it may do nothing but end.
+        budget: most tokens of its answer, EOS included.
+        room: most tokens of a text in its place, which says why there is no answer.
+        particle: what it says of its weight; None if it is not a particle.
+        reason: why it is not served; None if it is.
+    """
+
+    automaton: TokenAutomaton | LazyAutomaton | None
+    budget: int
+    room: int = 1
+    particle: ParticleRequest | None = None
+    reason: str | None = None
+
+
+class Engine:
+    """What the requests of one model share: its vocabulary and the compiled constraints.
+
+    Args:
+        vllm_config: vLLM's configuration.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.model, self._config = vllm_config.model_config, ref(vllm_config)
+        self._max_work = int(os.environ.get("GCD_VLLM_WORK", MAX_WORK))
+        self._max_states = int(os.environ.get("GCD_VLLM_STATES", MAX_STATES))
+        self._max_bytes = int(os.environ.get("GCD_VLLM_POOL_MIB", MAX_BYTES >> 20)) << 20
+        self._lock = Lock()
+        self._processor: Callable[[], Any] = lambda: None
+
+    @cached_property
+    def _cache(self) -> ConstraintCache:
+        limits = {"max_work": self._max_work, "max_states": self._max_states}
+        return ConstraintCache(self._vocabulary(), **limits)
+
+    @property
+    def cache(self) -> ConstraintCache:
+        """The compiled constraints; the vocabulary is read when they are first asked for."""
+        with self._lock:
+            return self._cache
+
+    def warm_up(self) -> None:
+        """Read the vocabulary while the engine starts."""
+
+        def work() -> None:
+            try:
+                self.cache.get(ConstraintRequest("json_schema", _WARM_UP))
+            except Exception as error:  # the requests that need it are refused with the reason
+                _LOG.warning("gcd cannot constrain answers of this model: %s", error)
+
+        Thread(target=work, name="gcd-warm-up", daemon=True).start()
+
+    def _vocabulary(self) -> Vocabulary:
+        from vllm.tokenizers.registry import cached_tokenizer_from_config
+
+        tokenizer = cached_tokenizer_from_config(self.model)
+        if tokenizer is None:
+            raise ConstraintError(
+                "vLLM was started without a tokenizer, whose bytes constraints need; leave out "
+                "skip_tokenizer_init"
+            )
+        size = self.model.get_vocab_size()
+        return Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=self._ends(tokenizer))
+
+    def _ends(self, tokenizer: Any) -> list[int]:
+        """Return exactly the ids at which vLLM ends a request."""
+        more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
+        ends = {tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])}
+        return sorted(ends - {None})
+
+    def admit(
+        self,
+        params: Any,
+        text: str,
+        prompt_length: int | None,
+        at_once: str = "no",
+        particle: ParticleRequest | None = None,
+    ) -> tuple[TokenAutomaton | LazyAutomaton, int]:
+        """Compile a request's constraint and look whether it can be kept.
+
+        Args:
+            params: vLLM's `SamplingParams`.
+            text: the request's constraint.
+            prompt_length: tokens of its prompt, if that is known yet.
+            particle: what the request says of its weight. A particle waits for the exact form of
+                its constraint, whatever `at_once` says: answers that only the exact mask allows
+                would never be drawn under a bound.
+            at_once: whether a constraint that is not lifted yet will do: `"no"`; `"check"`, if it
+                is only checked here; `"serve"`, so that it is lifted in the background.
+
+        Returns:
+            The automaton, and the most tokens of the answer.
+
+        Raises:
+            ValueError: the constraint, or the request that has it, cannot be honoured.
+        """
+        request = ConstraintRequest.parse(text)
+        check_conflicts(params)
+        check_deadline(request, self._config())
+        begin = monotonic()
+        automaton: TokenAutomaton | LazyAutomaton = (
+            self.cache.get(request)
+            if at_once == "no" or particle is not None
+            else self.cache.begin(request, lift=at_once == "serve")
+        )
+        if monotonic() - begin > _LONG_WAIT:
+            _LOG.warning(
+                "gcd compiled a constraint for %.1f s, and all requests of this process waited",
+                monotonic() - begin,
+            )
+        check_stops(params, automaton)
+        if particle is not None and request.deadline_ms is not None:
+            raise ConstraintError(
+                f"expected a particle without deadline_ms, got {request.deadline_ms}; masks that "
+                "depend on time would leave answers of the posterior out"
+            )
+        prefix = 0 if particle is None else particle.prefix_tokens
+        room = self.model.max_model_len - (prompt_length or 0) + prefix
+        most = None if params.max_tokens is None else params.max_tokens + prefix
+        if particle is not None and particle.partial:
+            most = None
+            if request.budget is None:
+                raise ConstraintError(
+                    "partial=true: expected a budget beside the constraint, which limits the whole "
+                    "answer; got none"
+                )
+        limits = {
+            "the request's budget": request.budget,
+            "max_tokens": most,
+            "max_model_len less the prompt": room,
+        }
+        known = {name: limit for name, limit in limits.items() if limit is not None}
+        try:
+            return automaton, usable_budget(automaton, known)
+        except (UndecidedBudgetError, OverlongBudgetError):
+            if isinstance(automaton, TokenAutomaton):
+                raise
+        automaton = self.cache.get(request)  # which decides
+        return automaton, usable_budget(automaton, known)
+
+    def takes(self, processor: Any) -> bool:
+        """Return whether this processor is the one that masks; the first is, while it lives."""
+        with self._lock:
+            if self._processor() is None:
+                self._processor = ref(processor)
+            return self._processor() is processor
+
+    @property
+    def has_processor(self) -> bool:
+        """Whether a processor masks for this model."""
+        return self._processor() is not None
+
+    def pool(self, device: Any) -> AutomatonPool:
+        """Make a pool for the automata of this model's requests."""
+        size = self.model.get_vocab_size()
+        ends: tuple[Any, ...] = ()
+        with suppress(Exception):  # without a vocabulary every request is refused
+            ends = self.cache.vocabulary.eos_ids
+        if not ends:
+            with suppress(Exception):
+                more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
+                ends = tuple(more) if isinstance(more, list) else (more,)
+        known = [token for token in ends if token is not None and 0 <= token < size]
+        return AutomatonPool(size, known or (0,), device, self._max_bytes)
+
+    def take(
+        self,
+        params: Any,
+        text: str,
+        prompt_length: int | None,
+        at_once: str = "no",
+        prompt: Sequence[int] | None = None,
+    ) -> Admitted:
+        """Do as `admit` in an engine, which must not fail for one request: this raises nothing.
+
+        The answer of a request that cannot be served is the reason, as far as there are tokens for
+        it, or nothing but an end. An engine that does not know the prompt's length serves none.
+        Of a particle whose prompt is not known here, the frontend has checked the prefix.
+        """
+        room = min(params.max_tokens or 1 << 30, self.model.max_model_len - (prompt_length or 0))
+        try:
+            if prompt_length is None:
+                raise ConstraintError(NO_TOKENS)
+            particle = ParticleRequest.of(params)
+            automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
+            if particle is not None and prompt is not None:
+                check_prefix(automaton, budget, particle, prompt)
+            return Admitted(automaton, budget, room, particle)
+        except Exception as error:
+            return self._refusal(error, room)
+
+    def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Place]:
+        """Put a request's automaton into the pool, or the reason why that has no room for it."""
+        if not isinstance(admitted.automaton, TokenAutomaton):
+            return admitted, END  # what is not lifted is masked on the host
+        try:
+            return admitted, pool.enter(admitted.automaton)
+        except Exception as error:
+            refusal = self._refusal(error, admitted.room)
+        with suppress(Exception):  # no room for that either
+            automaton = refusal.automaton
+            return refusal, pool.enter(automaton) if isinstance(automaton, TokenAutomaton) else END
+        return Admitted(None, 1, reason=refusal.reason), END
+
+    def _refusal(self, error: Exception, room: int) -> Admitted:
+        reason = f"{REFUSED}{error}"
+        _LOG.warning("%s", reason[:_LONGEST])
+        with suppress(Exception):  # no vocabulary
+            vocabulary = self.cache.vocabulary
+            tokens = spelled(vocabulary, reason.encode()[:_LONGEST])[: max(0, room - 1)]
+            text = TokenAutomaton.from_position_sets(vocabulary, tokens)
+            return Admitted(text, len(tokens) + 1, reason=reason)
+        return Admitted(None, 1, reason=reason)
+
+
+def check_prefix(
+    automaton: TokenAutomaton | LazyAutomaton,
+    budget: int,
+    particle: ParticleRequest,
+    prompt: Sequence[int],
+) -> None:
+    """Refuse a particle whose prefix isn't the beginning of an answer within the budget.
+
+    Args:
+        automaton: its constraint, lifted.
+        budget: most tokens of the whole answer.
+        particle: says how many tokens at the end of the prompt belong to the answer.
+        prompt: all tokens of the prompt.
+
+    Raises:
+        ConstraintError: with what was expected.
+    """
+    prefix = prefix_of(particle, prompt)
+    if len(prefix) < particle.prefix_tokens:
+        raise ConstraintError(
+            f"expected prefix_tokens of at most {len(prompt)}, the tokens of the prompt; got "
+            f"{particle.prefix_tokens}"
+        )
+    assert isinstance(automaton, TokenAutomaton), "particles wait for the exact form"
+    state = automaton.initial
+    for place, token in enumerate(prefix):
+        state = automaton.step(state, token) if 0 <= token < automaton.vocabulary.size else -1
+        if state < 0:
+            raise ConstraintError(
+                f"expected the last {len(prefix)} tokens of the prompt to begin an answer, but "
+                f"token {token} isn't allowed after {place} of them; resubmit the tokens as they "
+                "were drawn"
+            )
+    needed = int(automaton.steps_to_accept[state])
+    if particle.proposal == "gcd" and needed > budget - len(prefix):
+        raise ConstraintError(
+            f"expected a budget of at least {len(prefix) + needed} tokens, as an answer with this "
+            f"prefix takes; got {budget}"
+        )
+
+
+def prefix_of(particle: ParticleRequest, prompt: Sequence[int]) -> list[int]:
+    """Return the tokens of the prompt that belong to the answer."""
+    return list(prompt[max(0, len(prompt) - particle.prefix_tokens) :])
+
+
+_engines: dict[int, tuple[ref[Any], Engine]] = {}
+_engines_lock = Lock()
+
+
+def engine_of(vllm_config: Any) -> Engine:
+    """Return what the requests of an engine share; made once in a process, and kept as long."""
+    key = id(vllm_config)
+    with _engines_lock:
+        if key not in _engines:
+            gone = ref(vllm_config, lambda _: _engines.pop(key, None))
+            _engines[key] = gone, Engine(vllm_config)
+        return _engines[key][1]
+
+
+def loaded_processors() -> int:
+    """Return how many engines of this process have a processor."""
+    with _engines_lock:
+        return sum(engine.has_processor for _, engine in _engines.values())
+
+
+def spelled(vocabulary: Vocabulary, text: bytes) -> list[int]:
+    """Spell a text with tokens, the longest first; bytes that no token has are left out."""
+    known = {token: index for index, token in enumerate(vocabulary.token_bytes) if token}
+    longest = max(map(len, known), default=1)
+    tokens, begin = [], 0
+    while begin < len(text):
+        sizes = range(min(longest, len(text) - begin), 0, -1)
+        size = next((n for n in sizes if text[begin : begin + n] in known), 0)
+        if size:
+            tokens.append(known[text[begin : begin + size]])
+        begin += max(1, size)
+    return tokens
+
+
+def check_conflicts(params: Any) -> None:
+    """Refuse what a request asks for that its constraint does not survive; `ConstraintError`."""
+    for name, why in _CONFLICTS.items():
+        value = getattr(params, name, None)
+        if value is None or value is False or value == [] or (name, value) == ("min_tokens", 0):
+            continue
+        raise ConstraintError(f"{name}={value!r} {why}; leave it out of a constrained request")
+    biases = (params.logit_bias or {}).items()
+    wrong = {i: bias for i, bias in biases if not abs(bias) <= _LARGEST_BIAS}
+    if wrong:
+        raise ConstraintError(
+            f"logit_bias={wrong!r} may forbid all tokens that the constraint allows; give "
+            f"numbers of at most {_LARGEST_BIAS:g}, -100 is as good as never"
+        )
+
+
+def check_stops(params: Any, automaton: TokenAutomaton | LazyAutomaton) -> None:
+    """Refuse token ids that end the request where the constraint may go on; `ConstraintError`."""
+    vocabulary = automaton.vocabulary
+    ids = set(params.stop_token_ids or ()) - set(vocabulary.eos_ids)
+    for token in sorted(token for token in ids if 0 <= token < vocabulary.size):
+        is_used = (
+            automaton.uses(token)
+            if isinstance(automaton, LazyAutomaton)
+            else np.any(automaton.delta[:, automaton.class_of[token]] >= 0)
+        )
+        if is_used:
+            raise ConstraintError(
+                f"stop_token_ids={params.stop_token_ids!r}: {token} is a token of answers, and "
+                "would end them before their end; leave it out of a constrained request"
+            )

@@ -1,0 +1,121 @@
+"""vLLM's frontend refuses what cannot be kept, while it can still answer with an error.
+
+`validate_params` is given a request's parameters and nothing else: no tokenizer, no configuration.
+But whoever calls it has both: the frontend's input processor stands on the stack, with the engine's
+configuration as `vllm_config`, and further out the request's prompt. What is read there are these
+two names. Should another version of vLLM name them differently, only what needs no vocabulary is
+checked here, and the engine checks the rest (`gcd_vllm._admission`).
+
+vLLM's server asks on its event loop, which waits for a constraint that is new. For V1 that takes
+milliseconds, as nothing is lifted here (`gcd._serving.lazy`), unless a budget needs the exact
+distance. V2 needs lifted constraints; what is lifted here is kept on disk for the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import FrameType
+from typing import Any
+
+from gcd import ConstraintError
+from gcd._requests import ConstraintRequest
+from gcd_vllm._admission import NAME, NO_TOKENS, check_conflicts, check_prefix, engine_of
+from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
+
+_DEPTH = 12  # frames in which the input processor is looked for
+
+
+def adopt_structured_outputs(params: Any) -> bool:
+    """Make vLLM's structured output a constraint of this project, which is finished in time.
+
+    So an unchanged client, with `response_format` or `structured_outputs`, gets finished answers.
+    What this project has no constraint for (a grammar, any JSON object, structural tags) stays
+    with vLLM's backend.
+
+    Returns:
+        Whether the request has a constraint of this project now.
+    """
+    extra, wanted = params.extra_args or {}, params.structured_outputs
+    if extra.get(NAME) is not None or wanted is None:
+        return extra.get(NAME) is not None
+    schema = getattr(wanted, "json", None)
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError:
+            return False  # vLLM says what is wrong
+    members = {
+        "json_schema": schema,
+        "regex": getattr(wanted, "regex", None),
+        "choice": getattr(wanted, "choice", None),
+    }
+    given = {name: value for name, value in members.items() if value is not None}
+    if len(given) != 1:
+        return False
+    params.extra_args = extra | {NAME: json.dumps(given)}
+    params.structured_outputs = None
+    return True
+
+
+def validate(params: Any) -> None:
+    """Refuse a request whose constraint cannot be kept.
+
+    Raises:
+        ValueError: with what was wrong, the value seen, and what to do.
+    """
+    text = params.extra_args[NAME]
+    config, prompt = _caller()
+    if config is None:
+        ConstraintRequest.parse(text)
+        check_conflicts(params)
+        ParticleRequest.of(params)
+        return
+    _check_engine(config, prompt)
+    particle = ParticleRequest.of(params)
+    if particle is not None and config.speculative_config is not None:
+        raise ConstraintError(NO_WEIGHTS)
+    known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
+    length = None if known is None else len(known)
+    at_once = "no" if config.use_v2_model_runner else "check"
+    automaton, budget = engine_of(config).admit(params, text, length, at_once, particle)
+    if particle is not None:
+        check_prefix(automaton, budget, particle, prompt.get("prompt_token_ids") or ())
+
+
+def _check_engine(config: Any, prompt: dict[str, Any]) -> None:
+    """Refuse constraints where V1 would not call processors, or not tell them the tokens."""
+    if config.use_v2_model_runner:
+        return
+    if prompt and not prompt.get("prompt_token_ids"):
+        raise ConstraintError(NO_TOKENS)
+    if config.speculative_config is not None:
+        raise ConstraintError(
+            "vLLM's V1 runner leaves processors out when it speculates; serve with "
+            "VLLM_USE_V2_MODEL_RUNNER=1, or without speculative_config"
+        )
+    if config.scheduler_config.async_scheduling and not config.model_config.logits_processors:
+        raise ConstraintError(
+            "vLLM's V1 runner with asynchronous scheduling tells processors the tokens only if one "
+            "is named: serve with --logits-processors gcd_vllm:Processor, or VLLM_USE_V2_MODEL_"
+            "RUNNER=1"
+        )
+
+
+def _caller() -> tuple[Any, dict[str, Any]]:
+    """Return the configuration of the calling engine, and the prompt, as far as found."""
+    frame: FrameType | None = sys._getframe(1)
+    config = None
+    for _ in range(_DEPTH):
+        if frame is None:
+            break
+        names = frame.f_locals
+        if config is None:
+            config = getattr(names.get("self"), "vllm_config", None)
+        prompt = names.get("prompt")
+        prompt = prompt if isinstance(prompt, dict) else {}
+        has_length = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds") is not None
+        if config is not None and has_length:
+            return config, prompt
+        frame = frame.f_back
+    return config, {}

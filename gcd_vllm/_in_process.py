@@ -1,0 +1,260 @@
+"""`vllm.LLM` as an engine that draws parts of particles and weighs them."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from gcd import ConstraintError, Vocabulary
+from gcd_vllm._admission import NAME, engine_of
+from gcd_vllm._errors import EngineStoppedError
+from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
+from gcd_vllm._parts import Drawn, Part, Plan
+from gcd_vllm._step_weights import LOG_P, LOG_P_EOS, LOG_Z
+
+EXTENSION = "gcd_vllm.WorkerExtension"
+"""Value of the engine's `worker_extension_cls`."""
+_PROCESSOR = "gcd_vllm:Processor"
+_START = f'LLM(model, worker_extension_cls="{EXTENSION}", logits_processors=["{_PROCESSOR}"])'
+
+
+class InProcessEngine:
+    """An engine of vLLM in this process, whose workers keep the weights.
+
+    Args:
+        llm: a `vllm.LLM` that was started with this project's logits processor and extension.
+
+    Raises:
+        ValueError: the engine lacks one of them, or its version is another.
+    """
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        config = getattr(getattr(llm, "llm_engine", None), "vllm_config", None)
+        if config is None:
+            raise ValueError(
+                f"expected a vllm.LLM, got {type(llm).__name__}; for a server call "
+                "gcd_vllm.sample_from_server(url, ...)"
+            )
+        self._config = config
+        _check_config(config)
+        _check_status(llm, config)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.cache.vocabulary
+
+    @property
+    def cache(self) -> Any:
+        """The compiled constraints, which the engine's frontend shares."""
+        return engine_of(self._config).cache
+
+    @property
+    def context(self) -> int:
+        return int(self._config.model_config.max_model_len)
+
+    @property
+    def block_size(self) -> int | None:
+        cache = self._config.cache_config
+        return int(cache.block_size) if cache.enable_prefix_caching else None
+
+    def encode(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            return list(self._llm.get_tokenizer().encode(prompt))
+        return [int(token) for token in prompt]
+
+    def draw(self, parts: Sequence[Part]) -> list[Drawn]:
+        """Draw all parts in one batch of requests.
+
+        Raises:
+            EngineStoppedError: the engine died or failed; with what had finished.
+            ConstraintError: the engine refused a request.
+        """
+        run = secrets.token_hex(8)
+        outputs: dict[str, Any] = {}
+        keys = [f"{run}/{part.example}/{part.particle}" for part in parts]
+        engine = self._llm.llm_engine
+        asked: list[str] = []
+        try:
+            for key, part, prompt in zip(keys, parts, self._rendered(parts), strict=True):
+                try:
+                    given = parameters(part, key, self._hides_last(part))
+                    engine.add_request(key, prompt, given)
+                except Exception as error:  # vLLM's own kind, which isn't a ValueError
+                    raise ConstraintError(
+                        f"the engine refused example {part.example}: {error}"
+                    ) from error
+                asked.append(key)
+            while engine.has_unfinished_requests():
+                outputs |= {each.request_id: each for each in engine.step() if each.finished}
+            weights = self._call("gcd_take_weights", run)
+        except BaseException as error:
+            weights = self._give_up([key for key in asked if key not in outputs], run)
+            if isinstance(error, ValueError) or not isinstance(error, Exception):
+                raise
+            done = [(key, part) for key, part in zip(keys, parts, strict=True) if key in outputs]
+            kept = {
+                (part.example, part.particle): self._drawn(outputs[key], weights[key], part)
+                for key, part in done
+                if isinstance(weights.get(key), list)
+            }
+            raise EngineStoppedError(kept, len(parts), error) from error
+        return [
+            self._drawn(outputs[key], weights.get(key), part)
+            for key, part in zip(keys, parts, strict=True)
+        ]
+
+    def _rendered(self, parts: Sequence[Part]) -> Sequence[Any]:
+        """Return the prompts of parts as the engine wants them."""
+        prompts = [{"prompt_token_ids": [*part.prompt, *part.prefix]} for part in parts]
+        renderer = getattr(self._llm, "renderer", None)
+        return prompts if renderer is None else list(renderer.render_cmpl(prompts))
+
+    def _hides_last(self, part: Part) -> bool:
+        """Return True if the workers may not learn a token that isn't an EOS.
+
+        With asynchronous scheduling, V1 doesn't tell them the last token of a part. V2 doesn't tell
+        them any.
+        """
+        if self._config.use_v2_model_runner:
+            return True
+        is_ahead = self._config.scheduler_config.async_scheduling
+        return bool(is_ahead and (part.partial or part.proposal == "lcd"))
+
+    def _reported_log_p(self, answer: Any, place: int, values: Sequence[float]) -> float:
+        """Return log p of a token that the workers haven't learned."""
+        token, eos = answer.token_ids[place], self.vocabulary.eos_ids
+        if token in eos:
+            return values[LOG_P_EOS + eos.index(token)]
+        reported = float(answer.logprobs[place][token].logprob)
+        if self._config.model_config.logprobs_mode == "processed_logprobs":
+            reported += values[LOG_Z]
+        return reported
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse a temperature at which this engine doesn't report log p of all tokens.
+
+        Raises:
+            ValueError: the message says how to start the engine.
+        """
+        mode = self._config.model_config.logprobs_mode
+        known = mode == "processed_logprobs" or (mode == "raw_logprobs" and plan.temperature == 1)
+        is_partial = plan.chunk is not None or plan.proposal == "lcd"
+        is_ahead = self._config.scheduler_config.async_scheduling and is_partial
+        if not known and (self._config.use_v2_model_runner or is_ahead):
+            raise ValueError(
+                "expected logprobs_mode='processed_logprobs', or 'raw_logprobs' at temperature 1, "
+                f"got {mode!r} at temperature {plan.temperature}; start the engine with it. In "
+                "V2's model runner, and in V1 with asynchronous scheduling for chunk= or "
+                "proposal='lcd', vLLM reports log-probabilities of drawn tokens"
+            )
+
+    def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:
+        """Abort requests; return the weights that could still be read."""
+        with suppress(Exception):  # an engine that has died does neither
+            self._llm.llm_engine.abort_request(list(keys))
+            return self._call("gcd_take_weights", run)
+        return {}
+
+    def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
+        """Call a method of all workers; of each particle, what the worker says that knows most."""
+        found: dict[str, Any] = {}
+        for each in self._llm.collective_rpc(method, args=arguments):
+            for key, values in each.items():
+                found[key] = max(found.get(key, values), values, key=len)
+        return found
+
+    def _drawn(self, output: Any, values: Any, part: Part) -> Drawn:
+        ids = tuple(output.outputs[0].token_ids)
+        if isinstance(values, str):
+            raise ConstraintError(values)
+        if values is None or len(values) < len(ids):
+            have = 0 if values is None else len(values)
+            raise RuntimeError(
+                f"expected weights of {len(ids)} tokens, the engine kept those of {have}; start "
+                f"it by {_START}"
+            )
+        log_z = tuple(step[LOG_Z] for step in values[: len(ids)])
+        log_p = [step[LOG_P] for step in values[: len(ids)]]
+        for place, value in enumerate(log_p):
+            if math.isnan(value):
+                log_p[place] = self._reported_log_p(output.outputs[0], place, values[place])
+        return Drawn(ids, log_z, tuple(log_p), int(output.num_cached_tokens or 0))
+
+
+def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
+    """Return vLLM's `SamplingParams` of a part; nothing but masks and temperature shapes it.
+
+    Args:
+        part: the part.
+        key: name of its weights.
+        with_log_p: whether vLLM reports log-probabilities.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    particle = ParticleRequest(key, len(part.prefix), part.partial, part.proposal)
+    return SamplingParams(
+        max_tokens=part.max_tokens,
+        temperature=part.temperature,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        seed=part.seed,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        logprobs=0 if with_log_p else None,
+        extra_args={NAME: part.constraint, PARTICLE: particle.text()},
+    )
+
+
+def _check_config(config: Any) -> None:
+    """Refuse an engine that can't keep weights, by its configuration."""
+    if config.speculative_config is not None:
+        raise ValueError(NO_WEIGHTS)
+    found = getattr(config.parallel_config, "worker_extension_cls", "")
+    if not found:
+        raise ValueError(
+            f"expected an engine with worker_extension_cls={EXTENSION!r}, got none; start it by "
+            f"{_START}"
+        )
+    others = [each for each in config.model_config.logits_processors or () if not _is_ours(each)]
+    if others:
+        raise ValueError(
+            f"expected no logits processors beside {_PROCESSOR}, got {others}; they change the "
+            "distribution that weights refer to, so start an engine without them"
+        )
+
+
+def _is_ours(processor: Any) -> bool:
+    if isinstance(processor, str):
+        return processor == _PROCESSOR
+    return getattr(processor, "__module__", "").partition(".")[0] == "gcd_vllm"
+
+
+def _check_status(llm: Any, config: Any) -> None:
+    """Refuse an engine whose workers lack the extension or the processor."""
+    try:
+        found = llm.collective_rpc("gcd_status")[0]
+    except Exception as error:
+        raise ValueError(
+            f"expected worker_extension_cls={EXTENSION!r} or a subclass, got "
+            f"{config.parallel_config.worker_extension_cls!r} ({error}); start the engine by "
+            f"{_START}"
+        ) from error
+    if found["version"] != VERSION:
+        raise ValueError(
+            f"expected version {VERSION} of the plugin in the workers, got {found['version']}; "
+            "install the same version everywhere"
+        )
+    if not found["processors"]:
+        raise ValueError(
+            f"expected the logits processor {_PROCESSOR} in the engine, got none; start it by "
+            f"{_START}, and look in its log for lines that begin with `gcd is disabled`"
+        )

@@ -1,0 +1,124 @@
+"""Fields of a vLLM request whose answer is a particle of a posterior.
+
+A particle is a request like any other, with a constraint in `extra_args["gcd"]`. A second JSON
+text, `extra_args["gcd_particle"]`, says that its weight is wanted:
+
+    {"key": "6f1c/0/12", "prefix_tokens": 32, "partial": true, "proposal": "gcd"}
+
+Weights refer to the distribution that the engine really samples from. So a particle request waits
+for the exact form of its constraint, and fields that change the distribution are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gcd import ConstraintError
+from gcd._errors import shown
+
+PARTICLE = "gcd_particle"
+"""Member of `extra_args`, and of `vllm_xargs`."""
+PROPOSALS = ("gcd", "lcd")
+VERSION = 1
+"""Version of this protocol; client and engine must have the same."""
+NO_WEIGHTS = (
+    "expected an engine without speculative decoding, whose drafts no weights are kept of; serve "
+    "without speculative_config, or leave gcd_particle out"
+)
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_k": (0, -1),
+    "top_p": (1.0,),
+    "min_p": (0.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+    "logit_bias": (None, {}),
+    "watermarking": (None, False),
+}
+
+
+@dataclass(frozen=True)
+class ParticleRequest:
+    """One particle, or the next part of one.
+
+    Attributes:
+        key: name under which the engine keeps the weights of the particle's tokens; empty if the
+            caller computes them from log-probabilities instead.
+        prefix_tokens: number of tokens at the end of the prompt that belong to the answer. The
+            constraint and the budget count them.
+        partial: whether `max_tokens` ends only this part of the answer. The constraint's `budget`
+            is then the only limit on the whole answer.
+        proposal: "gcd" masks tokens after which the answer can't be finished within the budget;
+            "lcd" masks tokens after which it can't be finished at all.
+    """
+
+    key: str = ""
+    prefix_tokens: int = 0
+    partial: bool = False
+    proposal: str = "gcd"
+
+    def text(self) -> str:
+        """Return the value of `extra_args["gcd_particle"]`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, params: Any) -> ParticleRequest | None:
+        """Read the particle request in a request's parameters; None if there is none.
+
+        Args:
+            params: vLLM's `SamplingParams`.
+
+        Raises:
+            ConstraintError: the text isn't a particle request, or another field of the request
+                changes the distribution that tokens are drawn from.
+        """
+        text = (getattr(params, "extra_args", None) or {}).get(PARTICLE)
+        if text is None:
+            return None
+        found = cls._parse(text)
+        for name, neutral in _NEUTRAL.items():
+            value = getattr(params, name, neutral[0])
+            if value not in neutral:
+                raise ConstraintError(
+                    f"{PARTICLE}: expected {name}={neutral[0]!r}, because a weight refers to the "
+                    f"model's own distribution, got {name}={value!r}; set it in the request, as "
+                    "the model's generation_config may have another default"
+                )
+        temperature = getattr(params, "temperature", 1.0)
+        if not temperature > 0:
+            raise ConstraintError(
+                f"{PARTICLE}: expected a temperature above 0, got {temperature}; there is no "
+                "distribution to sample from at 0"
+            )
+        return found
+
+    @classmethod
+    def _parse(cls, text: Any) -> ParticleRequest:
+        try:
+            given = json.loads(text)
+            found = cls(**given)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConstraintError(
+                f"{PARTICLE}: expected a JSON object with {', '.join(asdict(cls()))}, got "
+                f"{shown(text)} ({error})"
+            ) from None
+        kinds = (("key", str), ("prefix_tokens", int), ("partial", bool), ("proposal", str))
+        for name, kind in kinds:
+            value = getattr(found, name)
+            if type(value) is not kind:
+                raise ConstraintError(
+                    f"{PARTICLE}: expected {name} of type {kind.__name__}, got {shown(value)}"
+                )
+        if found.prefix_tokens < 0:
+            raise ConstraintError(
+                f"{PARTICLE}: expected prefix_tokens of at least 0, got {found.prefix_tokens}"
+            )
+        if found.proposal not in PROPOSALS:
+            raise ConstraintError(
+                f"{PARTICLE}: expected proposal {' or '.join(PROPOSALS)}, got "
+                f"{shown(found.proposal)}"
+            )
+        return found

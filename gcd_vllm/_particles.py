@@ -1,0 +1,333 @@
+"""Sequential Monte Carlo over an engine that draws whole parts of answers.
+
+    draw a part of each running particle, weigh, perhaps resample, go on
+
+With Z_t the probability that the mask left at step t, a part multiplies a particle's weight by the
+product of its Z_t. Resampling between parts is that of `smc.sample`
+(`smc._inference.algorithms.SMC`), with the part's number in place of the step's. The estimate of
+the evidence is the mean of the final weights, and unbiased, whatever the length of parts:
+E[estimate] = P_lm(C within n).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from gcd import TokenAutomaton
+from gcd_vllm._parts import Drawn, Engine, Part, PartRecord, Plan, part_end
+from gcd_vllm._seeds import request_seed
+from smc import Diagnostics, Draw, Posterior, Sample, Weights
+from smc._inference.algorithms import SMC
+from smc._inference.resampling import scheme
+from smc._results.posterior import content, posterior
+from smc._results.reliability import strata_of_founders
+from smc._vocabulary.draw import Breaks, Keys, Purpose
+
+
+@dataclass(frozen=True)
+class Rollout(Sample):
+    """A particle with the values of each of its tokens.
+
+    Attributes:
+        token_log_p: log-probability of each token under the model, at the sampling temperature.
+        token_log_z: log of the probability that the mask left at each token. They sum to the log
+            weight where nothing was resampled.
+    """
+
+    token_log_p: tuple[float, ...] = ()
+    token_log_z: tuple[float, ...] = ()
+
+    @property
+    def token_log_q(self) -> tuple[float, ...]:
+        """Log-probability of each token under the sampler, which is masked."""
+        pairs = zip(self.token_log_p, self.token_log_z, strict=True)
+        return tuple(log_p - log_z for log_p, log_z in pairs)
+
+
+@dataclass(frozen=True)
+class EngineDiagnostics(Diagnostics):
+    """A record of how one prompt's sampling went in an engine.
+
+    Steps are parts here: `ess`, `resampled`, `running` and `alive` have an entry for each.
+
+    Attributes:
+        parts: what each part took.
+    """
+
+    parts: tuple[PartRecord, ...] = ()
+
+
+class Task(NamedTuple):
+    """One prompt.
+
+    Attributes:
+        name: identity, which names its random numbers.
+        prompt: its tokens.
+        constraint: JSON text of the constraint, with the budget.
+        automaton: the constraint, lifted.
+        budget: most tokens of an answer, EOS included.
+    """
+
+    name: int
+    prompt: tuple[int, ...]
+    constraint: str
+    automaton: TokenAutomaton
+    budget: int
+
+
+class _Particle(NamedTuple):
+    """A particle under way; see `Rollout`.
+
+    `state` is that of the automaton, -1 once it is dead; `founder` is the particle of the first
+    part that it descends from.
+    """
+
+    ids: tuple[int, ...]
+    log_p: tuple[float, ...]
+    log_z: tuple[float, ...]
+    log_weight: float
+    state: int
+    founder: int
+    finished: bool = False
+
+    def runs(self, budget: int) -> bool:
+        return not self.finished and len(self.ids) < budget
+
+    def extend(self, drawn: Drawn, task: Task) -> _Particle:
+        """Return the particle with the tokens of a part."""
+        automaton, state = task.automaton, self.state
+        for token in drawn.ids:
+            state = automaton.step(state, token) if state >= 0 else -1
+        if state < 0:
+            raise RuntimeError(
+                f"expected tokens that the constraint allows, got {drawn.ids} after {self.ids}; "
+                "another logits processor of the engine may change the mask"
+            )
+        ids = self.ids + drawn.ids
+        finished = bool(ids) and ids[-1] in automaton.vocabulary.eos_ids
+        log_weight = self.log_weight + math.fsum(drawn.log_z)
+        if not finished and len(ids) >= task.budget:
+            log_weight = -math.inf  # under "lcd", the budget ends answers anywhere
+        return _Particle(
+            ids,
+            self.log_p + drawn.log_p,
+            self.log_z + drawn.log_z,
+            log_weight,
+            state,
+            self.founder,
+            finished,
+        )
+
+
+def run(engine: Engine, tasks: Sequence[Task], plan: Plan, draw: Draw) -> list[Posterior]:
+    """Sample the posteriors of all prompts.
+
+    Args:
+        engine: draws parts.
+        tasks: the prompts, checked.
+        plan: what is the same for all.
+        draw: random numbers of resampling; those of tokens are the engine's.
+    """
+    started = time.perf_counter()
+    systems = [
+        [_Particle((), (), (), 0.0, task.automaton.initial, n) for n in range(plan.particles)]
+        for task in tasks
+    ]
+    records: list[list[PartRecord]] = [[] for _ in tasks]
+    running: list[list[int]] = [[] for _ in tasks]
+    alive: list[list[int]] = [[] for _ in tasks]
+    number = 0
+    while True:
+        parts = [
+            part
+            for b, task in enumerate(tasks)
+            for part in _parts(b, task, systems[b], plan, number, engine.block_size)
+        ]
+        if not parts:
+            break
+        found: dict[int, list[tuple[Part, Drawn]]] = defaultdict(list)
+        for part, drawn in zip(parts, engine.draw(parts), strict=True):
+            found[part.example].append((part, drawn))
+        for b, pairs in found.items():
+            task, system = tasks[b], systems[b]
+            for part, drawn in pairs:
+                system[part.particle] = system[part.particle].extend(drawn, task)
+            running[b].append(len(pairs))
+            alive[b].append(sum(each.log_weight > -math.inf for each in system))
+            ess = float(Weights.of(_log_weights(system)).ess)
+            resampled = _resample(system, task, plan.resampling, number, draw)
+            records[b].append(_record(pairs, ess, resampled))
+        number += 1
+    results = [
+        _posterior(task, systems[b], records[b], running[b], alive[b])
+        for b, task in enumerate(tasks)
+    ]
+    return _with_seconds(results, time.perf_counter() - started)
+
+
+def _parts(
+    example: int,
+    task: Task,
+    system: Sequence[_Particle],
+    plan: Plan,
+    number: int,
+    block: int | None,
+) -> list[Part]:
+    """Return the next part of every particle of a prompt that runs."""
+    parts = []
+    for n, particle in enumerate(system):
+        if not particle.runs(task.budget) or particle.log_weight == -math.inf:
+            continue
+        taken, end = len(particle.ids), task.budget
+        if plan.chunk is not None:
+            end = part_end(len(task.prompt), taken, task.budget, plan.chunk, block)
+        parts.append(
+            Part(
+                example=example,
+                particle=n,
+                constraint=task.constraint,
+                prompt=task.prompt,
+                prefix=particle.ids,
+                max_tokens=end - taken,
+                partial=end < task.budget,
+                seed=request_seed(plan.seed, task.name, n, number),
+                temperature=plan.temperature,
+                proposal=plan.proposal,
+            )
+        )
+    return parts
+
+
+def _log_weights(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
+    values = [particle.log_weight for particle in system]
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+def _resample(system: list[_Particle], task: Task, how: SMC, number: int, draw: Draw) -> bool:
+    """Replace particles that compete, where their ESS is low, by copies; return whether any were.
+
+    Particles of one automaton state compete with each other (`strata="state"`), or all of them
+    do, finished ones included (`strata="none"`).
+    """
+    running = [n for n, particle in enumerate(system) if particle.runs(task.budget)]
+    if not running:
+        return False
+    groups: dict[int, list[int]] = defaultdict(list)
+    if how.strata == "none":
+        groups[0] = list(range(len(system)))
+    else:
+        for n in running:
+            groups[system[n].state].append(n)
+    before, hit = list(system), False
+    for members in groups.values():
+        weights = Weights.of(_log_weights([before[n] for n in members]))
+        is_low = how.ess_threshold >= 1 or float(weights.ess) < how.ess_threshold * len(members)
+        if len(members) < 2 or not is_low or not float(weights.ess):
+            continue
+        hit = True
+        ancestors = _ancestors(weights, members, task.name, number, how, draw)
+        for n, ancestor in zip(members, ancestors, strict=True):
+            system[n] = before[ancestor]._replace(log_weight=float(weights.log_mean))
+    return hit
+
+
+def _ancestors(
+    weights: Weights, members: Sequence[int], name: int, number: int, how: SMC, draw: Draw
+) -> list[int]:
+    """Return the particle that each member of one group becomes a copy of."""
+    named = torch.tensor([list(members)], dtype=torch.int64, device="cpu")
+
+    def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "1 M"]:
+        particles = named[:, :count]
+        keys = Keys(torch.full_like(particles, name), particles, number, Purpose.ANCESTOR)
+        return draw(keys, breaks)
+
+    size = torch.tensor([len(members)], device="cpu")
+    chosen = scheme(how.resampling)(weights.normalised.unsqueeze(0), uniform, size)
+    return [members[i] for i in chosen[0].tolist()]
+
+
+def _record(pairs: Sequence[tuple[Part, Drawn]], ess: float, resampled: bool) -> PartRecord:
+    return PartRecord(
+        admissions=len(pairs),
+        prompt_tokens=sum(len(part.prompt) + len(part.prefix) for part, _ in pairs),
+        cached_tokens=sum(drawn.cached for _, drawn in pairs),
+        drawn_tokens=sum(len(drawn.ids) for _, drawn in pairs),
+        ess=ess,
+        resampled=resampled,
+        scored_tokens=sum(drawn.scored for _, drawn in pairs),
+    )
+
+
+def _posterior(
+    task: Task,
+    system: Sequence[_Particle],
+    records: Sequence[PartRecord],
+    running: Sequence[int],
+    alive: Sequence[int],
+) -> Posterior:
+    """Make the posterior of one prompt's particles."""
+    vocabulary = task.automaton.vocabulary
+    eos = set(vocabulary.eos_ids)
+    samples = [
+        Rollout(
+            ids=each.ids,
+            answer=vocabulary.decode(content(each.ids, eos)),
+            log_weight=each.log_weight,
+            finished=each.finished,
+            log_p=math.fsum(each.log_p),
+            token_log_p=each.log_p,
+            token_log_z=each.log_z,
+        )
+        for each in system
+    ]
+    weights = Weights.of(_log_weights(system))
+    diagnostics = EngineDiagnostics(
+        ess=tuple(record.ess for record in records),
+        resampled=tuple(record.resampled for record in records),
+        running=tuple(running),
+        alive=tuple(alive),
+        lm_calls=max(len(sample.ids) for sample in samples),
+        tokens=sum(
+            record.recomputed_tokens + record.drawn_tokens + record.scored_tokens
+            for record in records
+        ),
+        generated=sum(len(sample.ids) for sample in samples),
+        share_finished=sum(sample.finished for sample in samples) / len(samples),
+        seconds=0.0,
+        parts=tuple(records),
+    )
+    founders = np.array([each.founder for each in system], dtype=np.int64)
+    return posterior(
+        samples,
+        task.automaton,
+        log_evidence=float(weights.log_mean),
+        ess=float(weights.ess),
+        exact=True,
+        enumerated=False,
+        diagnostics=diagnostics,
+        strata=strata_of_founders(founders, len(system)),
+        num_particles=len(system),
+    )
+
+
+def _with_seconds(found: Sequence[Posterior], seconds: float) -> list[Posterior]:
+    """Share the time out over the prompts, by the tokens read for each."""
+    read = max(1, sum(each.diagnostics.tokens for each in found))
+    return [
+        replace(
+            each,
+            diagnostics=replace(each.diagnostics, seconds=seconds * each.diagnostics.tokens / read),
+        )
+        for each in found
+    ]

@@ -1,0 +1,155 @@
+"""Parts of particles: requests to an engine, the tokens that it draws, and where parts end.
+
+A particle that may be resampled is drawn in parts of about `chunk` tokens. After a part, the tokens
+so far are resubmitted at the end of the prompt. An engine with a prefix cache finds their keys and
+values there, in whole blocks: of a prompt of k B + 1 tokens, with blocks of B, all but the last
+token. So a part ends one token after the end of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from gcd import Vocabulary
+from smc._inference.algorithms import SMC
+
+
+class Plan(NamedTuple):
+    """Settings that are the same for all prompts of a call.
+
+    Attributes:
+        particles: N, per prompt.
+        proposal: "gcd" or "lcd".
+        temperature: T.
+        seed: of all random numbers.
+        chunk: tokens of a part, at least; None if each answer is one part.
+        resampling: between parts.
+    """
+
+    particles: int
+    proposal: str
+    temperature: float
+    seed: int
+    chunk: int | None
+    resampling: SMC
+
+
+class Part(NamedTuple):
+    """A request for the next tokens of one particle.
+
+    Attributes:
+        example: place of its prompt in the call.
+        particle: its number within the example.
+        constraint: JSON text of the constraint, with the budget of the whole answer.
+        prompt: tokens of the prompt.
+        prefix: tokens of the answer so far.
+        max_tokens: most tokens of this part.
+        partial: whether the answer may go on after it.
+        seed: of its random numbers.
+        temperature: T.
+        proposal: "gcd" or "lcd".
+    """
+
+    example: int
+    particle: int
+    constraint: str
+    prompt: tuple[int, ...]
+    prefix: tuple[int, ...]
+    max_tokens: int
+    partial: bool
+    seed: int
+    temperature: float
+    proposal: str
+
+
+class Drawn(NamedTuple):
+    """Tokens that an engine has drawn for a part.
+
+    Attributes:
+        ids: the tokens, EOS included.
+        log_z: log of the probability that the mask left, at each of them.
+        log_p: log-probability of each under the model.
+        cached: tokens of the part's prompt and prefix that the engine found in its prefix cache.
+        scored: tokens that the engine read once more for log p, without its prefix cache.
+    """
+
+    ids: tuple[int, ...]
+    log_z: tuple[float, ...]
+    log_p: tuple[float, ...]
+    cached: int = 0
+    scored: int = 0
+
+
+class Engine(Protocol):
+    """An engine that draws parts: vLLM in this process, or a server."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a prompt and its answer."""
+        ...
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens in a block of the prefix cache; None if it isn't known or there is no cache."""
+        ...
+
+    def encode(self, prompt: str | Sequence[int]) -> list[int]:
+        """Return a prompt as token ids."""
+        ...
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse what the engine can't do, before it does anything; `ValueError`."""
+        ...
+
+    def draw(self, parts: Sequence[Part]) -> list[Drawn]:
+        """Draw the tokens of all parts."""
+        ...
+
+
+def part_end(prompt: int, taken: int, budget: int, chunk: int, block: int | None) -> int:
+    """Return how many tokens the answer has after its next part.
+
+    Args:
+        prompt: tokens of the prompt.
+        taken: tokens of the answer so far.
+        budget: most tokens of the whole answer.
+        chunk: tokens of a part, at least.
+        block: B; parts don't end at blocks that are longer than a chunk.
+    """
+    end = taken + chunk
+    if block is not None and 1 < block <= chunk:
+        end += -(prompt + end - 1) % block
+    return min(end, budget)
+
+
+class PartRecord(NamedTuple):
+    """Cost of one part, for one prompt.
+
+    Attributes:
+        admissions: requests.
+        prompt_tokens: tokens of their prompts, answers so far included.
+        cached_tokens: of these, tokens found in the prefix cache.
+        drawn_tokens: tokens that were drawn.
+        ess: effective sample size of the weights after the part.
+        resampled: whether particles were resampled after it.
+        scored_tokens: tokens that were read once more for their log-probabilities (over HTTP).
+    """
+
+    admissions: int
+    prompt_tokens: int
+    cached_tokens: int
+    drawn_tokens: int
+    ess: float
+    resampled: bool
+    scored_tokens: int = 0
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens of prompts that the model read, in this part."""
+        return self.prompt_tokens - self.cached_tokens

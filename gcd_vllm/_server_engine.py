@@ -1,0 +1,268 @@
+"""An OpenAI-compatible server of vLLM as an engine that draws parts of particles.
+
+Only public fields of requests are used. For each part:
+
+1. `/v1/completions` with the constraint draws the tokens. With `logprobs_mode=processed_logprobs`
+   the server reports log q(x_t), after the mask.
+2. The same path with `prompt_logprobs` and the tokens at the end of the prompt reports log p(x_t),
+   before any mask and at temperature 1. Equal sequences are asked about once. vLLM doesn't use its
+   prefix cache for such a request, so it computes the whole prompt (`Drawn.scored`).
+
+Then log Z_t = log p(x_t) - log q(x_t).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from gcd import ConstraintError, Vocabulary
+from gcd_vllm._admission import NAME, REFUSED
+from gcd_vllm._errors import EngineStoppedError
+from gcd_vllm._particle_request import PARTICLE, ParticleRequest
+from gcd_vllm._parts import Drawn, Part, Plan
+
+START = "vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs"
+"""Command that starts a server with all that is needed."""
+_CERTAIN = 1e-3  # most nats by which the log-probability of the only allowed token differs from 0
+_TIMEOUT = 3600.0
+
+
+class ServerEngine:
+    """A server of vLLM.
+
+    Args:
+        url: address of the server, without `/v1`.
+        vocabulary: of the server's model.
+        model: name of the model; the first one that the server lists if not given.
+        api_key: sent as a bearer token.
+        connections: most requests at a time.
+
+    Raises:
+        ValueError: nothing answers, or the server lacks the plugin, its version, or the mode of
+            log-probabilities; the message says how to start one. One token is generated to see.
+    """
+
+    block_size = None
+
+    def __init__(
+        self,
+        url: str,
+        vocabulary: Vocabulary,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        connections: int = 64,
+    ) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.vocabulary = vocabulary
+        self._key, self._connections = api_key, connections
+        try:
+            served = self._get("/v1/models")["data"]
+            found = next(each for each in served if model in (None, each["id"]))
+        except (URLError, OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"expected a server of vLLM at {self.url}, got {error}; start one: {START}"
+            ) from error
+        except StopIteration:
+            names = ", ".join(each["id"] for each in served)
+            raise ValueError(
+                f"expected the model {model!r} at {self.url}, which serves {names}"
+            ) from None
+        self._model = found["id"]
+        # A token is generated behind every sequence that is scored.
+        self.context = int(found.get("max_model_len") or 1 << 30) - 1
+        self._probe()
+
+    def encode(self, prompt: str | Sequence[int]) -> list[int]:
+        """Return a prompt as token ids; the server tokenizes text."""
+        if not isinstance(prompt, str):
+            return [int(token) for token in prompt]
+        return list(self._post("/tokenize", {"model": self._model, "prompt": prompt})["tokens"])
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse temperatures at which vLLM doesn't report log-probabilities; `ValueError`."""
+        if plan.temperature != 1:
+            raise ValueError(
+                "expected temperature=1 over HTTP, where vLLM reports the model's "
+                f"log-probabilities at 1 only; got {plan.temperature}; use vllm.LLM in process"
+            )
+
+    def draw(self, parts: Sequence[Part]) -> list[Drawn]:
+        """Draw all parts, and score what was drawn.
+
+        Raises:
+            ConstraintError: the server refused a request.
+            EngineStoppedError: the server doesn't answer any more; with what had finished.
+        """
+        answered = self._all(self._draw, parts)
+        done = {i: each for i, each in answered.items() if not isinstance(each, BaseException)}
+        texts = list(
+            dict.fromkeys(
+                (parts[i].prompt + parts[i].prefix, ids) for i, (ids, _, _) in done.items()
+            )
+        )
+        scored = self._all(self._score, texts)
+        scores = {texts[i]: each for i, each in scores_of(scored).items()}
+        found: dict[int, Drawn] = {}
+        paid: set[Any] = set()
+        for i, (ids, log_q, cached) in done.items():
+            text = (parts[i].prompt + parts[i].prefix, ids)
+            if text not in scores:
+                continue
+            log_p = scores[text]
+            log_z = tuple(min(0.0, p - q) for p, q in zip(log_p, log_q, strict=True))
+            cost = 0 if text in paid else len(text[0]) + len(ids)
+            paid.add(text)
+            found[i] = Drawn(ids, log_z, log_p, cached, cost)
+        errors = [e for e in (*answered.values(), *scored.values()) if isinstance(e, BaseException)]
+        if errors:
+            refused = next((each for each in errors if isinstance(each, ConstraintError)), None)
+            if refused is not None:
+                raise refused
+            kept = {(parts[i].example, parts[i].particle): each for i, each in found.items()}
+            raise EngineStoppedError(kept, len(parts), errors[0]) from errors[0]
+        return [found[i] for i in range(len(parts))]
+
+    def _all(self, do: Callable[[Any], Any], given: Sequence[Any]) -> dict[int, Any]:
+        """Return what each call gives, or its error, by the place of its argument."""
+
+        def tried(argument: Any) -> Any:
+            try:
+                return do(argument)
+            except Exception as error:
+                return error
+
+        with ThreadPoolExecutor(self._connections) as pool:
+            return dict(enumerate(pool.map(tried, given)))
+
+    def _draw(self, part: Part) -> tuple[tuple[int, ...], tuple[float, ...], int]:
+        """Return the tokens of a part, log q of each, and how many tokens were cached."""
+        particle = ParticleRequest("", len(part.prefix), part.partial, part.proposal)
+        reply = self._complete(
+            [*part.prompt, *part.prefix],
+            max_tokens=part.max_tokens,
+            seed=part.seed,
+            logprobs=0,
+            return_token_ids=True,
+            vllm_xargs={NAME: part.constraint, PARTICLE: particle.text()},
+        )
+        (choice,) = reply["choices"]
+        if choice["text"].lstrip().startswith(REFUSED.strip()):
+            raise ConstraintError(choice["text"])
+        details = (reply.get("usage") or {}).get("prompt_tokens_details") or {}
+        log_q = tuple(choice["logprobs"]["token_logprobs"])
+        return tuple(choice["token_ids"]), log_q, int(details.get("cached_tokens") or 0)
+
+    def _score(self, text: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, ...]:
+        """Return log p of the tokens behind a prompt."""
+        prompt, ids = text
+        reply = self._complete([*prompt, *ids], max_tokens=1, prompt_logprobs=0)
+        return prompt_log_p(reply["choices"][0]["prompt_logprobs"], ids)
+
+    def _complete(self, prompt: Sequence[int], **more: Any) -> dict[str, Any]:
+        """Ask for a completion; every field that shapes the distribution is stated."""
+        given = {
+            "model": self._model, "prompt": list(prompt), "temperature": 1.0, "top_p": 1.0,
+            "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+        }  # fmt: skip
+        return self._post("/v1/completions", given | more)
+
+    def _probe(self) -> None:
+        """Generate one token where the mask allows one only, and look how the server reports it."""
+        token = lone_byte(self.vocabulary)
+        text = self.vocabulary.token_bytes[token].decode("ascii")
+        constraint = json.dumps({"choice": [text], "budget": 2})
+        part = Part(0, 0, constraint, (token,), (), 1, True, 0, 1.0, "gcd")
+        try:
+            ids, log_q, _ = self._draw(part)
+        except ConstraintError as error:
+            raise ValueError(
+                "expected a server whose plugin knows gcd_particle, got one that refuses it "
+                f"({error}); install this version there, and start it: {START}"
+            ) from error
+        except (KeyError, TypeError, OSError) as error:
+            raise ValueError(
+                f"expected a server of vLLM at {self.url} that answers /v1/completions with token "
+                f"ids, got {error!r}; start one: {START}"
+            ) from error
+        if ids != (token,):
+            raise ValueError(
+                f"expected a server with this project's logits processor, got tokens {list(ids)} "
+                f"where only [{token}] was allowed; start it: {START}"
+            )
+        if abs(log_q[0]) > _CERTAIN:
+            raise ValueError(
+                "expected log-probabilities after the mask (logprobs_mode=processed_logprobs), got "
+                f"{log_q[0]:.3f} for the only allowed token; start the server: {START}"
+            )
+
+    def _get(self, path: str) -> Any:
+        return self._send(Request(self.url + path, headers=self._headers()))
+
+    def _post(self, path: str, given: dict[str, Any]) -> Any:
+        body = json.dumps(given).encode()
+        return self._send(Request(self.url + path, body, self._headers()))
+
+    def _headers(self) -> dict[str, str]:
+        key = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+        return {"Content-Type": "application/json"} | key
+
+    def _send(self, request: Request) -> Any:
+        try:
+            with urlopen(request, timeout=_TIMEOUT) as reply:
+                return json.load(reply)
+        except HTTPError as error:
+            text = error.read().decode(errors="replace")
+            if error.code == 400:
+                raise ConstraintError(
+                    f"the server refused a request: {message_of(text)}"
+                ) from error
+            raise OSError(f"status {error.code} of {request.full_url}: {text[:300]}") from error
+
+
+def lone_byte(vocabulary: Vocabulary) -> int:
+    """Return a token of one ASCII character that no other token has, so that it is forced.
+
+    Raises:
+        ValueError: there is none.
+    """
+    count = Counter(vocabulary.token_bytes)
+    for code in (*range(48, 127), *range(1, 48)):
+        if count[bytes([code])] == 1:
+            return vocabulary.token_bytes.index(bytes([code]))
+    raise ValueError(
+        "expected a vocabulary in which some ASCII character is one token and no other, got none; "
+        "a server of it can't be probed, use vllm.LLM in process"
+    )
+
+
+def scores_of(scored: dict[int, Any]) -> dict[int, tuple[float, ...]]:
+    """Leave errors out."""
+    return {i: each for i, each in scored.items() if not isinstance(each, BaseException)}
+
+
+def prompt_log_p(reported: Sequence[Any], ids: Sequence[int]) -> tuple[float, ...]:
+    """Return log p of the last tokens of a prompt, out of `prompt_logprobs` of a reply.
+
+    Args:
+        reported: for each token of the prompt, an object from token id to its log-probability.
+        ids: the last tokens.
+    """
+    last = reported[len(reported) - len(ids) :]
+    return tuple(float(each[str(token)]["logprob"]) for each, token in zip(last, ids, strict=True))
+
+
+def message_of(text: str) -> str:
+    """Return the message in the body of an error, or its beginning."""
+    try:
+        found = json.loads(text)
+        return str((found.get("error") or found)["message"])
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return text[:300]

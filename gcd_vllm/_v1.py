@@ -1,0 +1,188 @@
+"""The processor of vLLM's V1 engine, which tells it the tokens of each request as a list.
+
+A row's state is a function of its constraint and of its tokens: the list belongs to the engine,
+which may cut it (preemption, discarded steps) or fill in placeholders of -1 late (asynchronous
+scheduling). So each step reads on from what was read before as long as that still stands there,
+and from the beginning otherwise. States are found on the host, masks on the device of the logits.
+
+A constraint that is new is served before it is lifted (`gcd._serving.lazy`): the masks of such rows
+are made on the host as well, and so are those after the lifted form has taken over in the row. The
+next request with the constraint has its automaton on the device.
+
+Rows of particles (`gcd_vllm._particle_request`) are served lifted, and their weights are kept
+(`gcd_vllm._step_weights`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcd import ConstraintError, LazyAutomaton, Matcher, TokenAutomaton
+from gcd._serving.pool import DEAD, AutomatonPool, Place, on_device
+from gcd._serving.reading import LazyReader, TokenReader
+from gcd._tokens.bitmask import unpack
+from gcd._tokens.vocabulary import num_words
+from gcd_vllm import Processor
+from gcd_vllm._admission import NAME, Admitted, engine_of, prefix_of
+from gcd_vllm._deadlines import MANY, Deadlines
+from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._step_weights import Record, StepWeights, WeightedRow
+
+
+class _Row:
+    """A request in the batch: its constraint, and its tokens so far."""
+
+    def __init__(
+        self,
+        admitted: Admitted,
+        place: Place,
+        tokens: list[int],
+        until: float | None,
+        prefix: list[int],
+        record: Record | None,
+        temperature: float,
+    ) -> None:
+        self.automaton, self.budget = admitted.automaton, admitted.budget
+        self.place, self.tokens, self.until = place, tokens, until
+        self.record, self.temperature = record, temperature
+        if admitted.particle is not None:
+            self.budget -= len(prefix)
+            if admitted.particle.proposal == "lcd":
+                self.budget = MANY
+        self._reader: TokenReader | LazyReader | None = None
+        if isinstance(self.automaton, LazyAutomaton):
+            self._reader = LazyReader(Matcher(self.automaton, budget=self.budget))
+        elif self.automaton is not None:
+            self._reader = TokenReader(self.automaton, prefix)
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether its masks are made on the host."""
+        return isinstance(self._reader, LazyReader)
+
+    def fill_mask(self, out: np.ndarray, fit: int) -> None:
+        """Write the packed mask of a row whose masks are made on the host.
+
+        Args:
+            out: where to.
+            fit: tokens that there is time for.
+        """
+        assert isinstance(self._reader, LazyReader)
+        self._reader.fill_mask(self.tokens, out, fit)
+
+    def state(self) -> int:
+        """Return the state after the tokens; `DEAD` if a token is not allowed or not known yet."""
+        return self._reader.state(self.tokens) if isinstance(self._reader, TokenReader) else DEAD
+
+    def left(self, state: int, fit: int) -> int:
+        """Return the tokens left in this state, where there is time for so many."""
+        left = self.budget - len(self.tokens)
+        if not isinstance(self.automaton, TokenAutomaton) or state == DEAD or fit >= left:
+            return left
+        return min(left, max(fit, int(self.automaton.steps_to_accept[state])))
+
+
+class EngineProcessor(Processor):
+    """Masks the rows of constrained requests in the V1 engine."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self._engine = engine_of(vllm_config)
+        self._engine.warm_up()
+        self._device = device
+        self._pool: AutomatonPool | None = None
+        self._rows: dict[int, _Row] = {}
+        self._deadlines = Deadlines()
+        self._weights: StepWeights | None = None
+
+    def update_state(self, batch_update: Any) -> None:
+        """Follow requests that leave the batch, enter it, and move within it, in this order."""
+        if batch_update is None:
+            return
+        for index in batch_update.removed:
+            self._remove(index)
+        for index, params, prompt, tokens in batch_update.added:
+            self._remove(index)
+            text = (getattr(params, "extra_args", None) or {}).get(NAME)
+            if text is not None:
+                self._rows[index] = self._row(params, text, prompt, tokens)
+        for here, there, kind in batch_update.moved:
+            moved, other = self._rows.pop(here, None), self._rows.pop(there, None)
+            if moved is not None:
+                self._rows[there] = moved
+            if other is not None and kind.name == "SWAP":
+                self._rows[here] = other
+            elif other is not None:
+                self._leave(other)
+
+    def _row(self, params: Any, text: str, prompt: list[int] | None, tokens: list[int]) -> _Row:
+        if self._pool is None:
+            self._pool = self._engine.pool(self._device)
+        length = None if prompt is None else len(prompt)
+        taken = self._engine.take(params, text, length, at_once="serve", prompt=prompt or ())
+        until = self._deadlines.begin(params, text)
+        admitted, place = self._engine.lodge(self._pool, taken)
+        prefix = [] if admitted.particle is None else prefix_of(admitted.particle, prompt or ())
+        record = self._record(params, admitted)
+        return _Row(admitted, place, tokens, until, prefix, record, params.temperature)
+
+    def _record(self, params: Any, admitted: Admitted) -> Record | None:
+        """Return the record of a particle's weights; None if none are wanted."""
+        try:
+            particle = admitted.particle or ParticleRequest.of(params)
+        except ConstraintError:  # its reason is the answer
+            return None
+        if particle is None or not particle.key:
+            return None
+        if self._weights is None:
+            self._weights = StepWeights(self._device, self._engine.cache.vocabulary.eos_ids)
+        return self._weights.begin(particle.key, params.max_tokens, admitted.reason)
+
+    def _remove(self, index: int) -> None:
+        row = self._rows.pop(index, None)
+        if row is not None:
+            self._leave(row)
+
+    def _leave(self, row: _Row) -> None:
+        if self._pool is not None and isinstance(row.automaton, TokenAutomaton):
+            self._pool.leave(row.automaton)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        if not self._rows or self._pool is None:
+            return logits
+        now, lazy, rows = self._deadlines.step(), [], []
+        weighted = [
+            WeightedRow(row.record, index, row.tokens, row.temperature)
+            for index, row in self._rows.items()
+            if row.record is not None
+        ]
+        if weighted and self._weights is not None:
+            self._weights.before_mask(logits, weighted)
+        for index, row in self._rows.items():
+            fit = self._deadlines.tokens_within(row.until, now)
+            if row.is_lazy:
+                lazy.append((index, row, fit))
+            else:
+                state = row.state()
+                rows.append((index, state, row.left(state, fit), *row.place))
+        if rows:
+            numbers = on_device(torch.tensor(rows, device="cpu"), logits.device)
+            at, states, left = numbers[:, :3].unbind(1)
+            self._pool.mask_(logits, numbers[:, 3:], states, left, at)
+        if lazy:
+            masks = torch.empty(
+                (len(lazy), num_words(logits.shape[1])), dtype=torch.int32, device="cpu"
+            )
+            for out, (_, row, fit) in zip(masks.numpy(), lazy, strict=True):
+                row.fill_mask(out, fit)
+            indices = torch.tensor([index for index, _, _ in lazy], device="cpu")
+            refused = ~unpack(on_device(masks, logits.device), logits.shape[1])
+            penalty = torch.zeros(refused.shape, dtype=logits.dtype, device=logits.device)
+            penalty.masked_fill_(refused, -torch.inf)
+            logits.index_add_(0, on_device(indices, logits.device), penalty)
+        if weighted and self._weights is not None:
+            self._weights.after_mask(logits, weighted)
+        return logits

@@ -1,0 +1,208 @@
+"""The processor of vLLM's V2 model runner, which keeps everything on the device.
+
+The runner samples ahead of the host: when a step's masks are made, the host does not know yet what
+the step before has sampled. So states are tensors, one entry for each slot of a request, and follow
+the tokens that the runner commits to `all_token_ids[slot, prompt_len:total_len]`, by gathers, in
+the same queue of work. Nothing here reads a tensor back.
+
+A slot's state is a function of its constraint and its committed tokens; `count` says how many of
+them it has read. When a request enters, or comes back after preemption, its slot starts at the
+beginning and reads all that it has. A step commits at most one token more than it had drafts.
+
+The runner does not say when a request ends. So what uses room in the pool are the constraints of
+the batch, and those of all other slots may have to make room; a slot that comes back has its
+automaton entered again, wherever there is room, and its state, counted in the automaton, is kept.
+
+Rows along a draft have the state after the draft's tokens, which lie in `input_ids`; that of the
+slot stays where the committed tokens have led, so that a draft may be refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcd import LazyAutomaton, TokenAutomaton
+from gcd._serving.pool import NOWHERE, AutomatonPool, on_device
+from gcd_vllm import Processor
+from gcd_vllm._admission import NAME, Admitted, engine_of
+from gcd_vllm._deadlines import MANY, Deadlines
+from gcd_vllm._step_weights import Record, StepWeights, WeightedRow
+
+
+class EngineProcessor(Processor):
+    """Masks the rows of constrained requests in the V2 model runner."""
+
+    def __init__(self, vllm_config: Any, req_states: Any) -> None:
+        self._engine = engine_of(vllm_config)
+        self._engine.warm_up()
+        self._requests = req_states
+        self._drafts = int(vllm_config.num_speculative_tokens or 0)
+        slots, device = req_states.max_num_reqs, req_states.device
+        self._pool: AutomatonPool | None = None  # until a request has a constraint
+        # A slot's place in the pool (4), its budget, state, and how many tokens that has read.
+        # The last column: tokens at the prompt's end that belong to the answer.
+        self._slots = torch.zeros((slots, 8), dtype=torch.int64, device=device)
+        self._taken: list[Admitted | None] = [None] * slots
+        self._constrained = np.zeros(slots, np.bool_)
+        self._placed: dict[int, TokenAutomaton | None] = {}  # the last batch's slots
+        self._new: set[int] = set()  # slots that were taken, and are not written yet
+        self._until: list[float | None] = [None] * slots
+        self._deadlines = Deadlines()
+        self._weights: StepWeights | None = None
+        self._particles: dict[int, tuple[Record, float]] = {}  # with the temperature
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        """Take a request into a slot; whether it has a constraint."""
+        self._leave(req_idx)
+        self._particles.pop(req_idx, None)
+        self._taken[req_idx] = self._until[req_idx] = None
+        text = (getattr(sampling_params, "extra_args", None) or {}).get(NAME)
+        if text is not None or self._constrained[req_idx]:
+            self._new.add(req_idx)
+        self._constrained[req_idx] = text is not None
+        if text is None:
+            return False
+        length = int(self._requests.prompt_len.np[req_idx])
+        if self._pool is None:
+            self._pool = self._engine.pool(self._requests.device)
+        self._taken[req_idx] = self._engine.take(sampling_params, text, length)
+        self._until[req_idx] = self._deadlines.begin(sampling_params, text)
+        self._note_particle(req_idx, sampling_params)
+        return True
+
+    def _note_particle(self, slot: int, params: Any) -> None:
+        """Keep the weights of a request that asks for them."""
+        admitted = self._taken[slot]
+        if admitted is None or admitted.particle is None or not admitted.particle.key:
+            return
+        if self._weights is None:
+            eos_ids = self._engine.cache.vocabulary.eos_ids
+            self._weights = StepWeights(self._requests.device, eos_ids)
+        key = admitted.particle.key
+        record = self._weights.begin(key, params.max_tokens, admitted.reason)
+        self._particles[slot] = record, params.temperature
+
+    def apply_staged_writes(self) -> None:
+        """Do nothing: what is written depends on the batch, so `apply` writes it."""
+
+    def _leave(self, slot: int) -> None:
+        automaton = self._placed.pop(slot, None)
+        if automaton is not None and self._pool is not None:
+            self._pool.leave(automaton)
+
+    def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
+        """Let the pool hold the constraints of the batch's slots, if need be in place of others."""
+        for slot in self._placed.keys() - set(batch):
+            self._leave(slot)
+        entering = [slot for slot in batch if slot not in self._placed]
+        begun: list[list[int]] = []
+        # What has no constraint any more is a row that no mask changes.
+        new = [[slot, *NOWHERE, 0, 0, 0, 0] for slot in self._new if not self._constrained[slot]]
+        for slot in sorted(entering, key=self._new.__contains__):  # who has begun goes first
+            taken = self._taken[slot] or Admitted(None, 1)
+            if slot not in self._new:  # without room it ends; there is none for a text any more
+                taken = taken._replace(room=1)
+            admitted, place = self._engine.lodge(pool, taken)
+            if slot in self._particles:
+                self._particles[slot][0].refusal = admitted.reason
+            if slot in self._new or admitted is not taken:
+                particle, budget = admitted.particle, admitted.budget
+                prefix = 0 if particle is None else particle.prefix_tokens
+                if particle is not None and particle.proposal == "lcd":
+                    budget = MANY
+                new.append([slot, *place, budget, place.initial, 0, prefix])
+            else:
+                begun.append([slot, *place])
+            assert not isinstance(admitted.automaton, LazyAutomaton), "the device needs its table"
+            self._taken[slot], self._placed[slot] = admitted, admitted.automaton
+        if begun:
+            written = on_device(torch.tensor(begun, device="cpu"), self._slots.device)
+            self._slots[written[:, 0], :4] = written[:, 1:]
+        if new:
+            written = on_device(torch.tensor(new, device="cpu"), self._slots.device)
+            self._slots[written[:, 0]] = written[:, 1:]
+            numbers = [row[0] for row in new]
+            had = self._requests.prefill_len.np[numbers] - self._requests.prompt_len.np[numbers]
+            had = had + np.array([row[-1] for row in new])
+            self._follow(pool, written[:, 0], int(had.max()))
+        self._new.difference_update(row[0] for row in new)
+
+    def _follow(self, pool: AutomatonPool, slots: Tensor, most: int) -> None:
+        """Take the slots' states along the tokens committed since, at most so many of each."""
+        committed = self._requests.all_token_ids.gpu
+        here = self._slots[slots]
+        begin = self._requests.prompt_len.gpu[slots].long() - here[:, 7]
+        number = self._requests.total_len.gpu[slots].long() - begin
+        places, state, count = here[:, :4], here[:, 5], here[:, 6]
+        for _ in range(most):
+            behind = count < number
+            at = (begin + count).clamp(max=committed.shape[1] - 1)
+            after = pool.next(places, state, committed[slots, at].long())
+            state = torch.where(behind, after, state)
+            count = count + behind.long()
+        self._slots[slots, 5] = state
+        self._slots[slots, 6] = count
+
+    def apply(self, logits: Tensor, ctx: Any) -> Tensor:
+        constrained, pool = self._constrained[ctx.idx_mapping_np], self._pool
+        if pool is None:
+            return logits
+        now, batch = self._deadlines.step(), ctx.idx_mapping_np[constrained].tolist()
+        self._place(pool, batch)
+        if not constrained.any():
+            return logits
+        self._follow(pool, ctx.idx_mapping.long(), 1 + self._drafts)
+        rows, at = ctx.expanded_idx_mapping.long(), None
+        local = ctx.expanded_local_pos.long()
+        tokens = ctx.input_ids.long()
+        one_each = logits.shape[0] == len(constrained)
+        if not constrained.all():
+            if one_each:
+                at = on_device(torch.from_numpy(np.flatnonzero(constrained)), logits.device)
+            else:
+                # How many rows each request has, the host does not know, but at most how many.
+                # Rows without a constraint have width 0, and come last.
+                most = int(constrained.sum()) * (1 + self._drafts)
+                at = (self._slots[rows, 1] == 0).long().argsort(stable=True)[:most]
+            rows, local, tokens = rows[at], local[at], tokens[at]
+        here = self._slots[rows]
+        places, budget, state, count = here[:, :4], here[:, 4], here[:, 5], here[:, 6]
+        if not one_each:
+            for depth in range(1, self._drafts + 1):
+                # The row before is that after one token less of the same draft.
+                after = pool.next(places, state.roll(1), tokens)
+                state = torch.where(local == depth, after, state)
+        left = budget - count - local
+        fit = self._fit(batch, now)
+        if fit is not None:
+            needed = pool.steps_to_accept(places, state)
+            left = torch.minimum(left, torch.maximum(fit[rows] - local, needed))
+        weighted = [
+            WeightedRow(record, row, [], temperature)
+            for row, slot in enumerate(ctx.idx_mapping_np.tolist())
+            for record, temperature in [self._particles.get(slot, (None, 1.0))]
+            if record is not None and not self._drafts
+        ]
+        if weighted and self._weights is not None:
+            self._weights.before_mask(logits, weighted)
+        pool.mask_(logits, places, state, left, at)
+        if weighted and self._weights is not None:
+            at_rows = torch.tensor([each.row for each in weighted], device="cpu")
+            of_batch = self._slots[ctx.idx_mapping.long()]
+            steps = (of_batch[:, 6] - of_batch[:, 7])[on_device(at_rows, logits.device)]
+            self._weights.after_mask(logits, weighted, steps)
+        return logits
+
+    def _fit(self, batch: list[int], now: float) -> Tensor | None:
+        """Return how many tokens each slot has time for; None where no deadline can bind."""
+        fits = {slot: self._deadlines.tokens_within(self._until[slot], now) for slot in batch}
+        few = {s: fit for s, fit in fits.items() if fit < self._requests.all_token_ids.gpu.shape[1]}
+        if not few:
+            return None
+        fit = torch.full((self._slots.shape[0],), MANY, dtype=torch.int64, device="cpu")
+        fit[list(few)] = torch.tensor(list(few.values()), device="cpu")
+        return on_device(fit, self._slots.device)

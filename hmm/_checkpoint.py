@@ -1,0 +1,337 @@
+"""Saving and loading of models, as safetensors with a JSON file beside them, in two layouts.
+
+**Ours**, `hmm.safetensors` and `config.json`:
+
+    initial (H),   transition (H, H)  or  first (K, M, M) and second (M, K, K),
+    emission (V, H)  or  emission_rows (R, H) and row_of (V, int32), emission[v] = rows[row_of[v]]
+
+All arrays but `row_of` are probabilities, in the type in which they were saved. Half types make
+small files: bfloat16 has the range of float32 and a relative error of 0.4% per entry. float16 has
+an error of 0.05%, but its range ends at 6e-8, so it is refused for a model with smaller positive
+entries, which would become impossible. Rounded values are normalized again when they are loaded, in
+float32.
+
+The second form of the emissions is exact (`hmm._shared_rows`), and used where it is smaller.
+
+**Ctrl-G's** (arXiv 2406.13892), in which HMMs distilled from public language models are published:
+`model.safetensors` (or `pytorch_model.bin`) with `alpha_exp` (H x H), the transition
+probabilities; `beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H), logarithms up to a
+constant; and `config.json` with `hidden_states`, `vocab_size`, `eos_token_id`.
+
+**Vocabulary.** An HMM belongs to one tokenizer. The files include `eos_token_id`, and in our layout
+also `vocabulary_digest`, of every token's bytes. If a vocabulary is passed on loading, an HMM of
+another vocabulary is refused; comparing only the number of tokens would accept any tokenizer of
+the same size.
+
+Training can be interrupted and resumed: `save_step` stores the blended counts with the model, so
+that the resumed training gives identical results. An interruption during saving preserves the
+previous checkpoint (`gcd._support.files`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gcd import Vocabulary
+from gcd._support.files import check_tensors, read_json, read_tensors, write_json, write_tensors
+from hmm._em import Statistics, Step
+from hmm._model import HMM
+from hmm._shared_rows import SharedRows, share_rows
+from hmm._transition import Dense, from_factors
+
+WEIGHTS, CONFIG, STEP = "hmm.safetensors", "config.json", "step.safetensors"
+ENDS, DIGEST = "eos_token_id", "vocabulary_digest"
+_EMISSION, _SHARED = ("emission",), ("emission_rows", "row_of")
+_CTRLG = ("alpha_exp", "beta", "gamma")
+_HALF = (torch.float16, torch.bfloat16)
+_RESERVED = ("format", "hidden_states", "vocab_size", "transition")
+
+
+class Checkpoint(NamedTuple):
+    """Loaded model with its configuration.
+
+    Attributes:
+        hmm: the model, checked.
+        config: the whole content of `config.json`.
+    """
+
+    hmm: HMM
+    config: dict[str, Any]
+
+
+def save(
+    hmm: HMM,
+    directory: str | Path,
+    *,
+    vocabulary: Vocabulary | None = None,
+    config: dict[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+    shared: bool | None = None,
+) -> None:
+    """Write a model to a directory, in our layout.
+
+    Args:
+        hmm: the model; checked before anything is written.
+        directory: created if missing; files of an existing model are replaced.
+        vocabulary: the model's vocabulary; None if only the number of tokens is known.
+        config: other values to store (how it was trained, `eos_token_id`); JSON.
+        dtype: type to store; None keeps each array's own.
+        shared: whether tokens with the same emissions share a row; None where that is smaller. The
+            loaded model is the same.
+
+    Raises:
+        ValueError: if the model is invalid, or has another number of tokens than `vocabulary`, or
+            `dtype` would turn positive entries into zero, or `config` has a key that is set here.
+    """
+    hmm.check()
+    if vocabulary is not None and vocabulary.size != hmm.num_tokens:
+        raise ValueError(
+            f"expected a vocabulary of {hmm.num_tokens} tokens, as in the model, got "
+            f"{vocabulary.size}"
+        )
+    named = {} if vocabulary is None else _names_of(vocabulary)
+    taken = [key for key in (*_RESERVED, *named) if key in (config or {})]
+    if taken:
+        raise ValueError(f"config keys {taken} are written from the model itself; remove them")
+    stored = {name: part.to(dtype) for name, part in _parts(hmm).items()}
+    for name, part in stored.items():
+        lost = int(((part == 0) & (_parts(hmm)[name] > 0)).sum())
+        if lost:
+            raise ValueError(
+                f"{lost} positive entries of {name} are too small for {dtype} and would become "
+                "impossible; store bfloat16, or smooth the model with larger pseudo-counts"
+            )
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    kind = "dense" if isinstance(hmm.transition, Dense) else "monarch"
+    values = ("hmm-1", hmm.num_states, hmm.num_tokens, kind)
+    described = dict(zip(_RESERVED, values, strict=True)) | named | (config or {})
+    stored |= _emission_parts(stored.pop("emission"), shared)
+    write_tensors(stored, directory / WEIGHTS)
+    write_json(described, directory / CONFIG)
+
+
+def load(
+    directory: str | Path,
+    *,
+    num_tokens: int | None = None,
+    vocabulary: Vocabulary | None = None,
+    device: torch.device | str = "cpu",
+    emission_dtype: torch.dtype | None = None,
+) -> Checkpoint:
+    """Load a model, in the type in which it was saved, or in float32 if that was a half type.
+
+    Args:
+        directory: directory with a model in either layout, which `config.json` determines.
+        num_tokens: required number of tokens; None: any number.
+        vocabulary: required vocabulary, as far as the files identify it: number of tokens, EOS ids,
+            bytes of each token; None: any.
+        device: device of the model.
+        emission_dtype: type of the emissions; bfloat16 halves the memory of a large model.
+
+    Raises:
+        ValueError: for another vocabulary (both are named), missing, damaged or unknown files,
+            shapes that disagree with the configuration, values that are not probabilities.
+    """
+    directory = Path(directory)
+    config = _config(directory)
+    ours = "format" in config
+    hmm, is_half = (_read_ours if ours else _read_ctrlg)(directory, config, device)
+    _same_sizes(hmm, config, num_tokens, directory)
+    if vocabulary is not None:
+        _same_tokens(hmm, config, vocabulary, directory)
+    # Rounded logarithms have errors of some percent, so they get the coarsest type's tolerance.
+    (hmm if ours or not is_half else hmm.to(dtype=torch.bfloat16)).check()
+    if is_half:
+        hmm = hmm.normalised()
+    return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
+
+
+def _read_ours(
+    directory: Path, config: dict[str, Any], device: torch.device | str
+) -> tuple[HMM, bool]:
+    """Read a model in our layout, unchecked; also return whether it was stored in a half type."""
+    if config["format"] != "hmm-1":
+        raise ValueError(
+            f"expected format 'hmm-1' in {directory / CONFIG}, got {config['format']!r}; it may be "
+            "from a later version, so update this package"
+        )
+    parts = read_tensors(directory / WEIGHTS, device)
+    is_half = any(part.dtype in _HALF for part in parts.values())
+    return _assemble(parts, directory / WEIGHTS), is_half
+
+
+def _read_ctrlg(
+    directory: Path, config: dict[str, Any], device: torch.device | str
+) -> tuple[HMM, bool]:
+    """Read a model in Ctrl-G's layout, unchecked; return also whether it had a half type."""
+    path = _ctrlg_weights(directory)
+    state = read_tensors(path, device)
+    missing = set(_CTRLG) - state.keys()
+    if missing:
+        raise ValueError(f"expected {sorted(missing)} in {path}, got only {sorted(state)}")
+    is_half = any(state[name].dtype in _HALF for name in _CTRLG)
+    alpha, beta, gamma = (_widened(state[name]) if is_half else state[name] for name in _CTRLG)
+    # Ctrl-G applies a softmax to gamma, so the layout allows logarithms up to a constant.
+    initial = gamma.reshape(-1).softmax(dim=0)
+    return HMM(initial, Dense(alpha), beta.exp().T.contiguous()), is_half
+
+
+def check_files(directory: str | Path) -> None:
+    """Refuse a directory whose files, in either layout, are missing or truncated.
+
+    It reads no arrays, so that jobs can check a model early and load it later.
+
+    Raises:
+        ValueError: names the file.
+    """
+    directory = Path(directory)
+    ours = "format" in _config(directory)
+    check_tensors(directory / WEIGHTS if ours else _ctrlg_weights(directory))
+
+
+def _ctrlg_weights(directory: Path) -> Path:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (directory / name).is_file():
+            return directory / name
+    raise ValueError(f"expected model.safetensors or pytorch_model.bin in {directory}, got neither")
+
+
+def save_step(step: Step, directory: str | Path) -> None:
+    """Save the state of training: the model, and everything else that the next step depends on."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{name}": part for name, part in _parts(step.hmm).items()}
+    tensors["step"] = torch.tensor(step.step, device="cpu")
+    tensors["log_likelihood"] = torch.tensor(step.log_likelihood, dtype=torch.float64, device="cpu")
+    if step.statistics is not None:
+        for name, value in step.statistics._asdict().items():
+            arrays = value if isinstance(value, tuple) else (value,)
+            tensors |= {f"statistics.{name}.{i}": array for i, array in enumerate(arrays)}
+    # A single file contains everything, so that an interruption cannot mix two steps. The model is
+    # stored again in the layout of `load`.
+    write_tensors(tensors, directory / STEP)
+    save(step.hmm, directory)
+
+
+def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> Step | None:
+    """Load the state of training; None if there is none in the directory.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = Path(directory) / STEP
+    if not path.is_file():
+        return None
+    tensors = read_tensors(path, device, remedy="remove it to restart training")
+    missing = {"step", "log_likelihood"} - tensors.keys()
+    if missing:
+        raise ValueError(
+            f"expected a state of training in {path}, but {sorted(missing)} are missing; remove it"
+        )
+    hmm = _assemble(
+        {n.removeprefix("model."): part for n, part in tensors.items() if n.startswith("model.")},
+        path,
+    )
+    statistics = None
+    if "statistics.initial.0" in tensors:
+        values = {
+            name: tuple(
+                tensors[key] for key in sorted(tensors) if key.startswith(f"statistics.{name}.")
+            )
+            for name in Statistics._fields
+        }
+        statistics = Statistics(
+            **{n: value if n == "transition" else value[0] for n, value in values.items()}  # type: ignore[arg-type]
+        )
+    return Step(hmm, statistics, int(tensors["step"]), float(tensors["log_likelihood"]))
+
+
+def _parts(hmm: HMM) -> dict[str, Tensor]:
+    names = ("transition",) if isinstance(hmm.transition, Dense) else ("first", "second")
+    transition = dict(zip(names, hmm.transition.factors, strict=True))
+    return {"initial": hmm.initial, **transition, "emission": hmm.emission}
+
+
+def _emission_parts(emission: Tensor, shared: bool | None) -> dict[str, Tensor]:
+    if shared is not False:
+        parts = share_rows(emission)
+        if shared or parts.nbytes < emission.nbytes:
+            return dict(zip(_SHARED, parts, strict=True))
+    return {"emission": emission}
+
+
+def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
+    for names, emitted in itertools.product(
+        (("transition",), ("first", "second")), (_EMISSION, _SHARED)
+    ):
+        if parts.keys() == {"initial", *names, *emitted}:
+            emission = [parts[name] for name in emitted]
+            try:
+                matrix = emission[0] if len(emission) == 1 else SharedRows(*emission).matrix()
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
+            factors = tuple(parts[name] for name in names)
+            return HMM(parts["initial"], from_factors(factors), matrix)
+    raise ValueError(
+        f"expected initial, transition (or first and second) and emission (or emission_rows and "
+        f"row_of) in {path}, got {sorted(parts)}"
+    )
+
+
+def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:
+    return {ENDS: list(vocabulary.eos_ids), DIGEST: vocabulary.fingerprint.hex()}
+
+
+def _same_tokens(hmm: HMM, config: dict[str, Any], vocabulary: Vocabulary, directory: Path) -> None:
+    """Refuse a vocabulary that is not the one in `config`, as far as `config` identifies it."""
+    _same_number(hmm, vocabulary.size, directory)
+    ends = config.get(ENDS)
+    # Ctrl-G's layout has a single id; models may have several. An empty list means unknown.
+    same = ends in vocabulary.eos_ids if isinstance(ends, int) else ends == [*vocabulary.eos_ids]
+    if ends is not None and ends != [] and not same:
+        raise ValueError(
+            f"the HMM in {directory} ends its texts with token {ends} ({ENDS}), but the language "
+            f"model with {list(vocabulary.eos_ids)}, so their tokenizers differ; distill an HMM "
+            "from this model"
+        )
+    if config.get(DIGEST) not in (None, vocabulary.fingerprint.hex()):
+        raise ValueError(
+            f"the HMM in {directory} is for another tokenizer with the same number of tokens, "
+            f"{hmm.num_tokens}: the bytes differ ({DIGEST} {config[DIGEST]}, but the language "
+            f"model's is {vocabulary.fingerprint.hex()}); distill an HMM from this model"
+        )
+
+
+def _same_sizes(hmm: HMM, config: dict[str, Any], num_tokens: int | None, directory: Path) -> None:
+    for key, size in (("hidden_states", hmm.num_states), ("vocab_size", hmm.num_tokens)):
+        if config.get(key) != size:
+            raise ValueError(
+                f"{directory / CONFIG} has {key}={config.get(key)!r}, but the arrays have "
+                f"{size}; copy both again"
+            )
+    if num_tokens is not None:
+        _same_number(hmm, num_tokens, directory)
+
+
+def _same_number(hmm: HMM, num_tokens: int, directory: Path) -> None:
+    if num_tokens != hmm.num_tokens:
+        raise ValueError(
+            f"expected an HMM over {num_tokens} tokens, as in the language model, got "
+            f"{hmm.num_tokens} in {directory}; distill an HMM from this model"
+        )
+
+
+def _widened(part: Tensor) -> Tensor:
+    return part.to(torch.promote_types(part.dtype, torch.float32))
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    if not (directory / CONFIG).is_file():
+        raise ValueError(f"{directory / CONFIG} does not exist; pass the directory of a model")
+    return read_json(directory / CONFIG)

@@ -1,0 +1,416 @@
+"""Inference in an HMM: distributions of hidden states, likelihoods, samples.
+
+With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t)`, the filter is
+
+    predicted_1 = initial,      predicted_{t+1} = filtered_t A
+    scale_t     = sum_h predicted_t(h) emission(x_t, h) = P(x_t | x_<t)
+    filtered_t(h) = predicted_t(h) emission(x_t, h) / scale_t,      log P(x) = sum_t log scale_t
+
+(Rabiner 1989, section V.A: each step is normalized, so a sequence of any length neither underflows
+nor overflows, without any log-sum-exp). The backward pass only uses Bayes' rule: given h_{t+1}, h_t
+doesn't depend on later tokens, and P(h_t = i | h_{t+1} = j, x_<=t) is
+filtered_t(i) A(i, j) / predicted_{t+1}(j). So
+
+    P(h_T = i | x) = filtered_T(i),      ahead_{t+1}(j) = P(h_{t+1} = j | x) / predicted_{t+1}(j)
+    P(h_t = i | x) = filtered_t(i) (A ahead_{t+1})(i)
+    P(h_t = i, h_{t+1} = j | x) = filtered_t(i) A(i, j) ahead_{t+1}(j)
+
+(the form of the Rauch-Tung-Striebel smoother for linear systems). It doesn't need emissions or
+scales again, and each step conserves the total probability, so errors do not accumulate.
+
+The last line is never built, T H² numbers per sequence: only its sum over time and sequences is
+needed, and that is one matrix product of all `filtered` with all `ahead`. So a sequence costs
+three products per token, forward, backward, counts: 6 H² operations with a dense A. Every operation
+is a product over all sequences that have a token at time t. Sequences are sorted by falling length,
+so these are the first rows, and no operation is spent on padding.
+
+A sequence of probability zero has log-likelihood -inf and, because it has no posterior, posteriors
+of zero: it adds nothing to any count. Values after a sequence's length are never read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from gcd._support.indices import check_indices, check_shape
+from hmm._model import HMM
+
+_ROWS_AT_ONCE = 16384
+"""Rows of a product over all times that are copied together; bounds the copy's memory."""
+
+
+class FilterStep(NamedTuple):
+    """Result of one step of the filter.
+
+    Attributes:
+        filtered: P(state | tokens up to and with this one); zero if they have probability zero.
+        log_likelihood: log P(this token | those before); -inf if it is impossible.
+    """
+
+    filtered: Float[Tensor, "B H"]
+    log_likelihood: Float[Tensor, "B"]
+
+
+class FilterResult(NamedTuple):
+    """Result of the filter at every position; zero after each sequence's end.
+
+    Attributes:
+        filtered: P(h_t | x_<=t).
+        predicted: P(h_t | x_<t).
+        log_likelihood: log P(x), -inf for an impossible sequence.
+    """
+
+    filtered: Float[Tensor, "B T H"]
+    predicted: Float[Tensor, "B T H"]
+    log_likelihood: Float[Tensor, "B"]
+
+
+class Marginals(NamedTuple):
+    """Posterior over states, given whole sequences (the smoother's result).
+
+    Attributes:
+        states: P(h_t | x); zero after each sequence's end and for impossible sequences.
+        transition_counts: expected number of uses of each transition parameter, in the order and
+            shapes of `transition.factors`, summed over sequences and times.
+        log_likelihood: log P(x), -inf for an impossible sequence.
+    """
+
+    states: Float[Tensor, "B T H"]
+    transition_counts: tuple[Tensor, ...]
+    log_likelihood: Float[Tensor, "B"]
+
+
+class Sample(NamedTuple):
+    """Sequences drawn from the model.
+
+    Attributes:
+        tokens: padded after each sequence's end with its last token.
+        states: the states that emitted the tokens, padded with the last state.
+        lengths: number of tokens, EOS included.
+    """
+
+    tokens: Int64[Tensor, "B T"]
+    states: Int64[Tensor, "B T"]
+    lengths: Int64[Tensor, "B"]
+
+
+class Packed(NamedTuple):
+    """Sequences sorted by falling length, stored time-major and without padding.
+
+    Attributes:
+        order: the sequence that each row belongs to; rows at time t are the first `sizes[t]`.
+        sizes: number of sequences that have a token at time t.
+        offsets: start of time t in the arrays below.
+        tokens: all tokens, time by time.
+    """
+
+    order: Int64[Tensor, "B"]
+    sizes: list[int]
+    offsets: list[int]
+    tokens: Int64[Tensor, "n"]
+
+    def rows(self) -> list[slice]:
+        """Return the slice of each time in arrays over all positions."""
+        return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
+
+
+class PackedMarginals(NamedTuple):
+    """`Marginals` of packed sequences.
+
+    Attributes:
+        packed: the sequences.
+        states: P(h_t | x).
+        transition_counts: as in `Marginals`.
+        log_likelihood: log P(x) in the original order of the sequences.
+    """
+
+    packed: Packed
+    states: Float[Tensor, "n H"]
+    transition_counts: tuple[Tensor, ...]
+    log_likelihood: Float[Tensor, "B"]
+
+
+def predict_first(hmm: HMM, batch: int) -> Float[Tensor, "B H"]:
+    """Return P(first state) for each of `batch` sequences, as a view of one row."""
+    return hmm.initial.expand(batch, -1)
+
+
+def filter_step(
+    hmm: HMM, predicted: Float[Tensor, "B H"], tokens: Int64[Tensor, "B"]
+) -> FilterStep:
+    """Condition on one more token.
+
+    Args:
+        hmm: the model.
+        predicted: P(state that emits this token | tokens before it).
+        tokens: one token per sequence.
+
+    Returns:
+        P(state | tokens up to this one) and log P(token | tokens before). The state that emits the
+        *next* token is distributed as `transition.forward(filtered)` of the model.
+
+    Raises:
+        ValueError: for a token out of range (not checked on a GPU), or another number of tokens or
+            states.
+    """
+    check_indices(tokens, hmm.num_tokens)
+    check_shape(predicted, (*tokens.shape, hmm.num_states), "a distribution for each token")
+    filtered = hmm.initial.new_empty(predicted.shape)
+    scale = _condition(hmm, predicted, tokens, out=filtered)
+    return FilterStep(filtered, scale.log())
+
+
+def filter_all(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+) -> FilterResult:
+    """Run the filter over whole sequences.
+
+    Args:
+        hmm: the model.
+        tokens: any values after a sequence's length.
+        lengths: number of tokens of each sequence, 0 to T.
+
+    Raises:
+        ValueError: for a length or a token out of range.
+    """
+    packed = pack(hmm, tokens, lengths)
+    filtered, predicted, scale = _forward(hmm, packed, keep=True)
+    return FilterResult(
+        _unpack(packed, filtered, tokens.shape[1]),
+        _unpack(packed, predicted, tokens.shape[1]),
+        _log_likelihood(packed, scale),
+    )
+
+
+def log_likelihood(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+) -> Float[Tensor, "B"]:
+    """Return log P(x) of each sequence; arguments as in `filter_all`, memory O(B H)."""
+    packed = pack(hmm, tokens, lengths)
+    return _log_likelihood(packed, _forward(hmm, packed, keep=False).scale)
+
+
+def marginals(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+) -> Marginals:
+    """Run the smoother: posterior of the state at every position, and expected transition counts.
+
+    Arguments as in `filter_all`. Three products with A per token and O(B T H) memory.
+    """
+    result = packed_marginals(hmm, pack(hmm, tokens, lengths))
+    states = _unpack(result.packed, result.states, tokens.shape[1])
+    return Marginals(states, result.transition_counts, result.log_likelihood)
+
+
+def packed_marginals(hmm: HMM, packed: Packed) -> PackedMarginals:
+    """Run `marginals` on packed sequences."""
+    filtered, predicted, scale = _forward(hmm, packed, keep=True)
+    # Below the floor, sums of products have lost subnormal terms, and dividing by them might
+    # overflow.
+    # Such a state is considered less likely than it is, at worst impossible.
+    limits = torch.finfo(filtered.dtype)
+    floor = limits.tiny / limits.eps
+    states, ahead = torch.empty_like(filtered), predicted  # reuses the memory of `predicted`
+    going = 0
+    for rows in reversed(packed.rows()):
+        here = states[rows]
+        size = len(here)
+        here[going:] = 1  # sequences that end here
+        if going:
+            after = ahead[rows.stop : rows.stop + going]
+            hmm.transition.backward(after, out=here[:going])
+        here.mul_(filtered[rows])
+        torch.div(here, predicted[rows].clamp_(min=floor), out=ahead[rows])
+        going = size
+    return PackedMarginals(
+        packed,
+        states,
+        _transition_counts(hmm, packed, filtered, ahead),
+        _log_likelihood(packed, scale),
+    )
+
+
+def sample(
+    hmm: HMM,
+    num: int,
+    length: int,
+    generator: torch.Generator | None = None,
+    eos_id: int | None = None,
+) -> Sample:
+    """Draw sequences from the model: state, token, next state, ...
+
+    Args:
+        hmm: the model.
+        num: number of sequences.
+        length: the most tokens of each.
+        generator: on the model's device; None is torch's own.
+        eos_id: a sequence ends with this token; None: all have the full length.
+    """
+    if num < 0 or length < 1:
+        raise ValueError(
+            f"expected at least 0 sequences of at least 1 token, got {num} of {length}"
+        )
+    emission = hmm.emission
+    states = torch.empty(num, length, dtype=torch.int64, device=hmm.device)
+    tokens = torch.empty_like(states)
+    ended = torch.zeros(num, dtype=torch.bool, device=hmm.device)
+    lengths = torch.full((num,), length, device=hmm.device)
+    for t in range(length):
+        rows = hmm.transition.rows(states[:, t - 1]) if t else predict_first(hmm, num)
+        state = _draw(rows, generator)
+        token = _draw(emission[:, state].T.to(hmm.dtype), generator)
+        if t:
+            state = torch.where(ended, states[:, t - 1], state)
+            token = torch.where(ended, tokens[:, t - 1], token)
+        states[:, t], tokens[:, t] = state, token
+        if eos_id is not None:
+            lengths = torch.where(~ended & (token == eos_id), t + 1, lengths)
+            ended = ended | (token == eos_id)
+    return Sample(tokens, states, lengths)
+
+
+def pack(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+) -> Packed:
+    """Sort sequences by length and drop the padding; arguments as in `filter_all`.
+
+    Raises:
+        ValueError: for a length or a token out of range.
+    """
+    if tokens.dim() != 2:
+        raise ValueError(
+            f"expected one row of tokens per sequence, got shape {tuple(tokens.shape)}"
+        )
+    batch, width = tokens.shape
+    for what, numbers in (("token", tokens), ("length", lengths)):
+        check_indices(numbers[:0], 0, what)  # checks only the type
+    if lengths.shape != (batch,):
+        raise ValueError(
+            f"expected {batch} lengths, one per sequence, got shape {tuple(lengths.shape)}"
+        )
+    if batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width:
+        raise ValueError(
+            f"expected lengths in 0..{width}, got {int(lengths.min())} to {int(lengths.max())}"
+        )
+    order = torch.argsort(lengths, descending=True, stable=True)
+    times = torch.arange(width, device=tokens.device)
+    inside = times.unsqueeze(1) < lengths[order].unsqueeze(0)
+    sizes = [size for size in inside.sum(dim=1).tolist() if size]
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + size)
+    kept = tokens[order].T[inside]
+    if kept.numel() and not 0 <= int(kept.min()) <= int(kept.max()) < hmm.num_tokens:
+        raise ValueError(
+            f"expected tokens in 0..{hmm.num_tokens - 1}, as in the HMM, got {int(kept.min())} to "
+            f"{int(kept.max())}; use an HMM distilled for this vocabulary"
+        )
+    return Packed(order, sizes, offsets, kept)
+
+
+def _draw(
+    probabilities: Float[Tensor, "N K"], generator: torch.Generator | None
+) -> Int64[Tensor, "N"]:
+    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
+
+
+def _condition(
+    hmm: HMM,
+    predicted: Float[Tensor, "N H"],
+    tokens: Int64[Tensor, "N"],
+    out: Float[Tensor, "N H"],
+) -> Float[Tensor, "N"]:
+    """Write the posterior of the state to `out`, zero if impossible; return its normalizer."""
+    if hmm.emission.dtype == out.dtype:
+        torch.index_select(hmm.emission, 0, tokens, out=out)
+    else:
+        out.copy_(hmm.emission.index_select(0, tokens))
+    out.mul_(predicted)
+    scale = out.sum(dim=-1)
+    out.div_(torch.where(scale > 0, scale, 1.0).unsqueeze(-1))
+    return scale
+
+
+class _Forward(NamedTuple):
+    """Arrays of P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t)."""
+
+    filtered: Float[Tensor, "n H"]
+    predicted: Float[Tensor, "n H"]
+    scale: Float[Tensor, "n"]
+
+
+def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
+    """Run the filter over packed positions; keep all states, or only those of the last time."""
+    total = len(packed.tokens)
+    room = total if keep else max(packed.sizes, default=0)
+    filtered = hmm.initial.new_empty(room, hmm.num_states)
+    predicted, scale = torch.empty_like(filtered), hmm.initial.new_empty(total)
+    before = 0
+    for rows in packed.rows():
+        size = rows.stop - rows.start
+        here = rows if keep else slice(size)
+        if rows.start == 0:
+            predicted[here] = hmm.initial
+        else:
+            hmm.transition.forward(filtered[before : before + size], out=predicted[here])
+        scale[rows] = _condition(hmm, predicted[here], packed.tokens[rows], out=filtered[here])
+        before = rows.start if keep else 0
+    return _Forward(filtered, predicted, scale)
+
+
+def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:
+    """Sum log P(x_t | x_<t) over each sequence, in the original order."""
+    in_rows = scale.new_zeros(packed.order.shape[0])
+    for rows in packed.rows():
+        gains = scale[rows].log()
+        in_rows[: len(gains)] += gains
+    return torch.empty_like(in_rows).scatter_(0, packed.order, in_rows)
+
+
+def _transition_counts(
+    hmm: HMM, packed: Packed, filtered: Float[Tensor, "n H"], ahead: Float[Tensor, "n H"]
+) -> tuple[Tensor, ...]:
+    """Count the expected uses of every transition parameter, over all times and sequences."""
+    counts = tuple(torch.zeros_like(factor) for factor in hmm.transition.factors)
+    sizes, offsets = packed.sizes, packed.offsets
+    if len(sizes) < 2:
+        return counts
+    # Row n of `ahead` at time t + 1 belongs to row n of `filtered` at time t.
+    first = sizes[0]
+    equal = sizes[0] == sizes[-1]
+    for start in range(first, offsets[-1], _ROWS_AT_ONCE):
+        stop = min(start + _ROWS_AT_ONCE, offsets[-1])
+        if equal:
+            before = filtered[start - first : stop - first]
+        else:
+            rows = torch.arange(start, stop, device=filtered.device)
+            ends = torch.tensor(offsets[1:], device=filtered.device)
+            time = torch.searchsorted(ends, rows, right=True)
+            back = torch.tensor([0, *sizes[:-1]], device=filtered.device)
+            before = filtered[rows - back[time]]
+        used = hmm.transition.expected_counts(before, ahead[start:stop])
+        for total, part in zip(counts, used, strict=True):
+            total.add_(part)
+    return counts
+
+
+def _unpack(packed: Packed, values: Float[Tensor, "n H"], width: int) -> Float[Tensor, "B T H"]:
+    """Restore values to one row per sequence; zero after its end."""
+    result = values.new_zeros(packed.order.shape[0], width, values.shape[1])
+    for t, rows in enumerate(packed.rows()):
+        here = values[rows]
+        result[packed.order[: len(here)], t] = here
+    return result

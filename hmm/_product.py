@@ -1,0 +1,330 @@
+"""Product of an HMM with a constraint: how probably a prefix is completed within a budget.
+
+With r tokens left, in state s of a deterministic token automaton, let h be the hidden state that
+emitted the HMM's last token. The probability that the next tokens complete a text within r tokens
+satisfies (docs/design.md, section 7; the lookahead of arXiv 2606.01926 and of Ctrl-G, arXiv
+2406.13892)
+
+    u_r(h, s)    = sum over classes c allowed in s of  B_class[c, h] · beta_{r-1}(h, delta(s, c))
+    beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)                          for s != final
+    beta_r(h, final) = 1 for r >= 0,     beta_0(h, s) = 0 for the others
+
+where B_class[c, h] = P(the token is one of class c | h); EOS is the class that leads to `final`. It
+is indexed by *remaining* budget, so one table serves all budgets up to its length. Each accepted
+text is counted once because the automaton is deterministic; an automaton with several paths for one
+text is refused.
+
+**Scale.** beta falls like the probability of all the remaining text (1e-150 for a literal of 40
+tokens), so a row over h is stored as exp(log_scale) · b with max b = 1. The successors are brought
+to one scale before they are summed, so float32 works for any length.
+
+**Cost.** Classes that lead from s to the same state are one edge, and edges with equal sets of
+classes share one row of emission mass; the class masses are O(V H), once per automaton. Each pair
+(r, s) that needs its own row costs O(H) per edge of s and O(H²) for the transition (O(H (K + M))
+for Monarch factors), and H numbers of memory. `hmm._recursion` defines which pairs those are. It
+excludes pairs from which the end is out of reach, pairs that the given budgets never lead to, and
+pairs whose row doesn't change: beyond the longest text of a finite language, or where longer texts
+add a negligible amount. Once no row changes, the table serves every budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from gcd import AutomatonBatch, ConstraintError, TokenAutomaton, Vocabulary
+from hmm._edges import Edges, class_emission
+from hmm._eventual import eventually
+from hmm._kernels.lookahead import Tables
+from hmm._kernels.recursion import COMPUTED
+from hmm._model import HMM
+from hmm._recursion import Completion, Start, completion, needed_pairs
+
+MAX_BYTES = 2 << 30
+"""Default limit on the memory of a table."""
+_DERIVED = ("compiled", "without_budget")
+
+
+@dataclass(frozen=True, eq=False)
+class LookaheadTable:
+    """Probabilities of completion beta_r(h, s) for some automata, on the HMM's device.
+
+    Automata that occur several times in the batch share one part of the table.
+
+    Attributes:
+        hmm: the model.
+        batch: the automata; states are numbered as in the batch.
+        number: number in the table of each state of the batch.
+        class_emission: P(token of the class | h), with the classes of the distinct automata
+            numbered
+            consecutively.
+        first_class: number of the first class of each automaton of the batch.
+        completion: beta by remaining budget and state of the table.
+        beta_unbounded: beta without a budget, if it was requested.
+    """
+
+    hmm: HMM
+    batch: AutomatonBatch
+    number: Int64[Tensor, "states"]
+    class_emission: Float[Tensor, "classes H"]
+    first_class: Int64[Tensor, "automata"]
+    completion: Completion
+    beta_unbounded: Completion | None = None
+
+    @property
+    def max_remaining(self) -> int:
+        """Largest r that has its own level."""
+        return self.completion.entry.shape[0] - 1
+
+    @property
+    def settled(self) -> bool:
+        """True if further levels would equal the last one, so that the table serves any budget."""
+        return self.completion.settled
+
+    @property
+    def num_rows(self) -> int:
+        """Number of pairs of a remaining budget and a state that have their own row."""
+        return self.completion.b.shape[0] - COMPUTED
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the table in bytes."""
+        parts = (*self.completion[:3], *(self.beta_unbounded or ())[:3], self.class_emission)
+        return sum(part.numel() * part.element_size() for part in parts)
+
+    @cached_property
+    def compiled(self) -> Tables:
+        """Table in the form that compiled loops read, on the CPU."""
+        batch, completion = self.batch, self.completion
+        return Tables(
+            batch.automaton_of.numpy(),
+            batch.first_state.numpy(),
+            batch.row_start.numpy(),
+            batch.num_classes.numpy(),
+            batch.delta_flat.numpy(),
+            batch.steps_after_flat.numpy(),
+            self.number.numpy(),
+            completion.entry.numpy(),
+            completion.b.numpy(),
+            completion.log_scale.numpy(),
+            completion.settled,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Exclude derived attributes, which can't be pickled."""
+        return {name: value for name, value in vars(self).items() if name not in _DERIVED}
+
+    @cached_property
+    def without_budget(self) -> LookaheadTable:
+        """Table in which every remaining budget represents an unlimited one.
+
+        `hmm._lookahead` accepts it like any other: the alive tokens are those within the budget
+        passed
+        there, and their probabilities are those of completion at any length.
+
+        Raises:
+            ValueError: the table was made without it.
+        """
+        if self.beta_unbounded is None:
+            raise ValueError(
+                "expected a table with beta_unbounded, got one without; make it with eventual=True"
+            )
+        return replace(self, completion=self.beta_unbounded, beta_unbounded=None)
+
+    def row(
+        self, remaining: Int64[Tensor, "*N"], states: Int64[Tensor, "*N"]
+    ) -> Int64[Tensor, "*N"]:
+        """Return the rows of `completion` with beta_r of these states (of the table), or -1.
+
+        Negative budgets count as 0, where only `final` is completed.
+        """
+        level = remaining.clamp(min=0, max=self.max_remaining)
+        found = self.completion.entry[level, states].long()
+        return found if self.settled else torch.where(remaining > self.max_remaining, -1, found)
+
+
+def lookahead_table(
+    hmm: HMM,
+    automata: Any,
+    max_remaining: int,
+    *,
+    budgets: Sequence[Collection[int]] | None = None,
+    eventual: bool = False,
+    tolerance: float | int = 1e-6,
+    max_bytes: int = MAX_BYTES,
+) -> LookaheadTable:
+    """Compute the table of beta_r for r = 0 .. max_remaining.
+
+    Args:
+        hmm: the model; the table has its device and its type.
+        automata: a `TokenAutomaton`, or an `AutomatonBatch` on the HMM's device.
+        max_remaining: most tokens that will ever be left after a token, EOS included.
+        budgets: for each automaton the budgets of the texts in question, all of which begin in its
+            initial state; pairs that they cannot reach are excluded from the table. None excludes
+            nothing.
+        eventual: also compute the probability of completion without a budget (`hmm._eventual`).
+        tolerance: a row of H values is reused from the previous level if none of them changes by
+            more than this fraction of itself. The relative error of beta_r is then at most
+            (1 + tolerance)^r - 1; 0 reuses rows only if nothing changes at all.
+        max_bytes: limit on the memory of the table.
+
+    Raises:
+        ConstraintError: the automaton is not deterministic or not over tokens; it has another
+            vocabulary than the HMM, or is on another device; the HMM is in half precision; the
+            table
+            would take too much memory.
+    """
+    if max_remaining < 1:
+        raise ConstraintError(f"expected a budget of at least one token, got {max_remaining}")
+    if not 0 <= tolerance < 1:
+        raise ConstraintError(f"expected a tolerance in [0, 1), got {tolerance}")
+    batch = deterministic(automata, hmm.device)
+    _check_model(hmm, batch.vocabulary)
+    if budgets is not None and not (len(budgets) == len(batch) and all(budgets)):
+        raise ConstraintError(
+            f"expected at least one budget for each of {len(batch)} automata, got "
+            f"{[len(each) for each in budgets]}"
+        )
+    if hmm.device != batch.device:
+        raise ConstraintError(
+            f"expected an HMM on {batch.device}, as the automata, got {hmm.device}; move it with "
+            f"hmm.to({str(batch.device)!r})"
+        )
+    distinct = list(dict.fromkeys(batch.automata))
+    index = {automaton: number for number, automaton in enumerate(distinct)}
+    distinct_of = [index[automaton] for automaton in batch.automata]
+    first_state = np.cumsum([0, *(automaton.num_states for automaton in distinct)])
+    first_class = np.cumsum([0, *(automaton.num_classes for automaton in distinct)])
+    numbers = [first_state[u] + np.arange(distinct[u].num_states) for u in distinct_of]
+
+    starts = None if budgets is None else _starts(batch.automata, budgets)
+    masses = [class_emission(hmm, automaton) for automaton in distinct]
+    edges = Edges.of(distinct, masses)
+    needed = needed_pairs(edges, max_remaining, starts)
+    _check_memory(hmm, distinct, needed, eventual, max_bytes)
+    return LookaheadTable(
+        hmm=hmm,
+        batch=batch,
+        number=torch.tensor(np.concatenate(numbers), dtype=torch.int64, device=hmm.device),
+        class_emission=torch.cat(masses),
+        first_class=torch.tensor(first_class[distinct_of], dtype=torch.int64, device=hmm.device),
+        completion=completion(hmm, edges, needed, float(tolerance)),
+        beta_unbounded=eventually(hmm, edges, float(tolerance)) if eventual else None,
+    )
+
+
+def check_table(
+    hmm: HMM,
+    automata: Sequence[TokenAutomaton],
+    budgets: Sequence[int],
+    *,
+    eventual: bool = False,
+    max_bytes: int = MAX_BYTES,
+) -> None:
+    """Refuse what `lookahead_table` would refuse, for texts of at most these lengths.
+
+    Raises:
+        ConstraintError: as in `lookahead_table`.
+    """
+    distinct = list(dict.fromkeys(automata))
+    _check_model(hmm, distinct[0].vocabulary)
+    _check_memory(hmm, distinct, _needed(hmm, automata, budgets), eventual, max_bytes)
+
+
+def _needed(
+    hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
+) -> Bool[np.ndarray, "levels S"]:
+    """Find the pairs (budget left, state) that need a row, for texts of at most these lengths."""
+    distinct = list(dict.fromkeys(automata))
+    # The edges don't depend on emissions.
+    edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
+    starts = _starts(automata, [(budget,) for budget in budgets])
+    return needed_pairs(edges, max(1, max(budgets) - 1), starts)
+
+
+def _check_model(hmm: HMM, vocabulary: Vocabulary) -> None:
+    if hmm.dtype not in (torch.float32, torch.float64):
+        raise ConstraintError(
+            f"expected an HMM in float32 or float64, got {str(hmm.dtype).removeprefix('torch.')}; "
+            "pass hmm.to(dtype=torch.float32, emission_dtype=hmm.emission.dtype)"
+        )
+    if hmm.num_tokens != vocabulary.size:
+        raise ConstraintError(
+            f"expected an HMM over {vocabulary.size} tokens, as in the constraint's vocabulary, "
+            f"got {hmm.num_tokens}; distill the HMM from a model with this vocabulary, or lift the "
+            "constraint to the HMM's"
+        )
+
+
+def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int]]) -> list[Start]:
+    """List the states in which texts begin, numbered over the distinct automata."""
+    first, total = {}, 0
+    for automaton in dict.fromkeys(automata):
+        first[automaton] = total
+        total += automaton.num_states
+    return [
+        Start(int(first[automaton] + automaton.initial), budget)
+        for automaton, each in zip(automata, budgets, strict=True)
+        for budget in each
+    ]
+
+
+def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
+    """Return these automata as a batch; refuse automata that aren't deterministic."""
+    if isinstance(automata, AutomatonBatch):
+        return automata
+    if isinstance(automata, TokenAutomaton):
+        return AutomatonBatch([automata], device)
+    raise ConstraintError(
+        f"expected a TokenAutomaton or an AutomatonBatch for the product with an HMM, got "
+        f"{type(automata).__name__}; gcd.lift makes a TokenAutomaton of an Automaton"
+    )
+
+
+def table_bytes(
+    hmm: HMM,
+    automata: Sequence[TokenAutomaton],
+    needed: Bool[np.ndarray, "levels S"],
+    eventual: bool = False,
+) -> int:
+    """Return the bytes of the table of (distinct) automata, with a row for each needed pair."""
+    classes = sum(automaton.num_classes for automaton in automata)
+    row = hmm.num_states * hmm.initial.element_size()
+    rows = COMPUTED + int(needed.sum()) + (needed.shape[1] if eventual else 0)
+    return rows * (row + 8) + 4 * needed.size + classes * row
+
+
+def bytes_of_table(
+    hmm: HMM, automaton: TokenAutomaton, budget: int, *, eventual: bool = False
+) -> int:
+    """Return the bytes of a table for one automaton and one budget, without making it.
+
+    A table for several automata takes at most the sum.
+    """
+    return table_bytes(hmm, [automaton], _needed(hmm, [automaton], [budget]), eventual)
+
+
+def _check_memory(
+    hmm: HMM,
+    automata: Sequence[TokenAutomaton],
+    needed: Bool[np.ndarray, "levels S"],
+    eventual: bool,
+    max_bytes: int,
+) -> None:
+    size = table_bytes(hmm, automata, needed, eventual)
+    if size > max_bytes:
+        raise ConstraintError(
+            f"expected a lookahead table of at most {max_bytes / 2**20:.0f} MiB, got "
+            f"{size / 2**20:.0f} MiB: {int(needed.sum())} needed pairs of {needed.shape[1]} states "
+            f"of the constraint and budgets up to {needed.shape[0] - 1}, x {hmm.num_states} hidden "
+            f"states in {str(hmm.dtype).removeprefix('torch.')}; lower the budget, sample fewer "
+            "examples at a time (max_rows), use an HMM with fewer hidden states, or raise the "
+            "limit"
+        )

@@ -1,0 +1,1 @@
+"""Forward passes over prefixes: eager with distinct prefixes, or in static shapes."""

@@ -1,0 +1,313 @@
+"""Prefixes, and the `Reader` that extends them with the language model and the proposal.
+
+Data that depends only on tokens (the language model's log-probabilities, its cache, and the
+proposal's state) is stored by prefix (`Prefixes`); a particle refers to its prefix by row. A
+`Reader` extends each prefix by one token. Its two implementations are the two execution modes:
+
+    EagerReader     rows are the distinct running prefixes (`smc._forward.eager`): equal prefixes
+                    are computed once, ended ones are removed, and forced tokens and drafts are
+                    computed in the same pass. Sizes need host synchronizations
+    StaticReader    one row per particle from the first step to the last (`smc._forward.static`):
+                    there is no host synchronization, and a step can be captured as a graph
+
+Both give the same tokens for the same random numbers if no tokens are forced.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from gcd._support.indices import check_shape
+from smc._proposals import Batch, Proposal, State
+from smc._proposals.budgeting import Removed
+from smc._vocabulary.competition import CandidateGuide, candidates_of
+from smc._vocabulary.factors import DenseGuide, Guide, TiedGuide
+from smc._vocabulary.passes import VocabularyPass
+
+
+@dataclass(frozen=True, eq=False)
+class Prefixes(Generic[State]):
+    """R prefixes of the examples of a batch; the reader knows the language model's row of each.
+
+    An eager reader keeps distinct prefixes that take another token. A static reader keeps a row for
+    each particle, including ended ones and duplicates.
+
+    Attributes:
+        example: index of the prefix's example in the batch, ascending.
+        log_p: log-probabilities of the next token, at the sampling temperature.
+        state: the proposal's state.
+    """
+
+    example: Int64[Tensor, "R"]
+    log_p: Float[Tensor, "R V"]
+    state: State
+
+    @property
+    def num_rows(self) -> int:
+        """The number of prefixes, R."""
+        return self.example.shape[0]
+
+
+class TokenCounts(NamedTuple):
+    """Token counts of each of B examples in one step.
+
+    Attributes:
+        read: tokens that the language model computed.
+        forced: tokens that followed without a choice, equal prefixes counted once.
+        drafted: the part of `read` in drafts (`smc._forward.read_ahead`).
+        used: tokens of these prefixes that an earlier pass computed as drafts.
+        landed: the part of `used` that was chosen; the others were forced after these.
+    """
+
+    read: Int64[Tensor, "B"]
+    forced: Int64[Tensor, "B"]
+    drafted: Int64[Tensor, "B"]
+    used: Int64[Tensor, "B"]
+    landed: Int64[Tensor, "B"]
+
+
+class Extension(NamedTuple):
+    """The outcome of extending P prefixes by a token and the forced tokens after it.
+
+    Attributes:
+        finished: whether the answer is complete.
+        running: whether the prefix takes another token.
+        row: the row among the new prefixes; undefined if not running.
+        tokens: the appended tokens; -1 beyond their number, and if none was chosen.
+        forced: number of forced tokens.
+        forced_log_p: log-probability of the forced tokens alone, at the sampling temperature.
+        forced_log_g: log g of the last forced token; 0 if there is none.
+        landed: whether the model had computed all of these tokens as a draft.
+        counts: tokens of each example that were computed, forced, drafted and used.
+        failed: whether the model returned NaN or +inf, in static shapes.
+        removed: probability that only the budget removed along the forced tokens.
+    """
+
+    finished: Bool[Tensor, "P"]
+    running: Bool[Tensor, "P"]
+    row: Int64[Tensor, "P"]
+    tokens: Int64[Tensor, "P K"]
+    forced: Int64[Tensor, "P"]
+    forced_log_p: Float64[Tensor, "P"]
+    forced_log_g: Float64[Tensor, "P"]
+    landed: Bool[Tensor, "P"]
+    counts: TokenCounts
+    failed: Bool[Tensor, ""]
+    removed: Removed
+
+    def spread(self, slots: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
+        """Copy entries `of` to these of `count` slots; the others neither run nor are finished."""
+
+        def at(field: Tensor, nothing: int | float | bool) -> Tensor:
+            shape = (count, *field.shape[1:])
+            return torch.full(shape, nothing, dtype=field.dtype, device=field.device).index_copy(
+                0, slots, field[of]
+            )
+
+        return Extension(
+            at(self.finished, False), at(self.running, False), at(self.row, 0),
+            at(self.tokens, -1), at(self.forced, 0), at(self.forced_log_p, 0.0),
+            at(self.forced_log_g, 0.0), at(self.landed, False), self.counts, self.failed,
+            self.removed.at(of).spread(slots, count),
+        )  # fmt: skip
+
+
+class Reader(ABC, Generic[State]):
+    """The language model and the proposal for the B examples of a batch.
+
+    Args:
+        proposal: the proposal, whose state is stored beside the model's.
+        batch: automata and budgets.
+        vocabulary_pass: the passes over the vocabulary.
+        temperature: temperature of p_lm.
+        top_p: next tokens outside of the smallest set with this probability under q are excluded.
+    """
+
+    is_static: bool
+
+    def __init__(
+        self,
+        proposal: Proposal[State],
+        batch: Batch,
+        vocabulary_pass: VocabularyPass,
+        *,
+        temperature: float,
+        top_p: float = 1.0,
+    ) -> None:
+        self.proposal = proposal
+        self.batch = batch
+        self.vocabulary_pass = vocabulary_pass
+        self.temperature = temperature
+        self.top_p = top_p
+
+    @abstractmethod
+    def start(
+        self, prompts: Sequence[Sequence[int]], num_particles: int
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Compute each prompt (token ids) once.
+
+        Returns:
+            For each of N particles of each example, the tokens forced before the first choice; and
+            the prefixes after them.
+
+        Raises:
+            FloatingPointError: the language model's log-probabilities are NaN or +inf.
+        """
+        ...
+
+    @abstractmethod
+    def extend(
+        self,
+        prefixes: Prefixes[State],
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Extend prefix `row[p]` by `token[p]`, for each running p.
+
+        In an example that waits (`need_no_pass`), token -1 leaves a prefix unchanged.
+        """
+        ...
+
+    def need_no_pass(
+        self,
+        prefixes: Prefixes[State],
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+    ) -> Bool[Tensor, "B"] | None:
+        """Return a mask of the examples that can step without a forward pass, if others need one.
+
+        The others wait, so that a pass serves as many examples as possible. The result is None if
+        no example needs a pass, or all do.
+        """
+        del prefixes, row, token, running
+        return None
+
+    @abstractmethod
+    def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
+        """Return the indices where the mask is true; all indices in static shapes."""
+        ...
+
+    @abstractmethod
+    def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
+        """Raise an error for NaN; in static shapes return the flag, which is checked at the end."""
+        ...
+
+    def rewind(self) -> None:
+        """Drop all generated tokens of the language model, after warm-up steps."""
+        raise NotImplementedError(f"{type(self).__name__} doesn't support rewinding")
+
+    def guide(self, prefixes: Prefixes[State]) -> Guide:
+        """Return the proposal's guide for every next token, restricted to the nucleus."""
+        guide = self.proposal.guide(prefixes.state, prefixes.log_p)
+        if isinstance(guide, DenseGuide):  # other guides are checked before compiled code
+            check_shape(guide.log_g, tuple(prefixes.log_p.shape), f"log g by {self.proposal!r}")
+        if isinstance(guide, DenseGuide | TiedGuide):
+            check_shape(guide.log_z, (prefixes.num_rows,), f"log Z by {self.proposal!r}")
+        if self.top_p < 1:
+            inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
+            log_g = torch.where(inside, guide.log_g, -torch.inf)
+            log_z = torch.logsumexp(prefixes.log_p + log_g, dim=1)
+            guide = DenseGuide(log_g, log_z, guide.fallback)
+        return guide
+
+    def score(self, prefixes: Prefixes[State]) -> CandidateGuide:
+        """Return the proposal's scores of every next token, or of those in the nucleus."""
+        if self.top_p < 1:
+            return candidates_of(self.guide(prefixes), prefixes.state.walk.successors())
+        found = self.proposal.score(prefixes.state, prefixes.log_p)
+        found.factors.check(prefixes.log_p)
+        return found
+
+    def check(self, log_p: Float[Tensor, "*R V"], *rows: int) -> None:
+        """Raise an error for log-probabilities of another vocabulary than the constraint's."""
+        check_log_p(log_p, self.batch.automata.vocabulary.size, *rows)
+
+    def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+        """Return p_lm at the sampling temperature."""
+        self.check(log_p)
+        return at_temperature(log_p, self.temperature)
+
+
+def check_log_p(log_p: Float[Tensor, "*R V"], size: int, *rows: int) -> None:
+    """Raise an error unless a language model's result has the shape (*rows, `size`).
+
+    Compiled code relies on the shape. There is no host synchronization.
+
+    Args:
+        log_p: log-probabilities of the next token.
+        size: number of tokens in the vocabulary.
+        rows: the leading axes; any if not given.
+
+    Raises:
+        ValueError: the shape or the type is wrong.
+    """
+    if not (isinstance(log_p, Tensor) and log_p.is_floating_point()):
+        kind = log_p.dtype if isinstance(log_p, Tensor) else type(log_p).__name__
+        raise ValueError(f"expected log-probabilities as a tensor of floats, got {kind}")
+    shape = tuple(log_p.shape)
+    if shape[-1:] != (size,):
+        raise ValueError(
+            f"expected log-probabilities of the vocabulary's {size} tokens from the language "
+            f"model, got {shape[-1] if shape else 0}; if its embeddings were resized or its logits "
+            "padded, create a new smc.TransformersLM and lift the constraint to its vocabulary"
+        )
+    if rows and shape[:-1] != rows:
+        raise ValueError(
+            f"expected log-probabilities of shape {(*rows, size)} from the language model, got "
+            f"{shape}"
+        )
+
+
+def at_temperature(log_p: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, "R V"]:
+    """Return log p^(1/T), renormalized unless T is one, in at least float32."""
+    log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
+    return log_p if temperature == 1 else (log_p / temperature).log_softmax(dim=1)
+
+
+def count_of(
+    example: Int64[Tensor, "M"], count: int, many: Int64[Tensor, "M"] | None = None
+) -> Int64[Tensor, "B"]:
+    """Count the entries of each example; `many` weights the entries."""
+    many = torch.ones_like(example) if many is None else many
+    return example.new_zeros(count).index_add(0, example, many)
+
+
+def check_nan(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    """Return the argument, or raise FloatingPointError if it contains NaN or +inf.
+
+    The check sums each row: a sum with a NaN term is NaN, and needs one pass without a copy.
+    """
+    refuse_nan(has_nan(log_p).any())
+    return log_p
+
+
+def has_nan(log_p: Float[Tensor, "R V"]) -> Bool[Tensor, "R"]:
+    """Return which rows contain NaN or +inf."""
+    # Sums of scores overflow in half precision, unlike sums of log-probabilities.
+    wide = torch.promote_types(log_p.dtype, torch.float32)
+    return ~(log_p.sum(dim=1, dtype=wide) < torch.inf)
+
+
+def refuse_nan(found: Bool[Tensor, ""], whose: str = "the language model") -> None:
+    """Raise FloatingPointError if NaN was found; takes a host synchronization."""
+    if bool(found):
+        raise FloatingPointError(
+            f"{whose} returned NaN or +inf as log-probabilities; check the weights and the dtype "
+            "of a language model (try float32 or bfloat16), or the arithmetic of a proposal"
+        )
+
+
+def nucleus(log_q: Float[Tensor, "R V"], top_p: float) -> Bool[Tensor, "R V"]:
+    """Find the most probable tokens whose total probability is at least top_p."""
+    ordered, order = log_q.log_softmax(dim=1).sort(dim=1, descending=True, stable=True)
+    before = ordered.exp().cumsum(dim=1) - ordered.exp()
+    return torch.zeros_like(log_q, dtype=torch.bool).scatter(1, order, before < top_p)

@@ -1,0 +1,280 @@
+"""Readers of prefixes in any order, which reuse the cache of the prefixes computed last.
+
+A search visits the tree of prefixes in no particular order. The language model's rows are the
+prefixes computed last. To compute another prefix, the row with the longest common beginning is
+copied and truncated to it, and the rest is computed in one forward pass. If every prefix extends
+one that was just computed, that is one token each. `TreeReader` does this for several prompts at
+once, and keeps the rows that the caller lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from smc._forward.eager import MOST_READ
+from smc._forward.prefixes import at_temperature, check_log_p, check_nan, refuse_nan
+from smc._models.protocol import LanguageModel
+
+
+class PrefixReader:
+    """A language model that computes arbitrary prefixes after one prompt.
+
+    Args:
+        lm: the language model.
+        prompt: token ids, which are computed at once.
+        temperature: temperature of the returned log-probabilities.
+
+    Attributes:
+        device: device of the language model.
+        tokens: number of tokens computed after the prompt.
+
+    Raises:
+        FloatingPointError: log-probabilities are NaN or +inf.
+    """
+
+    def __init__(self, lm: LanguageModel, prompt: Sequence[int], temperature: float) -> None:
+        self.device = lm.device
+        self.tokens = 0
+        self._temperature = temperature
+        self._size = lm.vocabulary.size
+        self._rows, first = lm.prefill([prompt])
+        check_log_p(first, self._size, 1)
+        self._first = self._tempered(first)[0]
+        self._held: list[tuple[int, ...]] = [()]
+
+    def read(
+        self, ids: Sequence[tuple[int, ...]], known: Sequence[int], finished: Sequence[bool]
+    ) -> tuple[Float64[Tensor, "R"], Float[Tensor, "R V"]]:
+        """Compute these prefixes.
+
+        Args:
+            ids: tokens of the prefixes.
+            known: number of tokens of each prefix, from the first, whose log-probability is known.
+                All of these but the last were computed before, after this prompt.
+            finished: whether the last token ends the answer and doesn't need to be computed.
+
+        Returns:
+            The log-probability of each prefix's other tokens, and those of the token after it.
+        """
+        wanted = [line[: len(line) - over] for line, over in zip(ids, finished, strict=True)]
+        source, shared = zip(*(self._nearest(line) for line in wanted), strict=True)
+        self._rows.reorder(torch.tensor(source, device=self.device))
+        if any(len(self._held[row]) > kept for row, kept in zip(source, shared, strict=True)):
+            self._rows.truncate(torch.tensor(shared, device=self.device))
+        self._held = list(wanted)
+        gained = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
+        after = self._first.repeat(len(ids), 1)
+        for row, line in enumerate(ids):
+            if line and not known[row]:
+                gained[row] += self._first[line[0]]
+        most = max(1, MOST_READ // after.numel())
+        longest = max(len(line) - begin for line, begin in zip(wanted, shared, strict=True))
+        for offset in range(0, longest, most):
+            runs = [
+                line[begin + offset : begin + offset + most]
+                for line, begin in zip(wanted, shared, strict=True)
+            ]
+            lengths = [len(run) for run in runs]
+            self.tokens += sum(lengths)
+            padded = [(*run, *[0] * (max(lengths) - len(run))) for run in runs]
+            out = self._rows.extend(
+                torch.tensor(padded, device=self.device), torch.tensor(lengths, device=self.device)
+            )
+            check_log_p(out, self._size, len(ids), max(lengths))
+            for row, (line, length) in enumerate(zip(ids, lengths, strict=True)):
+                if not length:
+                    continue
+                log_p = self._tempered(out[row, :length])
+                after[row] = log_p[-1]
+                # Log-probabilities of the next token are now available after these positions.
+                positions = range(shared[row] + offset + 1, shared[row] + offset + length + 1)
+                new = [(t, i) for t, i in enumerate(positions) if known[row] <= i < len(line)]
+                if new:
+                    at = torch.tensor([t for t, _ in new], device=self.device)
+                    token = torch.tensor([line[i] for _, i in new], device=self.device)
+                    gained[row] += log_p[at, token].double().sum()
+        return gained, after
+
+    def _nearest(self, wanted: tuple[int, ...]) -> tuple[int, int]:
+        """Return the row with the longest common beginning with these tokens, and its length."""
+
+        def common(row: int) -> int:
+            pairs = enumerate(zip(self._held[row], wanted, strict=False))
+            return next(
+                (i for i, (a, b) in pairs if a != b), min(map(len, (self._held[row], wanted)))
+            )
+
+        row = max(range(len(self._held)), key=common)
+        return row, common(row)
+
+    def _tempered(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
+        """Return p_lm at the temperature, clamped to at most one against rounding."""
+        return check_nan(at_temperature(log_p, self._temperature)).clamp(max=0)
+
+
+class Run(NamedTuple):
+    """A prefix to compute, and the log-probabilities to return.
+
+    Attributes:
+        example: index of its prompt.
+        ids: its tokens.
+        known: number of its tokens, from the first, that were computed before.
+        asked: for each of the other tokens, the next tokens whose log-probabilities to return.
+    """
+
+    example: int
+    ids: tuple[int, ...]
+    known: int
+    asked: list[Int[np.ndarray, "_"]]
+
+
+class TreeReader:
+    """A language model that computes prefixes of several prompts, and caches some of them.
+
+    Args:
+        lm: the language model.
+        prompts: token ids, which are computed at once.
+        temperature: temperature of the returned log-probabilities.
+
+    Attributes:
+        tokens: number of tokens computed after each prompt.
+        passes: number of forward passes with tokens of each prompt's prefixes, including that of
+            the prompt.
+        eps: machine epsilon of the model's log-probabilities.
+
+    Raises:
+        FloatingPointError: log-probabilities are NaN or +inf.
+    """
+
+    def __init__(
+        self, lm: LanguageModel, prompts: Sequence[Sequence[int]], temperature: float
+    ) -> None:
+        self._device, self._temperature = lm.device, temperature
+        self._size = lm.vocabulary.size
+        self._rows, first = lm.prefill(prompts)
+        check_log_p(first, self._size, len(prompts))
+        self._first = check_nan(at_temperature(first, temperature))
+        self._held: list[tuple[int, tuple[int, ...]]] = [
+            (example, ()) for example in range(len(prompts))
+        ]
+        self.eps = float(torch.finfo(self._first.dtype).eps)
+        self.tokens = [0] * len(prompts)
+        self.passes = [1] * len(prompts)
+
+    def first(self, asked: Sequence[Int[np.ndarray, "_"]]) -> list[Float64[np.ndarray, "_"]]:
+        """Return the log-probabilities of some first tokens after each prompt."""
+        return _gather(self._first, asked)
+
+    def read(
+        self, runs: Sequence[Run], keep: Iterable[tuple[int, tuple[int, ...]]]
+    ) -> list[list[Float64[np.ndarray, "_"]]]:
+        """Compute prefixes in one forward pass, or in several if it would return too much.
+
+        Args:
+            runs: distinct prefixes, each with at least one token that was not computed before.
+            keep: examples and prefixes that are likely to be extended later; their cache entries
+                are kept. An example that is neither here nor in the runs is dropped.
+
+        Returns:
+            The log-probabilities that each run asks for; undefined after a token of probability
+            zero. The caller must check them (`numbers`).
+        """
+        at = {
+            (example, ids[:t]): row
+            for row, (example, ids) in enumerate(self._held)
+            for t in range(len(ids) + 1)
+        }
+
+        def nearest(example: int, ids: tuple[int, ...]) -> tuple[int, int]:
+            return next(
+                (at[example, ids[:t]], t)
+                for t in range(len(ids), -1, -1)
+                if (example, ids[:t]) in at
+            )
+
+        in_runs = {(run.example, run.ids[:t]) for run in runs for t in range(len(run.ids))}
+        kept = sorted({nearest(*each)[0] for each in keep if each not in in_runs})
+        source, shared = zip(
+            *(nearest(run.example, run.ids[: run.known]) for run in runs), strict=True
+        )
+        self._rows.reorder(torch.tensor([*kept, *source], device=self._device))
+        held = [len(self._held[row][1]) for row in (*kept, *source)]
+        lengths = [*held[: len(kept)], *shared]
+        if lengths != held:
+            self._rows.truncate(torch.tensor(lengths, device=self._device))
+        self._held = [self._held[row] for row in kept] + [(run.example, run.ids) for run in runs]
+        for example in {run.example for run in runs}:
+            self.passes[example] += 1
+
+        pieces = [()] * len(kept) + [
+            run.ids[begin:] for run, begin in zip(runs, shared, strict=True)
+        ]
+        found: list[list[Float64[np.ndarray, "_"]]] = [[] for _ in runs]
+        most = max(1, MOST_READ // (len(pieces) * self._size))
+        for offset in range(0, max(map(len, pieces)), most):
+            parts = [piece[offset : offset + most] for piece in pieces]
+            self._extend(parts, len(kept), offset, shared, runs, found)
+        return found
+
+    def _extend(
+        self,
+        parts: Sequence[tuple[int, ...]],
+        num_kept: int,
+        offset: int,
+        shared: Sequence[int],
+        runs: Sequence[Run],
+        found: Sequence[list[Float64[np.ndarray, "_"]]],
+    ) -> None:
+        """Append these tokens to the rows, and add the requested values to `found`."""
+        width = max(map(len, parts))
+        out = self._rows.extend(
+            torch.tensor([(*part, *[0] * (width - len(part))) for part in parts],
+                         device=self._device),
+            torch.tensor([len(part) for part in parts], device=self._device),
+        )  # fmt: skip
+        check_log_p(out, self._size, len(parts), width)
+        rows: list[int] = []
+        columns: list[int] = []
+        owner: list[int] = []
+        asked: list[Int[np.ndarray, "_"]] = []
+        for number, run in enumerate(runs):
+            part = parts[num_kept + number]
+            self.tokens[run.example] += len(part)
+            begin = shared[number] + offset  # number of the run's tokens before this part
+            for column in range(max(0, run.known - begin), len(part)):
+                rows.append(num_kept + number)
+                columns.append(column)
+                owner.append(number)
+                asked.append(run.asked[begin + column - run.known])
+        if asked:
+            index = torch.tensor([rows, columns], device=self._device)
+            log_p = at_temperature(out[index[0], index[1]], self._temperature)
+            for number, values in zip(owner, _gather(log_p, asked), strict=True):
+                found[number].append(values)
+
+
+def _gather(
+    log_p: Float[Tensor, "R V"], asked: Sequence[Int[np.ndarray, "_"]]
+) -> list[Float64[np.ndarray, "_"]]:
+    """Copy the log-probabilities of some tokens of each row to the host."""
+    sizes = [len(each) for each in asked]
+    row = np.repeat(np.arange(len(asked)), sizes)
+    index = torch.from_numpy(np.stack([row, np.concatenate(asked)])).to(log_p.device)
+    values = log_p[index[0], index[1]].double().cpu().numpy()
+    return np.split(values, np.cumsum(sizes)[:-1])
+
+
+def numbers(log_p: Float64[np.ndarray, "_"]) -> Float64[np.ndarray, "_"]:
+    """Return log-probabilities clamped to at most 0 against rounding.
+
+    Raises:
+        FloatingPointError: some are NaN or +inf.
+    """
+    refuse_nan(torch.tensor(not bool((log_p < np.inf).all()), device="cpu"))
+    return np.minimum(log_p, 0.0)

@@ -1,0 +1,198 @@
+"""The reader of static shapes: one row per particle, from the first step to the last.
+
+Shapes never depend on data and there is no host synchronization, so a step can be captured as one
+graph with the model's forward pass (`smc._inference.loop`). Ended particles keep a row, which is
+masked. A prefix is computed once for each particle that has it, and a forced token takes a step
+like any other token.
+
+**Few rows are copied.** If several particles continue from the same row, the first one keeps it,
+and each of the others takes a row of its example that no running particle continues from. So a row
+that a particle continues from is never overwritten, rows are copied in place, and unchanged rows
+cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts, has_nan
+from smc._forward.waits import refuse_waits
+from smc._models.static_cache import Forward
+from smc._proposals import Batch, Proposal, State
+from smc._proposals.budgeting import Removed
+from smc._vocabulary.passes import VocabularyPass
+
+
+@dataclass(frozen=True, eq=False)
+class StaticPrefixes(Prefixes[State]):
+    """The prefixes of P particles, one row each; see `Prefixes`.
+
+    Attributes:
+        held: the model's row of each, all different.
+        appended: number of tokens appended to every row of the model.
+    """
+
+    held: Int64[Tensor, "P"]
+    appended: Int64[Tensor, ""]
+
+
+class StaticReader(Reader[State]):
+    """A reader with a row for each of P = B·N particles; see `Reader`.
+
+    Args:
+        forward: the language model in static shapes.
+        proposal, batch, vocabulary_pass, temperature: as for `Reader`.
+        num_particles: N, per example.
+        spare: extra columns for the warm-up steps before graph capture.
+
+    Raises:
+        NotStaticError: the proposal synchronizes with the host.
+    """
+
+    is_static = True
+
+    def __init__(
+        self,
+        forward: Forward,
+        proposal: Proposal[State],
+        batch: Batch,
+        vocabulary_pass: VocabularyPass,
+        *,
+        num_particles: int,
+        temperature: float,
+        spare: int = 1,
+    ) -> None:
+        proposal = proposal.without_host_sync()
+        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature)
+        refuse_waits(proposal, batch)
+        self.forward = forward
+        self.num_particles = num_particles
+        self.spare = spare
+
+    def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """Return all indices, because the host doesn't know where the mask is true."""
+        return torch.arange(len(mask), device=mask.device)
+
+    def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
+        """Return the flag; it is checked after the run."""
+        return found
+
+    def rewind(self) -> None:
+        """Drop all generated tokens of the language model."""
+        self.forward.rewind()
+
+    def start(
+        self, prompts: Sequence[Sequence[int]], num_particles: int
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Compute each prompt once, and create a row for each particle; see `Reader`."""
+        state = self.proposal.start(self.batch)
+        budget = int(self.batch.budgets.max())
+        log_p = self.forward.start(prompts, num_particles, budget + self.spare)
+        rows = len(prompts) * num_particles
+        self.check(log_p, rows)
+        each = torch.arange(len(log_p), device=log_p.device)
+        state = self.proposal.take(state, each // num_particles)
+        runs = torch.ones_like(each, dtype=torch.bool)
+        found = self._extension(state, runs, each.new_zeros(len(each), 0), is_start=True)
+        zero = torch.zeros((), dtype=torch.int64, device=each.device)
+        return self._read(log_p, found, state, each, zero)
+
+    def extend(
+        self,
+        prefixes: Prefixes[State],
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Extend the row of each running particle; see `Reader`."""
+        assert isinstance(prefixes, StaticPrefixes)
+        token = torch.where(running, token, -1).unsqueeze(1)
+        state = self.proposal.advance(self.proposal.take(prefixes.state, row), token)
+        moved = move(prefixes.held[row], running, self.num_particles)
+        read = torch.empty_like(row).scatter(0, moved.row, token.squeeze(1).clamp(min=0))
+        log_p = self.forward.step(read, moved.source, prefixes.appended)
+        found = self._extension(state, running, token, is_start=False)
+        return self._read(log_p, found, state, moved.row, prefixes.appended + 1)
+
+    def _extension(
+        self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"], *, is_start: bool
+    ) -> Extension:
+        """Describe the outcome of each particle; particle p has row p."""
+        running = ran & state.walk.running
+        none = torch.zeros_like(running, dtype=torch.int64)
+        count = running.view(-1, self.num_particles).sum(dim=1)
+        zero = torch.zeros_like(count)
+        return Extension(
+            finished=ran & state.walk.finished,
+            running=running,
+            row=torch.arange(len(running), device=running.device),
+            tokens=tokens,
+            forced=none,
+            forced_log_p=none.double(),
+            forced_log_g=none.double(),
+            landed=none.bool(),
+            counts=TokenCounts(zero if is_start else count, *[zero] * 4),
+            failed=torch.zeros((), dtype=torch.bool, device=running.device),
+            removed=Removed.nothing(none.double()),
+        )
+
+    def _read(
+        self,
+        log_p: Float[Tensor, "P V"],
+        found: Extension,
+        state: State,
+        held: Int64[Tensor, "P"],
+        appended: Int64[Tensor, ""],
+    ) -> tuple[Extension, StaticPrefixes[State]]:
+        """Return the new prefixes; mask log-probabilities of ended ones."""
+        self.check(log_p, len(held))
+        log_p = self.tempered(log_p)[held]  # a copy
+        wrong = has_nan(log_p)
+        failed = (wrong & found.running).any()
+        # The model may return NaN after an ended prefix. A failed run continues with finite
+        # numbers until the flag is checked.
+        log_p.masked_fill_((wrong | ~found.running).unsqueeze(1), 0.0)
+        example = found.row // self.num_particles
+        prefixes = StaticPrefixes(example, log_p, state, held, appended)
+        return found._replace(failed=failed), prefixes
+
+
+class Moved(NamedTuple):
+    """The new rows of the particles in the model.
+
+    Attributes:
+        row: the new row of each particle, all different.
+        source: the row that each row is copied from; itself if it is unchanged.
+    """
+
+    row: Int64[Tensor, "P"]
+    source: Int64[Tensor, "P"]
+
+
+def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
+    """Assign a row to each particle; O(P N) bits.
+
+    Args:
+        row: the row that each particle continues from; of the same example for running ones.
+        running: whether the particle continues.
+        N: particles per example.
+    """
+    P = len(row)
+    groups, runs = row.view(-1, N), running.view(-1, N)
+    number = torch.arange(N, device=row.device)
+    earlier = (groups.unsqueeze(2) == groups.unsqueeze(1)) & (number < number.unsqueeze(1))
+    again = (earlier & runs.unsqueeze(1)).any(dim=2)
+    stays = runs & ~again
+    # The k-th particle of an example that needs a row takes the k-th free row.
+    index = (~stays).cumsum(dim=1) - 1
+    used = torch.zeros(P, dtype=torch.int64, device=row.device).index_add(0, row, running.long())
+    free = torch.where(used.view(-1, N) > 0, N, number).sort(dim=1).values.clamp(max=N - 1)
+    first = N * torch.arange(P // N, device=row.device).unsqueeze(1)
+    new = torch.where(stays, groups, first + free.gather(1, index.clamp(min=0))).flatten()
+    return Moved(new, torch.empty_like(row).scatter(0, new, torch.where(running, row, new)))

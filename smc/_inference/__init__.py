@@ -1,0 +1,1 @@
+"""Sequential Monte Carlo and the discrete filter: steps, weights, resampling, and the loop."""

@@ -1,0 +1,132 @@
+"""Algorithms that turn a proposal into weighted answers.
+
+By name:
+
+    smc         N particles draw tokens from the proposal, are weighed, and may be resampled
+                (`smc._inference.step`)
+    discrete    N distinct prefixes are selected from all their continuations; no token is drawn
+                (`smc._inference.filter`)
+    auto        the discrete filter, which is more accurate at an equal cost (docs/reliability.md),
+                except in three cases, which use SMC: an option of SMC only is given; there is one
+                particle, which is one answer drawn from the proposal; or in `smc.stream`, because
+                distinct prefixes have little text in common before the end
+
+Each algorithm is a dataclass of its options, so that options of the other one raise an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import Any, TypedDict
+
+from smc._inference.resampling import Scheme, scheme
+
+STRATA = ("none", "state")
+
+
+class Options(TypedDict, total=False):
+    """The options of all algorithms, documented in `SMC` and `Discrete`."""
+
+    resampling: str | Scheme
+    ess_threshold: float | int
+    strata: str
+    count_finished: bool
+    floor: float | int
+
+
+@dataclass(frozen=True)
+class SMC:
+    """Sequential Monte Carlo with N particles.
+
+    Args:
+        resampling: "systematic", "stratified", "multinomial", "residual", or a function like them.
+        ess_threshold: competing particles are resampled if their effective sample size is below
+            this fraction of their number; 1 or more means every step, 0 never.
+        strata: "state": particles compete only with those in the same automaton state, and complete
+            answers don't compete; "none": all particles of an example compete.
+
+    Raises:
+        ValueError: a value is invalid.
+    """
+
+    resampling: str | Scheme = "systematic"
+    ess_threshold: float | int = 0.5
+    strata: str = "state"
+
+    def __post_init__(self) -> None:
+        scheme(self.resampling)
+        _number("ess_threshold", self.ess_threshold)
+        if not self.ess_threshold >= 0:
+            raise ValueError(f"expected ess_threshold to be 0 or more, got {self.ess_threshold}")
+        if self.strata not in STRATA:
+            raise ValueError(
+                f"expected strata to be one of {', '.join(STRATA)}, got {self.strata!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """The discrete particle filter, which keeps N distinct prefixes.
+
+    Args:
+        count_finished: whether finished answers count toward N, so that improbable prefixes are
+            dropped sooner.
+        floor: share of the sum of all scores below which a prefix is kept with probability below
+            one even if there are free slots, in [0, 1). With 0 and `count_finished=False`, the
+            filter enumerates languages with at most N running prefixes.
+
+    Raises:
+        ValueError: a value is invalid.
+    """
+
+    count_finished: bool = True
+    floor: float | int = 1e-6
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count_finished, bool):
+            raise ValueError(
+                f"expected count_finished to be True or False, got {self.count_finished!r}"
+            )
+        _number("floor", self.floor)
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"expected floor to be in [0, 1), got {self.floor}")
+
+
+def _number(name: str, value: object) -> None:
+    """Raise an error unless a value is a number."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ValueError(f"expected {name} to be a number, got {value!r}")
+
+
+ALGORITHMS: dict[str, type[SMC | Discrete]] = {"smc": SMC, "discrete": Discrete}
+AUTO = "auto"
+
+
+def chosen(name: str, options: Options, particles: int) -> str:
+    """Return the name of the algorithm that "auto" selects; other names unchanged."""
+    if name != AUTO:
+        return name
+    asks_for_smc = any(field.name in options for field in fields(SMC))
+    return "smc" if asks_for_smc or particles == 1 else "discrete"
+
+
+def algorithm(name: str, options: Options) -> SMC | Discrete:
+    """Return the algorithm with this name (except "auto") and these options.
+
+    Raises:
+        ValueError: the name is unknown, or the algorithm doesn't have an option.
+    """
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        names = ", ".join((AUTO, *ALGORITHMS))
+        raise ValueError(f"expected algorithm to be one of {names}, got {name!r}")
+    kind = ALGORITHMS[name]
+    known = [field.name for field in fields(kind)]
+    for option, value in options.items():
+        if option not in known:
+            raise ValueError(
+                f"expected options of algorithm {name!r} ({', '.join(known)}), got "
+                f"{option}={value!r}; omit it, or correct a misspelled argument"
+            )
+    given: dict[str, Any] = dict(options)
+    return kind(**given)

@@ -1,0 +1,428 @@
+"""Complete answers of the discrete filter, which leave its prefixes with their weights.
+
+An answer is stored in the step in which it ends (docs/design.md, section 6). The number of answers
+that end in a step is not known beforehand. There are two ways to store them:
+
+    Pool            a growing list of texts and weights. If an example has more than `MOST_ANSWERS`,
+                    its pool is pruned to this number by the same selection as for prefixes
+                    (`smc._inference.selection.select_without_replacement`), which preserves the sum
+                    of the weights and keeps every weight unbiased. In practice this happens only
+                    for automata without EOS, where thousands of tokens may be the last one
+    AnswerTables    tables of fixed shape: for each step and slot, the weight of every token that
+                    may end a text, and the slot's parent. Texts are read backwards at the end
+
+The selection threshold needs the N largest weights of the answers and the sum of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from gcd import AutomatonBatch
+from smc._forward.prefixes import count_of
+from smc._inference.observation import Population
+from smc._inference.outcome import Outcome, StepRecord
+from smc._inference.particles import NOT_CHOSEN, Particles
+from smc._inference.selection import FinishedScores, Selection, select_without_replacement
+from smc._models.static_cache import NotStaticError
+from smc._vocabulary.competition import CandidateGuide, sums_by
+from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
+
+MOST_ANSWERS = 1 << 16
+"""Maximum number of answers of one example: about 60 MB for answers of 100 tokens."""
+
+
+class Ending(NamedTuple):
+    """The inputs for storing answers that a chosen token completes.
+
+    Attributes:
+        candidates: candidates of the R prefixes, with the outcomes of their tokens.
+        log_p: log-probabilities of the next token.
+        log_weight: log W of each prefix; -inf for a row without a particle.
+        slot: index of the particle on each prefix.
+        particles: the particles.
+        step: number of each example's step.
+    """
+
+    candidates: CandidateGuide
+    log_p: Float[Tensor, "R V"]
+    log_weight: Float64[Tensor, "R"]
+    slot: Int64[Tensor, "R"]
+    particles: Particles
+    step: Int64[Tensor, "B"]
+
+
+class Pool(NamedTuple):
+    """Answers in lists.
+
+    Attributes:
+        example: index in the batch of each answer's example.
+        tokens: tokens of each answer; -1 beyond its length.
+        log_pi: log pi of each token, as in `Particles`.
+        log_weight, log_p: log weight and log p_lm of each answer.
+        pruned: examples whose pool was pruned.
+        examples: identity of each example, which keys its random numbers.
+        draw: the source of random numbers.
+    """
+
+    example: Int64[Tensor, "M"]
+    tokens: Int64[Tensor, "M T"]
+    log_pi: Float64[Tensor, "M T"]
+    log_weight: Float64[Tensor, "M"]
+    log_p: Float64[Tensor, "M"]
+    pruned: Bool[Tensor, "B"]
+    examples: Int64[Tensor, "B"]
+    draw: Draw
+
+    @classmethod
+    def start(
+        cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
+    ) -> Pool:
+        """Create an empty pool for answers of at most this number of tokens."""
+        del automata, N
+        none = examples.new_zeros(0)
+        pruned = torch.zeros_like(examples, dtype=torch.bool)
+        weights = none.double()
+        tokens = none.new_zeros(0, most)
+        return cls(none, tokens, tokens.double(), weights, weights, pruned, examples, draw)
+
+    def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
+        """Add the candidates that complete a text."""
+        candidates, particles = ending.candidates, ending.particles
+        successors = candidates.successors
+        row, klass = (candidates.alive & successors.ends).nonzero(as_tuple=True)
+        number = successors.automaton_of_row[row]
+        start = successors.classes.start[number, klass]
+        size = successors.classes.start[number, klass + 1] - start
+        pair = torch.arange(len(row), device=row.device).repeat_interleave(size)
+        within = torch.arange(len(pair), device=row.device) - (size.cumsum(dim=0) - size)[pair]
+        token = successors.classes.tokens[number[pair], start[pair] + within].long()
+        row = row[pair]
+        log_p = ending.log_p[row, token].double()
+        some = ~(ending.log_weight[row] + log_p).isneginf()
+        row, token, log_p = row[some], token[some], log_p[some]
+        slot, weight = ending.slot[row], ending.log_weight[row] + log_p
+
+        def tokens_of(kept: Int64[Tensor, "K"]) -> Int64[Tensor, "K T"]:
+            at = slot[kept]
+            column = particles.length[at].unsqueeze(1)
+            return particles.tokens[at, :-1].scatter_(1, column, token[kept].unsqueeze(1))
+
+        N = len(particles.row) // len(self.examples)
+        example, log_p = slot // N, particles.log_p[slot] + log_p
+        added = self._add(
+            example, weight, log_p, tokens_of, particles.log_pi[slot, :-1], ending.step, first=0
+        )
+
+        def seen() -> Population:
+            every = torch.arange(len(row), device=row.device)
+            done = torch.ones_like(every, dtype=torch.bool)
+            length = particles.length[slot] + 1
+            text = tokens_of(every)
+            return Population(example, slot, text, length, weight, done, ~done, ~done)
+
+        return added, seen
+
+    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Pool:
+        """Add the texts of finished particles."""
+        done = particles.finished.nonzero().squeeze(1)
+        if not len(done):
+            return self
+        N = len(particles.row) // len(self.examples)
+        log_weight, log_p = particles.log_weight[done], particles.log_p[done]
+
+        def tokens_of(kept: Int64[Tensor, "K"]) -> Int64[Tensor, "K T"]:
+            return particles.tokens[done[kept], :-1]
+
+        log_pi = particles.log_pi[done, :-1]
+        return self._add(done // N, log_weight, log_p, tokens_of, log_pi, step, first=2)
+
+    def note_parents(
+        self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
+    ) -> Pool:
+        """Do nothing, because the pool stores full texts."""
+        return self
+
+    def greatest(self, most: int) -> FinishedScores:
+        """Return the largest weights of each example, and the sum of the others."""
+        top = self.log_weight.new_full((len(self.examples), most), -torch.inf)
+        rest = top[:, 0].clone()
+        for b in range(len(self.examples)):
+            mine = self.log_weight[self.example == b]
+            values, index = mine.topk(min(most, len(mine)))
+            top[b, : len(values)] = values
+            rest[b] = mine.index_fill(0, index, -torch.inf).logsumexp(dim=0)
+        return FinishedScores(top, rest)
+
+    def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
+        """Return all answers; an example with a pruned pool is not enumerated."""
+        return _outcome(
+            self.example,
+            self.tokens,
+            self.log_pi,
+            self.log_weight,
+            self.log_p,
+            whole & ~self.pruned,
+            history,
+        )
+
+    def _add(
+        self,
+        example: Int64[Tensor, "M"],
+        log_weight: Float64[Tensor, "M"],
+        log_p: Float64[Tensor, "M"],
+        tokens_of: Callable[[Int64[Tensor, "K"]], Int64[Tensor, "K T"]],
+        log_pi: Float64[Tensor, "M T"],
+        step: Int64[Tensor, "B"],
+        first: int,
+    ) -> Pool:
+        """Add answers; `first` is the particle number in the random key of the first pruning."""
+
+        def uniform(number: int, b: int, breaks: Breaks) -> float:
+            name = self.examples[b : b + 1]
+            keys = Keys(name, torch.full_like(name, number), step[b : b + 1], Purpose.POOL)
+            return float(self.draw(keys, breaks))
+
+        # New answers are pruned before their tokens are copied.
+        stays, log_weight, pruned = self._prune(example, log_weight, partial(uniform, first))
+        example = torch.cat([self.example, example[stays]])
+        tokens = torch.cat([self.tokens, tokens_of(stays)])
+        log_pi = torch.cat([self.log_pi, log_pi[stays]])
+        log_p = torch.cat([self.log_p, log_p[stays]])
+        log_weight = torch.cat([self.log_weight, log_weight])
+        stays, log_weight, again = self._prune(example, log_weight, partial(uniform, first + 1))
+        if len(stays) < len(example):
+            example, tokens, log_p = example[stays], tokens[stays], log_p[stays]
+            log_pi = log_pi[stays]
+        return self._replace(
+            example=example,
+            tokens=tokens,
+            log_pi=log_pi,
+            log_weight=log_weight,
+            log_p=log_p,
+            pruned=self.pruned | pruned | again,
+        )
+
+    def _prune(
+        self,
+        example: Int64[Tensor, "M"],
+        log_weight: Float64[Tensor, "M"],
+        uniform: Callable[[int, Callable[[], Tensor]], float],
+    ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"], Bool[Tensor, "B"]]:
+        """Keep at most `MOST_ANSWERS` answers per example; return them and their weights."""
+        every, pruned = torch.arange(len(example), device=example.device), self.pruned.clone()
+        if len(example) <= MOST_ANSWERS:
+            return every, log_weight, pruned
+        stays, log_weight = torch.ones_like(example, dtype=torch.bool), log_weight.clone()
+        large = count_of(example, len(pruned)) > MOST_ANSWERS
+        for b in large.nonzero().flatten().tolist():
+            here = (example == b).nonzero().squeeze(1)
+            kept, log_pi = select_without_replacement(
+                log_weight[here], MOST_ANSWERS, partial(uniform, b)
+            )
+            log_weight[here[kept]] -= log_pi
+            stays[here] = False
+            stays[here[kept]] = True
+            pruned[b] = True
+        return every[stays], log_weight[stays], pruned
+
+
+class AnswerTables(NamedTuple):
+    """Answers in tables of fixed shape.
+
+    Attributes:
+        weights, log_p: log weight and log p_lm of the answers that ended in each step, by slot and
+            ending token; -inf for no answer.
+        parents: the slot that each slot continued, in each step.
+        tokens: the token that continued it.
+        log_pi: log-probability with which this token was selected.
+        top: the N largest log weights of each example's answers; -inf where there are fewer.
+        rest: log of the sum of the others.
+        last: tokens that can end a text of each slot's automaton; -1 for none.
+        empty: for each example, whether its only answer is the empty one.
+    """
+
+    weights: Float64[Tensor, "T P E"]
+    log_p: Float64[Tensor, "T P E"]
+    parents: Int64[Tensor, "T P"]
+    tokens: Int64[Tensor, "T P"]
+    log_pi: Float64[Tensor, "T P"]
+    top: Float64[Tensor, "B N"]
+    rest: Float64[Tensor, "B"]
+    last: Int64[Tensor, "P E"]
+    empty: Bool[Tensor, "B"]
+
+    @classmethod
+    def start(
+        cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
+    ) -> AnswerTables:
+        """Create empty tables for answers of at most this number of tokens.
+
+        Raises:
+            NotStaticError: see `check_room`.
+        """
+        del draw
+        check_room(automata, N, most)
+        last = ending_tokens(automata).repeat_interleave(N, dim=0)
+        P, E = last.shape
+        # An automaton that ends without EOS may accept the empty answer, with nothing to draw.
+        empty = automata.is_final[automata.initial]
+        nothing = torch.full((most, P, E), -torch.inf, dtype=torch.float64, device=last.device)
+        steps = torch.zeros(most, P, dtype=torch.int64, device=last.device)
+        top = torch.full((len(examples), N), -torch.inf, dtype=torch.float64, device=last.device)
+        top[:, 0] = torch.where(empty, 0.0, -torch.inf)
+        rest = torch.full_like(top[:, 0], -torch.inf)
+        log_pi = steps.double()
+        return cls(nothing, nothing.clone(), steps, steps.clone(), log_pi, top, rest, last, empty)
+
+    def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
+        """Store the weight of each slot with each of the tokens that can end its text."""
+        successors, particles = ending.candidates.successors, ending.particles
+        row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
+        klass = successors.classes.of[successors.automaton_of_row[row], token].long()
+        ends = (ending.candidates.alive & successors.ends)[row, klass] & (self.last >= 0)
+        log_p = ending.log_p[row, token].double()
+        running = particles.running.unsqueeze(1)
+        weight = torch.where(ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf)
+        each = torch.cat([self.top, weight.view(len(self.top), -1)], dim=1)
+        top, index = each.topk(self.top.shape[1], dim=1)
+        left = each.scatter(1, index, -torch.inf).logsumexp(dim=1)
+        now, log_p = ending.step[:1], particles.log_p.unsqueeze(1) + log_p
+
+        def seen() -> Population:
+            at, number = (~weight.isneginf()).nonzero(as_tuple=True)
+            column, chosen = particles.length[at].unsqueeze(1), self.last[at, number].unsqueeze(1)
+            tokens = particles.tokens[at, :-1].scatter_(1, column, chosen)
+            done, N = torch.ones_like(at, dtype=torch.bool), self.top.shape[1]
+            return Population(
+                at // N, at, tokens, column.squeeze(1) + 1, weight[at, number], done, ~done, ~done
+            )
+
+        return self._replace(
+            weights=self.weights.index_copy(0, now, weight.unsqueeze(0)),
+            log_p=self.log_p.index_copy(0, now, log_p.unsqueeze(0)),
+            top=top,
+            rest=torch.logaddexp(self.rest, left),
+        ), seen
+
+    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> AnswerTables:
+        """Do nothing: static shapes have no forced runs, and the empty answer is known."""
+        return self
+
+    def note_parents(
+        self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
+    ) -> AnswerTables:
+        """Store the parent and the token of each slot."""
+        now = step[:1]
+        return self._replace(
+            parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),
+            tokens=self.tokens.index_copy(0, now, kept.token.unsqueeze(0)),
+            log_pi=self.log_pi.index_copy(0, now, kept.log_pi.unsqueeze(0)),
+        )
+
+    def greatest(self, most: int) -> FinishedScores:
+        """Return the N largest weights of each example, and the sum of the others."""
+        return FinishedScores(self.top, self.rest)
+
+    def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
+        """Reconstruct the answers backwards, on the host."""
+        weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
+        parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
+        log_pi = self.log_pi.cpu()
+        time, slot, number = (~weights.isneginf()).nonzero(as_tuple=True)
+        texts = torch.full((len(time), len(weights)), -1, device="cpu")
+        texts[torch.arange(len(time), device="cpu"), time] = last[slot, number]
+        kept = weights.new_full(texts.shape, NOT_CHOSEN)
+        weight, log_p = weights[time, slot, number], log_p[time, slot, number]
+        example = slot // self.top.shape[1]
+        for column in reversed(range(len(weights) - 1)):
+            before = time > column
+            texts[before, column] = tokens[column, slot[before]]
+            kept[before, column] = log_pi[column, slot[before]]
+            slot[before] = parents[column, slot[before]]
+        none = self.empty.cpu().nonzero().squeeze(1)
+        zero = weight.new_zeros(len(none))
+        return _outcome(
+            torch.cat([none, example]).to(device),
+            torch.cat([texts.new_full((len(none), texts.shape[1]), -1), texts]).to(device),
+            torch.cat([kept.new_full((len(none), texts.shape[1]), NOT_CHOSEN), kept]).to(device),
+            torch.cat([zero, weight]).to(device),
+            torch.cat([zero, log_p]).to(device),
+            whole,
+            history,
+        )
+
+
+Answers: TypeAlias = Pool | AnswerTables
+"""The complete answers of B examples; every method returns the updated answers."""
+
+
+def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
+    """Raise an error for automata with which an example could exceed `MOST_ANSWERS` answers.
+
+    Raises:
+        NotStaticError: the limit could be exceeded, because the automaton ends in many ways.
+    """
+    width = ending_tokens(automata).shape[1]
+    if N * width * most > MOST_ANSWERS:
+        raise NotStaticError(
+            f"static shapes support {MOST_ANSWERS} answers, but {N} prefixes of up to {most} "
+            f"tokens with {width} possible last tokens may give {N * width * most}; lower "
+            "particles, or set algorithm='smc' or execution='eager'"
+        )
+
+
+def ending_tokens(automata: AutomatonBatch) -> Int64[Tensor, "B E"]:
+    """List the tokens that can end a text of each automaton, by class; -1 for none."""
+    lists = []
+    for number, automaton in enumerate(automata.automata):
+        classes = (automaton.delta == automaton.num_states - 1).any(axis=0)
+        tokens = automata.classes.tokens[number].cpu().numpy()
+        lists.append(tokens[classes[automaton.class_of[tokens]]])
+    padded = np.full((len(lists), max(1, *map(len, lists))), -1, np.int64)
+    for row, tokens in zip(padded, lists, strict=True):
+        row[: len(tokens)] = tokens
+    return torch.from_numpy(padded).to(automata.class_of.device)
+
+
+def _outcome(
+    example: Int64[Tensor, "M"],
+    tokens: Int64[Tensor, "M T"],
+    log_pi: Float64[Tensor, "M T"],
+    log_weight: Float64[Tensor, "M"],
+    log_p: Float64[Tensor, "M"],
+    whole: Bool[Tensor, "B"],
+    history: StepRecord,
+) -> Outcome:
+    """Sort the answers by example; the sum of an example's weights estimates its evidence."""
+    order, B = torch.sort(example, stable=True).indices, len(whole)
+    return Outcome(
+        example=example[order],
+        tokens=tokens[order],
+        length=(tokens[order] >= 0).sum(dim=1),
+        log_weight=log_weight[order],
+        log_p=log_p[order],
+        finished=torch.ones_like(order, dtype=torch.bool),
+        log_evidence=sums_by(log_weight, example, B),
+        ess=effective(log_weight, example, B),
+        enumerated=whole,
+        history=history,
+        log_pi=log_pi[order],
+    )
+
+
+def effective(
+    log_weight: Float64[Tensor, "M"], example: Int64[Tensor, "M"], count: int
+) -> Float64[Tensor, "B"]:
+    """Return 1 / sum of W^2 over the normalized weights of each example; zero for no weights."""
+    squares = sums_by(2 * log_weight, example, count)
+    total = sums_by(log_weight, example, count)
+    none = total.isneginf()
+    return torch.where(none, 0.0, (2 * torch.where(none, 0.0, total) - squares).exp())

@@ -1,0 +1,218 @@
+"""Bounds on the evidence that hold in every run, for any random numbers.
+
+Computing a prefix x gives p(x v) for *every* next token v. So a run knows the probability of the
+answers that it has found, and of every branch that it has left open:
+
+    lower = sum of p(a)     over the distinct token sequences a that were found
+    open  = sum of p(x v)   over the computed prefixes x and the tokens v allowed after x within the
+                            budget, such that x v was neither computed nor found
+    lower <= P_lm(C within n) <= lower + open = upper
+
+Statistics of the particles can't detect what all particles missed; these bounds can. They depend on
+neither weights nor proposal, and prefixes of dead particles count. An answer that resampling has
+dropped counts as open. The upper bound is loose if much of an open branch leaves the constraint
+later or doesn't end in time, because only p(x v) is known for it.
+
+**Accounting** (`Frontier`). No data is kept per prefix. Once the tokens taken from a prefix are
+known, its allowed tokens are summed again. Each taken token is replaced by its outcome: the
+probability of a complete answer, or zero for a computed prefix, which has its own row in the next
+step. Nothing is subtracted. Cost per step: one pass over R x V numbers, and no host
+synchronization.
+
+**Rounding** is outward, by `ROUNDING` nats for sums in float64. The upper bound is also raised by
+`NORMALIZATION` machine epsilons of the model's log-probabilities per remaining token, because
+rounded probabilities of the next token may sum to more than one. In float32 a budget of 60 tokens
+limits `certified` to 0.9999.
+
+**Limits.** There are no bounds with `top_p < 1`, or for a proposal whose `walk` is not a
+`smc.AutomatonPosition`. The bounds rely on `Proposal.forced`: a forced token must be the only one
+allowed within the budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from smc._forward.prefixes import Extension, Prefixes, Reader
+from smc._inference.particles import Particles
+from smc._inference.turn import Turn
+from smc._proposals import AutomatonPosition
+from smc._vocabulary.class_mass import MaskGuide
+from smc._vocabulary.competition import sums_by
+
+ROUNDING = 1e-9
+"""Nats by which each bound is rounded outward."""
+NORMALIZATION = 8
+"""Machine epsilons by which the probabilities of a next token may exceed a sum of one."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds on the evidence P_lm(C within n), and on posterior probabilities.
+
+    Attributes:
+        log_lower: log of the probability of all found token sequences; -inf for none.
+        log_upper: log of this probability plus that of all open branches.
+    """
+
+    log_lower: float
+    log_upper: float
+
+    @property
+    def certified(self) -> float:
+        """The ratio lower / upper.
+
+        The found token sequences have at least this share of the posterior, and all others together
+        at most the rest. It is one if everything has probability zero.
+        """
+        return self._share(self.log_lower)
+
+    def of_sequence(self, log_p: float) -> tuple[float, float]:
+        """Return an interval for the posterior probability of a token sequence in C.
+
+        Args:
+            log_p: log p_lm of the sequence, including EOS, at the sampling temperature.
+        """
+        if self.log_lower == -math.inf:
+            return self._share(log_p - ROUNDING), 1.0
+        return self._share(log_p - ROUNDING), min(1.0, math.exp(log_p - self.log_lower))
+
+    def of_text(self, log_p: float) -> tuple[float, float]:
+        """Return an interval for the posterior probability of a text.
+
+        Args:
+            log_p: log p_lm of its found tokenizations. Other tokenizations may be open, so the
+                upper end is one minus the share of all other found texts.
+        """
+        low, certified = self._share(log_p - ROUNDING), self.certified
+        return low, min(1.0, 1.0 - certified + self._share(log_p + 2 * ROUNDING))
+
+    def of_texts(self, log_p: Iterable[float]) -> tuple[float, float]:
+        """Return an interval for the posterior probability of a set of texts.
+
+        Args:
+            log_p: as for `of_text`, of each found text in the set; other texts of the set may be
+                open.
+        """
+        values = sorted(log_p)
+        top = values[-1] if values else -math.inf
+        if top == -math.inf:
+            return self.of_text(top)
+        return self.of_text(top + math.log(math.fsum(math.exp(each - top) for each in values)))
+
+    def _share(self, log_p: float) -> float:
+        """Return exp(log_p) / upper; one if upper is zero."""
+        return 1.0 if self.log_upper == -math.inf else math.exp(log_p - self.log_upper)
+
+
+def bounds_of(log_found: float, log_mass: float) -> Bounds:
+    """Return bounds that are rounded outward.
+
+    Args:
+        log_found: log of the probability of the found token sequences.
+        log_mass: see `Frontier`.
+    """
+    return Bounds(min(0.0, log_found) - ROUNDING, min(0.0, log_mass + ROUNDING))
+
+
+class Frontier(NamedTuple):
+    """The probability of the answers and of the open branches so far.
+
+    Attributes:
+        log_mass: its log, for each example.
+        first: the row that represents each row's prefix, if several rows may have the same prefix
+            (particles in static shapes); None if all are different.
+    """
+
+    log_mass: Float64[Tensor, "B"]
+    first: Int64[Tensor, "P"] | None
+
+    @classmethod
+    def start(
+        cls,
+        reader: Reader[Any],
+        prefixes: Prefixes[Any],
+        extension: Extension,
+        N: int,
+        *,
+        has_twins: bool,
+    ) -> Frontier | None:
+        """Return the frontier of the first prefixes; None if there are no bounds.
+
+        Args:
+            reader: language model and proposal.
+            prefixes, extension: the results of `reader.start`.
+            N: particles per example.
+            has_twins: whether several rows may have the same prefix.
+        """
+        walk = prefixes.state.walk
+        if reader.top_p < 1 or not isinstance(walk, AutomatonPosition):
+            return None
+        over = torch.where(extension.finished, extension.forced_log_p, -torch.inf)
+        each = torch.arange(len(over), device=over.device)
+        return cls(over[::N].clone(), each // N * N if has_twins else None)
+
+    def advanced(
+        self,
+        prefixes: Prefixes[Any],
+        before: Particles,
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        runs: Bool[Tensor, "P"],
+        turn: Turn,
+    ) -> Frontier:
+        """Add the open branches of a step, and the answers that it has found.
+
+        Args:
+            prefixes, before: prefixes and particles before the step.
+            row, token, runs: prefix, next token and activity of each particle.
+            turn: the outcome of the step.
+        """
+        R, V = prefixes.log_p.shape
+        walk, extension = prefixes.state.walk, turn.extension
+        at = before.row.masked_fill(~before.running, 0)
+        if self.first is not None:
+            row, at = self.first[row], self.first[at]
+        # All particles of a row agree in log p; a row without a running one keeps -inf.
+        log_p = before.log_p.masked_fill(~before.running, -torch.inf)
+        nothing = log_p.new_full((R,), -torch.inf)
+        log_prefix = nothing.scatter_reduce(0, at, log_p, "amax")
+        if turn.ready is not None:  # others repeat this step
+            log_prefix = log_prefix.masked_fill(~turn.ready[prefixes.example], -torch.inf)
+        # A taken token is replaced by its outcome, which is at most as probable as the token;
+        # float32 is rounded up.
+        taken = (row * V + token).masked_fill(~runs, 0)
+        child = prefixes.log_p.flatten()[taken] + extension.forced_log_p
+        child = child.masked_fill(extension.running, -torch.inf).to(prefixes.log_p)
+        child = torch.where(child.isneginf(), child, child.nextafter(torch.ones_like(child)))
+        child = child.masked_fill(~runs, torch.inf)
+        left = prefixes.log_p.flatten().scatter_reduce(0, taken, child, "amin").view(R, V)
+        allowed = walk.mask.class_mask(walk.states, walk.remaining)
+        classes = walk.automata.classes
+        log_left = MaskGuide(left, allowed, classes, walk.automaton_of_row).log_z
+        # Small numbers have larger rounding errors.
+        nats = torch.where(log_left.isneginf(), 0.0, log_left.abs())
+        slack = NORMALIZATION * (1 + walk.remaining) + nats
+        slack = torch.finfo(prefixes.log_p.dtype).eps * slack
+        mass = sums_by(log_prefix + log_left + slack, prefixes.example, len(self.log_mass))
+        first = self.first
+        if first is not None:
+            first = first_of_equal(taken, extension.running, len(first) // len(self.log_mass))
+        return Frontier(torch.logaddexp(self.log_mass, mass), first)
+
+
+def first_of_equal(
+    key: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int
+) -> Int64[Tensor, "P"]:
+    """Return the first running particle of each example with the same key; O(P N)."""
+    keys, runs = key.view(-1, N), running.view(-1, N)
+    same = (keys.unsqueeze(2) == keys.unsqueeze(1)) & runs.unsqueeze(1)
+    start = N * torch.arange(len(keys), device=key.device).unsqueeze(1)
+    return (start + same.to(torch.int8).argmax(dim=2)).flatten()

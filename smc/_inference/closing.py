@@ -1,0 +1,165 @@
+"""Early closing of answers: after a time limit, running prefixes take a shortest completion.
+
+Every automaton state has a distance to the end in tokens (D, `steps_to_accept`), and some token
+decreases it. From the step in which the time limit is reached (`smc._inference.deadlines`) the
+proposal is
+
+    q(v) proportional to p_lm(v) 1{ D(state after v) = D(state) - 1 },
+
+regardless of the original one. So every prefix that can still be completed within its budget is
+complete after D more tokens, and the language model chooses among several shortest completions.
+Tokens without a choice are computed together in one forward pass, as usual.
+
+**Weights** are p / q with the q that each token was drawn from. Let L_t be the answers that are
+still possible if closing begins with step t: those complete by then, and those whose tokens from
+step t on are a shortest completion. If t doesn't depend on the drawn tokens,
+
+    E[ evidence estimate · posterior(x) ] = p_lm(x) 1{ x in L_t }      for every answer x.
+
+If t depends on them (on the lengths of the prefixes, for example),
+
+    E[ evidence estimate · posterior(x) ] <= p_lm(x),
+
+because the estimate of p_lm of a prefix is a martingale up to step t, and closing can only remove
+answers. So the expected evidence is at most P_lm(C within n), and probabilities are relative to the
+answers that were still possible.
+
+**Bounds** remain valid: everything that the budget allows after the current prefixes counts as open
+from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from gcd import BudgetMask
+from smc._forward.prefixes import Extension, Prefixes, Reader, TokenCounts
+from smc._inference.deadlines import TimeLimit
+from smc._inference.outcome import Outcome, StepRecord
+from smc._inference.particles import Particles
+from smc._inference.turn import Turn
+from smc._proposals import AutomatonPosition, Batch
+from smc._proposals.budgeting import Removed
+from smc._proposals.masks import ClassMaskProposal
+
+
+class ShortestWay(ClassMaskProposal):
+    """The proposal that allows only the tokens of shortest completions."""
+
+    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+        """Return the classes that begin a shortest completion, if it fits into the budget."""
+        needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
+        return walk.mask.class_mask(walk.states, torch.minimum(walk.remaining, needed.long()))
+
+
+class Closing:
+    """Checks a time limit once per step of a run, and closes the answers when it is reached.
+
+    Args:
+        reader: the reader of the run; its proposal is replaced.
+        limit: the time limit.
+
+    Attributes:
+        reason: the reason for closing the answers; None if they weren't closed.
+        closed: the examples with running answers at that time.
+    """
+
+    def __init__(self, reader: Reader[Any], limit: TimeLimit) -> None:
+        self._reader, self._limit = reader, limit
+        self._log_mass: Float64[Tensor, "B"] | None = None
+        self.reason: str | None = None
+        self.closed: Bool[Tensor, "B"] | None = None
+
+    def check(self, carry: Any, way_out: int, tokens: float) -> Any:
+        """Return the state before the next step, with another proposal if the limit is reached.
+
+        Args:
+            carry: the state before the next step.
+            way_out, tokens: as for `TimeLimit.reason`.
+
+        Raises:
+            AbandonedError: sampling was abandoned.
+        """
+        reason = self._limit.reason(way_out, tokens)
+        if self.reason is not None or reason is None:
+            return carry
+        self.reason = reason
+        reader, particles, prefixes = self._reader, carry.particles, carry.prefixes
+        B = len(reader.batch.budgets)
+        self.closed = particles.running.view(B, -1).any(dim=1)
+        if carry.frontier is not None:
+            nothing = torch.zeros_like(particles.running)
+            self._log_mass = carry.frontier.advanced(
+                prefixes, particles, particles.row, torch.zeros_like(particles.row), nothing,
+                _nothing_taken(prefixes, particles, B),
+            ).log_mass  # fmt: skip
+        reader.proposal = ShortestWay()
+        state = _position(prefixes, particles, reader.batch)
+        return carry._replace(prefixes=replace(prefixes, state=state), frontier=None)
+
+    def check_eagerly(self, carry: Any, record: StepRecord) -> Any:
+        """Call `check` after a step with this record; takes a host synchronization."""
+        if self._limit.until is None:
+            return self.check(carry, 0, 1.0)
+        numbers = torch.stack([way_out(carry, self._reader.batch), record.read.sum()])
+        longest, read = numbers.tolist()
+        return self.check(carry, longest, max(1.0, read / carry.prefixes.num_rows))
+
+    def mark(self, outcome: Outcome) -> Outcome:
+        """Return the run's outcome with the closed examples and the reason."""
+        if self.closed is None:
+            return outcome
+        return outcome._replace(
+            enumerated=outcome.enumerated & ~self.closed,
+            log_mass=self._log_mass,
+            closed=self.closed,
+            closed_because=self.reason,
+        )
+
+
+def way_out(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
+    """Return the most tokens that a running prefix needs for a shortest completion."""
+    particles = carry.particles
+    states = carry.prefixes.state.walk.states[particles.row]
+    needed = batch.automata.steps_to_accept[states.clamp(min=0)].long()
+    return needed.masked_fill(~particles.running | (states < 0), 0).max()
+
+
+def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> AutomatonPosition:
+    """Return the positions of the prefixes for any proposal state."""
+    walk = prefixes.state.walk
+    if isinstance(walk, AutomatonPosition):
+        return walk
+    length = torch.zeros_like(prefixes.example)
+    length = length.scatter_reduce(
+        0, particles.row, particles.length.masked_fill(~particles.running, 0), "amax"
+    )
+    remaining = batch.budgets[prefixes.example] - length
+    return AutomatonPosition(
+        batch.automata, BudgetMask(batch.automata, batch.budgets), walk.states, remaining
+    )
+
+
+def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Turn:
+    """Return a step without tokens, after which everything allowed is open."""
+    no, zero = torch.zeros_like(particles.running), torch.zeros_like(particles.row)
+    none = zero.new_zeros(B)
+    extension = Extension(
+        finished=no,
+        running=no,
+        row=zero,
+        tokens=zero.new_zeros(len(zero), 0),
+        forced=zero,
+        forced_log_p=zero.double(),
+        forced_log_g=zero.double(),
+        landed=no,
+        counts=TokenCounts(*[none] * 5),
+        failed=no.any(),
+        removed=Removed.nothing(zero.double()),
+    )
+    return Turn(None, extension, prefixes)

@@ -1,0 +1,113 @@
+"""Time limits of a call: a deadline in seconds, and a cancel token for other threads.
+
+To meet a deadline, closing starts early enough. With D the most tokens that a running prefix needs
+for a shortest completion, closing starts once
+
+    now + (D + 1) · seconds per token >= deadline,
+
+checked once per step (`smc._inference.closing`). Seconds per token are the median of the last steps
+(`gcd._serving.pace.Pace`); in the first few steps only the deadline itself counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Protocol, runtime_checkable
+
+from gcd._serving.pace import Pace
+from smc._inference.settings import real
+
+DEADLINE, CANCELLED = "deadline", "cancelled"
+"""The reasons for closing answers early, as reported by `Posterior.stopped`."""
+
+
+class AbandonedError(RuntimeError):
+    """Sampling was abandoned, and ended without any answers."""
+
+
+@runtime_checkable
+class CancelToken(Protocol):
+    """A flag that another thread sets, such as a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+        ...
+
+
+class TimeLimit:
+    """The time at which running answers must take a shortest completion.
+
+    Args:
+        until: time on the clock at which the answers should be complete; None for no deadline.
+        cancel: once it is set, closing starts with the next step.
+        abandon: once it is set, the next step raises `AbandonedError`.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        until: float | None = None,
+        cancel: CancelToken | None = None,
+        abandon: CancelToken | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.until = until
+        self._cancel, self._abandon, self._clock = cancel, abandon, clock
+        self._pace = Pace(clock)
+
+    def reason(self, way_out: int, tokens: float) -> str | None:
+        """Return the reason to start closing now, or None; called once per step.
+
+        Args:
+            way_out: the most tokens that a running prefix needs to its end.
+            tokens: number of tokens added to a prefix since the last call.
+
+        Raises:
+            AbandonedError: sampling was abandoned.
+        """
+        if self._abandon is not None and self._abandon.is_set():
+            raise AbandonedError("sampling was abandoned")
+        if self._cancel is not None and self._cancel.is_set():
+            return CANCELLED
+        if self.until is None:
+            return None
+        now = self._pace.lap(tokens)
+        return DEADLINE if now + self._pace.seconds * (way_out + 1) >= self.until else None
+
+    def share(self, part: float) -> TimeLimit:
+        """Return a limit for work that may take this share of the remaining time."""
+        until = self.until
+        if until is not None:
+            now = self._clock()
+            until = now + part * max(0.0, until - now)
+        return TimeLimit(until, self._cancel, self._abandon, self._clock)
+
+    def overrun(self) -> float:
+        """Return the seconds since the deadline; 0 before it or without one."""
+        return 0.0 if self.until is None else max(0.0, self._clock() - self.until)
+
+
+def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -> TimeLimit | None:
+    """Return the limit for the arguments of `smc.sample`; None for no limit.
+
+    Raises:
+        ValueError: the deadline is not a number of seconds, or the token has no `is_set`.
+    """
+    if deadline is not None:
+        deadline = real("deadline", deadline)
+        if not deadline >= 0:
+            raise ValueError(f"expected deadline to be 0 or more seconds from now, got {deadline}")
+    if cancel is not None and not isinstance(cancel, CancelToken):
+        raise ValueError(f"expected cancel to be a threading.Event, got {cancel!r}")
+    if deadline == math.inf:
+        deadline = None
+    if deadline is None and cancel is None and abandon is None:
+        return None
+    return TimeLimit(None if deadline is None else _clock() + deadline, cancel, abandon, _clock)
+
+
+def _clock() -> float:
+    """Return the time of the deadline clock; tests replace it."""
+    return monotonic()

@@ -1,0 +1,186 @@
+"""Choice between eager execution and static shapes.
+
+    eager     rows are distinct prefixes; ended rows are removed; forced runs take one forward pass
+    static    one row per particle, no host synchronization; a captured graph on CUDA devices
+    auto      static on a CUDA device if possible and `forced_runs` is off; otherwise eager
+
+With forced runs, neither is always faster on a CUDA device. Static shapes are faster for few rows,
+and eager execution for hundreds (`benchmarks/README.md`). "auto" ignores the batch, so that a
+prompt gives the same result alone and in a batch.
+
+Both have the same target, and give the same tokens for the same seed if nothing is forced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from smc._forward.eager import EagerReader
+from smc._forward.prefixes import Reader
+from smc._forward.read_ahead import ReadAhead
+from smc._forward.static import StaticReader
+from smc._inference.algorithms import SMC, Discrete
+from smc._inference.answers import check_room
+from smc._inference.deadlines import TimeLimit
+from smc._inference.filter import DiscreteFilter
+from smc._inference.loop import WARM_UP, Stepper, run_eagerly, run_static
+from smc._inference.observation import Watch
+from smc._inference.outcome import Outcome
+from smc._inference.settings import Settings
+from smc._inference.step import ParticleFilter
+from smc._models.protocol import LanguageModel
+from smc._models.static_cache import Forward, NotStaticError, StaticLanguageModel
+from smc._proposals import Batch
+from smc._vocabulary.draw import Draw
+from smc._vocabulary.passes import VocabularyPass, pass_of
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Sampler of a batch of examples in the chosen execution mode.
+
+    Args:
+        lm: the language model.
+        settings: the settings of `smc.sample`.
+        forward: the model in static shapes; None for eager execution.
+        vocabulary_pass: the passes over the vocabulary.
+    """
+
+    lm: LanguageModel
+    settings: Settings
+    forward: Forward | None
+    vocabulary_pass: VocabularyPass
+
+    @property
+    def device(self) -> torch.device:
+        """The model's device, which runs all computations."""
+        return self.lm.device
+
+    def __call__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        batch: Batch,
+        examples: Int64[Tensor, "B"],
+        draw: Draw,
+        watch: Watch | None = None,
+        limit: TimeLimit | None = None,
+    ) -> Outcome:
+        """Sample answers to the prompts (token ids).
+
+        Raises:
+            AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
+            FloatingPointError: log-probabilities are NaN or +inf.
+            NotStaticError: the proposal or the constraint doesn't support static shapes.
+        """
+        given, on_cuda = self.settings, self.device.type == "cuda"
+        # Graphs, events and kernels are created on the current device.
+        with torch.cuda.device(self.device) if on_cuda else nullcontext():
+            if self.forward is not None:
+                try:
+                    static = self._static(self.forward, batch)
+                    steps = steps_of(
+                        given.algorithm, static, examples, given.particles, draw, watch
+                    )
+                    # An observer runs on the host in every step, which rules out a graph.
+                    most, graph = int(batch.budgets.max()), on_cuda and watch is None
+                    return run_static(steps, prompts, most, limit, graph=graph)
+                except NotStaticError as error:
+                    if given.execution == "static":
+                        raise
+                    _LOG.info("falling back to eager execution: %s", error)
+            wanted: int | str = given.read_ahead
+            if wanted == "auto" and not getattr(self.lm, "reads_ahead", False):
+                wanted = 0
+            vocabulary = self.lm.vocabulary
+            ahead = ReadAhead(given.drafter, wanted, batch, vocabulary) if wanted else None
+            reader = EagerReader(
+                self.lm,
+                given.proposal,
+                batch,
+                self.vocabulary_pass,
+                temperature=given.temperature,
+                top_p=given.top_p,
+                forced_runs=given.forced_runs,
+                ahead=ahead,
+            )
+            steps = steps_of(given.algorithm, reader, examples, given.particles, draw, watch)
+            return run_eagerly(steps, prompts, limit)
+
+    def _static(self, forward: Forward, batch: Batch) -> StaticReader[Any]:
+        """Create the reader of static shapes."""
+        given = self.settings
+        if isinstance(given.algorithm, Discrete):
+            check_room(batch.automata, given.particles, int(batch.budgets.max()))
+        return StaticReader(
+            forward,
+            given.proposal,
+            batch,
+            self.vocabulary_pass,
+            num_particles=given.particles,
+            temperature=given.temperature,
+            spare=WARM_UP,
+        )
+
+
+def steps_of(
+    algorithm: SMC | Discrete,
+    reader: Reader[Any],
+    examples: Int64[Tensor, "B"],
+    particles: int,
+    draw: Draw,
+    watch: Watch | None = None,
+) -> Stepper:
+    """Return the steps of an algorithm with N particles, or at most N prefixes, per example."""
+    if isinstance(algorithm, Discrete):
+        return DiscreteFilter(algorithm, reader, examples, particles, draw, watch)
+    return ParticleFilter(algorithm, reader, examples, particles, draw, watch)
+
+
+def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
+    """Choose the execution mode; log the reason if "auto" falls back to eager execution.
+
+    Raises:
+        NotStaticError: `execution` is "static", and the arguments don't support it.
+    """
+    chosen, forward = settings.execution, None
+    if chosen == "auto":
+        captured = lm.device.type == "cuda" and not settings.forced_runs
+        chosen = "static" if captured else "eager"
+    if chosen == "static":
+        try:
+            forward = _forward(lm, settings)
+        except NotStaticError as error:
+            if settings.execution == "static":
+                raise
+            _LOG.info("falling back to eager execution: %s", error)
+    return Executor(lm, settings, forward, pass_of("auto", lm.device))
+
+
+def _forward(lm: LanguageModel, settings: Settings) -> Forward:
+    """Return the model in static shapes; raise an error for unsupported settings."""
+    if settings.top_p < 1:
+        raise NotStaticError(
+            f"static shapes don't support top_p={settings.top_p}, which sorts the vocabulary; "
+            "set execution='eager'"
+        )
+    if settings.read_ahead not in (0, "auto"):
+        raise NotStaticError(
+            f"static shapes don't support read_ahead={settings.read_ahead}, because the number of "
+            "draft tokens varies; set execution='eager' or read_ahead=0"
+        )
+    if not isinstance(lm, StaticLanguageModel):
+        raise NotStaticError(
+            f"static shapes need a language model with static_forward(), got {type(lm).__name__}; "
+            "set execution='eager'"
+        )
+    return lm.static_forward()

@@ -1,0 +1,332 @@
+"""One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
+
+docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes
+(`smc._vocabulary.competition`), moves those that end into a pool of answers
+(`smc._inference.answers`), and keeps N of the others without replacement
+(`smc._inference.selection`). For any score that depends only on the past, and is positive wherever
+the weight is,
+
+    E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n.
+
+Sources: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
+and Doucet (arXiv 1011.2437) for the unbiased evidence.
+
+The N prefixes are masked particles, as in `smc._inference.step`: a slot may be empty. Cost of a
+step: one forward pass over at most N prefixes of each example, and O(R V) memory traffic for the
+candidates of R prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from smc._forward.prefixes import Extension, Prefixes, Reader
+from smc._inference.algorithms import Discrete
+from smc._inference.answers import Answers, AnswerTables, Ending, Pool, effective
+from smc._inference.bounds import Frontier
+from smc._inference.observation import Observation, Population, Watch
+from smc._inference.outcome import Outcome, Selections, StepRecord
+from smc._inference.particles import Particles, start_particles
+from smc._inference.selection import FinishedScores, Group, Selection, select
+from smc._inference.turn import Turn, fallbacks_of, prefixes_in_use
+from smc._proposals import AutomatonPosition, State
+from smc._proposals.budgeting import Ledger
+from smc._vocabulary.competition import CandidateGuide, selection_scores
+from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
+
+
+class Carry(NamedTuple):
+    """The state passed from one step to the next.
+
+    Attributes:
+        particles: N slots for each example, with the kept prefixes.
+        prefixes: these prefixes.
+        step: number of each example's next step.
+        failed: whether the proposal or the model has returned NaN.
+        answers: the complete answers.
+        whole: for each example, whether every candidate so far was kept with certainty.
+        frontier: probability found and left open; None if unknown.
+        selections: the candidates of each step that were kept with probability below one.
+        ledger: probability removed by the budget; None if unknown.
+    """
+
+    particles: Particles
+    prefixes: Prefixes[Any]
+    step: Int64[Tensor, "B"]
+    failed: Bool[Tensor, ""]
+    answers: Answers
+    whole: Bool[Tensor, "B"]
+    frontier: Frontier | None
+    selections: Selections
+    ledger: Ledger | None
+
+
+@dataclass(frozen=True, eq=False)
+class DiscreteFilter(Generic[State]):
+    """A discrete particle filter for one batch of B examples.
+
+    Args:
+        options: options of the algorithm.
+        reader: language model and proposal.
+        examples: identity of each example, which keys its random numbers.
+        num_particles: N, the maximum number of prefixes kept for each example.
+        draw: the source of random numbers.
+        watch: called with an observation of every step; None to build no observations.
+    """
+
+    options: Discrete
+    reader: Reader[State]
+    examples: Int64[Tensor, "B"]
+    num_particles: int
+    draw: Draw
+    watch: Watch | None = None
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
+        """Compute each prompt (token ids) once; an example's first slot gets its empty prefix.
+
+        Returns:
+            The state before the first step, and the record of tokens forced before it.
+        """
+        B, N, batch = len(prompts), self.num_particles, self.reader.batch
+        device, most = batch.budgets.device, int(batch.budgets.max())
+        extension, prefixes = self.reader.start(prompts, N)
+        first = torch.arange(B * N, device=device) % N == 0
+        extension = extension._replace(
+            running=extension.running & first,
+            finished=extension.finished & first,
+            tokens=torch.where(first.unsqueeze(1), extension.tokens, -1),
+        )
+        particles = start_particles(B, N, most, device, selects=True)
+        possible = extension.finished | extension.running
+        particles = particles.extended(
+            extension,
+            log_weight=torch.where(possible, extension.forced_log_p, -torch.inf),
+            log_p=torch.zeros_like(extension.forced_log_p),
+        )
+        kind: type[Answers] = AnswerTables if self.reader.is_static else Pool
+        answers: Answers = kind.start(batch.automata, N, most, self.draw, self.examples)
+        step = torch.zeros_like(self.examples)
+        answers, particles = self._ended(answers, particles, step)
+        whole = torch.ones_like(self.examples, dtype=torch.bool)
+        frontier = Frontier.start(self.reader, prefixes, extension, N, has_twins=False)
+        ledger = Ledger.empty(prefixes.state.walk, batch.budgets, is_exact=self.reader.top_p == 1)
+        if ledger is not None:
+            one = torch.zeros_like(extension.forced_log_p).masked_fill(~first, -torch.inf)
+            ledger = ledger.with_runs(extension.removed, one)
+        selections = Selections.start(B, most, device)
+        carry = Carry(
+            particles, prefixes, step, extension.failed, answers, whole, frontier, selections,
+            ledger,
+        )  # fmt: skip
+        return carry, StepRecord.of_start(extension, 1)
+
+    def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
+        """Extend the kept prefixes by one choice and the forced tokens after it."""
+        before, prefixes = carry.particles, carry.prefixes
+        slot = _slot_of(before, prefixes.num_rows)
+        log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[slot]
+        candidates = self.reader.score(prefixes)
+        wrong = _has_nan(candidates, ~log_weight.isneginf())
+        failed = carry.failed | self.reader.note_nan(wrong)
+        ending = Ending(candidates, prefixes.log_p, log_weight, slot, before, carry.step)
+        answers, ended = carry.answers.ended(ending)
+        kept = self._select(prefixes, candidates, log_weight, answers, carry.step)
+        turn = Turn.extend(
+            self.reader, prefixes, before, kept.row, kept.token, kept.kept,
+            together=self.watch is not None,
+        )  # fmt: skip
+        frontier = carry.frontier
+        if frontier is not None:
+            frontier = frontier.advanced(prefixes, before, kept.row, kept.token, kept.kept, turn)
+        dropped = kept.dropped
+        if turn.ready is not None:
+            # Selection needed this step's answers of all examples, but only the examples that take
+            # the step now keep them.
+            weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
+            answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
+            dropped = dropped & turn.ready
+        parent = slot[kept.row].clamp(max=len(before.row) - 1)
+        answers = answers.note_parents(parent, kept, carry.step)
+        selections = carry.selections.add(kept.log_pi, carry.step, turn.ready)
+        ledger = carry.ledger
+        if ledger is not None:
+            ledger = self._update_ledger(ledger, prefixes, before, parent, kept, turn)
+        after = self._advance(before.take(parent), kept, prefixes, turn.extension)
+        after, before, step = turn.settle(before, after, carry.step)
+        if self.watch is not None:
+            self.watch(self._observation(prefixes, candidates, before, parent, after, ended, turn))
+        answers, after = self._ended(answers, after, carry.step + 1)
+        B = len(self.examples)
+        running = before.running.view(B, -1).sum(dim=1)
+        record = StepRecord(
+            ess=effective(log_weight, prefixes.example, B),
+            resampled=dropped,
+            running=running,
+            alive=running,
+            fallbacks=fallbacks_of(candidates.fallback, prefixes, before, B),
+            **turn.extension.counts._asdict(),
+        )
+        failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
+        carry = Carry(
+            after, turn.prefixes, step, failed, answers, whole, frontier, selections, ledger
+        )
+        return carry, record
+
+    def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
+        """Return the answers, example by example; the sum of their weights is the evidence."""
+        whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
+        log_mass = None if carry.frontier is None else carry.frontier.log_mass
+        found = carry.answers.outcome(whole, history)
+        return found._replace(log_mass=log_mass, selections=carry.selections, ledger=carry.ledger)
+
+    def _ended(
+        self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
+    ) -> tuple[Answers, Particles]:
+        """Move answers that a forced run completed to the pool."""
+        answers = answers.forced(particles, step)
+        log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
+        finished = torch.zeros_like(particles.finished)
+        return answers, particles._replace(log_weight=log_weight, finished=finished)
+
+    def _select(
+        self,
+        prefixes: Prefixes[State],
+        candidates: CandidateGuide,
+        log_weight: Float64[Tensor, "R"],
+        answers: Answers,
+        step: Int64[Tensor, "B"],
+    ) -> Selection:
+        """Keep at most N unfinished candidates of each example."""
+        example, B, N = prefixes.example, len(self.examples), self.num_particles
+        competing = selection_scores(candidates, prefixes.log_p, log_weight, example, B)
+
+        def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
+            number = torch.zeros_like(self.examples)
+            return self.draw(Keys(self.examples, number, step, Purpose.SELECTION), breaks)
+
+        finished = None
+        if self.options.count_finished:
+            top, rest = answers.greatest(N)
+            finished = FinishedScores(
+                top + competing.log_unit.unsqueeze(1), rest + competing.log_unit
+            )
+        group = Group(example, B, N) if self.reader.is_static else Group.of(example, B)
+        return select(
+            prefixes.log_p,
+            competing.factors,
+            group,
+            N,
+            uniform,
+            vocabulary_pass=self.reader.vocabulary_pass,
+            indices=self.reader.indices,
+            floor=float(self.options.floor),
+            finished=finished,
+        )
+
+    def _advance(
+        self,
+        parents: Particles,
+        kept: Selection,
+        prefixes: Prefixes[State],
+        extension: Extension,
+    ) -> Particles:
+        """Extend copies of the particles by the kept candidates; divide weights by their pi."""
+        log_p = prefixes.log_p[kept.row, kept.token].double()
+        possible = extension.finished | extension.running
+        gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
+        return parents._replace(running=kept.kept).extended(
+            extension,
+            log_weight=parents.log_weight + gained,
+            log_p=log_p,
+            log_pi=kept.log_pi,
+        )
+
+    def _update_ledger(
+        self,
+        ledger: Ledger,
+        prefixes: Prefixes[State],
+        before: Particles,
+        parent: Int64[Tensor, "P"],
+        kept: Selection,
+        turn: Turn,
+    ) -> Ledger:
+        """Add the probability that the budget removes at the prefixes and along forced runs."""
+        budgets = self.reader.batch.budgets[prefixes.example]
+        counts, runs = before.running, kept.kept
+        if turn.ready is not None:
+            going = turn.ready.repeat_interleave(self.num_particles)
+            counts, runs = counts & going, runs & going
+        weight = torch.where(counts, before.log_weight, -torch.inf)
+        walk = prefixes.state.walk
+        assert isinstance(walk, AutomatonPosition)
+        ledger = ledger.with_prefixes(
+            walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
+        )
+        log_p = prefixes.log_p[kept.row, kept.token].double()
+        chosen = before.log_weight[parent] + log_p - kept.log_pi
+        return ledger.with_runs(turn.extension.removed, torch.where(runs, chosen, -torch.inf))
+
+    def _observation(
+        self,
+        prefixes: Prefixes[State],
+        candidates: CandidateGuide,
+        before: Particles,
+        parent: Int64[Tensor, "P"],
+        after: Particles,
+        ended: Callable[[], Population],
+        turn: Turn,
+    ) -> Observation:
+        """Describe the step to an observer: the running prefixes, in the order of their rows."""
+        shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
+        slot = _slot_of(before, prefixes.num_rows)[rows]
+        number = torch.zeros_like(before.row).index_copy(
+            0, slot, torch.arange(len(slot), device=slot.device)
+        )
+        example = torch.arange(len(before.row), device=slot.device) // self.num_particles
+
+        def population(some: Tensor) -> Population:
+            at = some.nonzero().squeeze(1)
+            return Population(
+                example[at], number[parent[at]], after.tokens[at, :-1], after.length[at],
+                after.log_weight[at], after.finished[at], after.running[at],
+                turn.extension.landed[at],
+            )  # fmt: skip
+
+        by_choice = ended()
+        by_choice = by_choice._replace(ancestor=number[by_choice.ancestor])
+        joined = Population(
+            *(torch.cat(pair) for pair in zip(by_choice, population(after.finished), strict=True))
+        )
+        order = torch.argsort(joined.example, stable=True)
+        return Observation(
+            prefixes=shown,
+            tilted=lambda: candidates.factors.applied(prefixes.log_p)[rows],
+            example=shown.example,
+            row=torch.arange(len(rows), device=rows.device),
+            tokens=before.tokens[slot, :-1],
+            length=before.length[slot],
+            log_weight=before.log_weight[slot],
+            after=population(after.running),
+            ended=Population(*(field[order] for field in joined)),
+        )
+
+
+def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
+    """Return the slot of the particle on each prefix; P for a prefix without a particle."""
+    P = len(particles.row)
+    row = torch.where(particles.running, particles.row, num_rows)
+    slot = torch.arange(P, device=row.device)
+    return torch.full((num_rows + 1,), P, device=row.device).scatter(0, row, slot)[:-1]
+
+
+def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
+    """Return whether g is NaN at any prefix in use."""
+    factors = candidates.factors
+    wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
+    return (wrong & in_use).any()

@@ -1,0 +1,313 @@
+"""Execution of an algorithm's steps until the end, eagerly or in static shapes.
+
+    run_eagerly    step by step until no prefix is left; the host knows the number of prefixes
+    run_static     the same steps in constant shapes; on a CUDA device as one captured graph that
+                   includes the language model's forward pass
+
+A captured graph reads and writes the same memory at every replay. So the output of a step is copied
+over its input (parts that a step doesn't change are the same tensor, and are skipped). After each
+step, a flag that tells whether anything is still running is copied to the host and checked some
+steps later. So the host runs ahead of the device, and up to `AHEAD` superfluous steps do nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from smc._forward.prefixes import Reader, refuse_nan
+from smc._inference.closing import Closing, way_out
+from smc._inference.deadlines import TimeLimit
+from smc._inference.outcome import Outcome, StepRecord
+from smc._models.static_cache import NotStaticError
+
+AHEAD = 4
+"""Maximum number of steps enqueued on a CUDA device beyond the one whose end signal is awaited."""
+WARM_UP = 2
+"""Maximum number of warm-up steps before capture, which are undone; one more finds the changes."""
+
+
+@runtime_checkable
+class Stepper(Protocol):
+    """The steps of an algorithm for one batch: a `ParticleFilter` or a `DiscreteFilter`."""
+
+    @property
+    def reader(self) -> Reader[Any]:
+        """The language model and the proposal."""
+        ...
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:
+        """Compute the prompts; return the state before the first step, and the start's record."""
+        ...
+
+    def step(self, carry: Any) -> tuple[Any, StepRecord]:
+        """Take a step; return the next state, and the record of this step.
+
+        Parts of the state that no step changes must be the same tensors afterwards; a graph copies
+        all others.
+        """
+        ...
+
+    def outcome(self, carry: Any, history: StepRecord) -> Outcome:
+        """Return the answers, example by example."""
+        ...
+
+
+@torch.inference_mode()
+def run_eagerly(
+    stepper: Stepper, prompts: Sequence[Sequence[int]], limit: TimeLimit | None = None
+) -> Outcome:
+    """Sample answers to the prompts (token ids), with host synchronizations in each step.
+
+    Args:
+        stepper: steps with an eager reader.
+        prompts: token ids.
+        limit: the time limit, after which answers take a shortest completion.
+
+    Raises:
+        AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
+        FloatingPointError: log-probabilities are NaN or +inf.
+    """
+    started = time.perf_counter()
+    carry, record = stepper.start(prompts)
+    records, seconds = [record], time.perf_counter() - started
+    closing = None if limit is None else Closing(stepper.reader, limit)
+    while carry.prefixes.num_rows:
+        if closing is not None:
+            carry = closing.check_eagerly(carry, record)
+        carry, record = stepper.step(carry)
+        records.append(record)
+    history = StepRecord(*(torch.stack(field).cpu() for field in zip(*records, strict=True)))
+    outcome = stepper.outcome(carry, history)._replace(start_seconds=seconds)
+    return outcome if closing is None else closing.mark(outcome)
+
+
+class StaticRun:
+    """A run of an algorithm in static shapes.
+
+    Args:
+        stepper: steps with a static reader.
+        prompts: token ids.
+        most: maximum number of steps.
+        graph: whether to capture the step; CUDA devices only.
+        limit: the time limit, after which answers take a shortest completion. Steps after it use
+            another proposal than the captured step, and run without a graph.
+
+    Attributes:
+        carry: the state before the next step.
+        advance: takes a step, by a graph if it was captured.
+
+    Raises:
+        NotStaticError: `graph` is set, and the step can't be captured.
+    """
+
+    @torch.inference_mode()
+    def __init__(
+        self,
+        stepper: Stepper,
+        prompts: Sequence[Sequence[int]],
+        most: int,
+        *,
+        graph: bool,
+        limit: TimeLimit | None = None,
+    ) -> None:
+        started = time.perf_counter()
+        self._stepper = stepper
+        self._most = most
+        self._closing = None if limit is None else Closing(stepper.reader, limit)
+        self.carry, start = stepper.start(prompts)
+        self._history = StepRecord(
+            *(torch.cat([field[None], field.new_zeros(most, *field.shape)]) for field in start)
+        )
+        self._row = torch.zeros(1, dtype=torch.int64, device=start.running.device)
+        self.advance: Callable[[], object] = self.step
+        if graph:
+            try:
+                self.advance = self._captured()
+                torch.cuda.synchronize()
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except (ValueError, RuntimeError) as error:
+                reader = stepper.reader
+                raise NotStaticError(
+                    f"a step of the language model and {reader.proposal!r} can't be captured as a "
+                    f"CUDA graph: {error}; set execution='eager'"
+                ) from error
+        self._seconds = time.perf_counter() - started
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Take a step."""
+        self.carry, record = self._stepper.step(self.carry)
+        self._row += 1
+        for field, row in zip(self._history, record, strict=True):
+            field.index_copy_(0, self._row, row[None])
+
+    @torch.inference_mode()
+    def finish(self) -> int:
+        """Take steps until nothing is running; return their number.
+
+        Raises:
+            AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
+        """
+        end = _EndSignal(self._way_out())
+        for taken in range(self._most):
+            if end.is_known():
+                return taken
+            self._check_time(end.way_out)
+            self.advance()
+            end.ask(self._way_out())
+        return self._most
+
+    def _way_out(self) -> Tensor:
+        """Return the most tokens to the end of a running prefix (1 without a limit), or 0."""
+        if self._closing is not None:
+            return way_out(self.carry, self._stepper.reader.batch)
+        return self.carry.particles.running.any().long()
+
+    def _check_time(self, longest: int) -> None:
+        """Switch to the closing proposal once the time limit is reached."""
+        if self._closing is not None:
+            before = self.carry
+            self.carry = self._closing.check(before, longest, 1.0)
+            if self.carry is not before:
+                self.advance = self.step
+
+    @torch.inference_mode()
+    def outcome(self) -> Outcome:
+        """Return the result.
+
+        Raises:
+            FloatingPointError: log-probabilities were NaN or +inf.
+        """
+        proposal = self._stepper.reader.proposal
+        refuse_nan(self.carry.failed, f"the language model or {proposal!r}")
+        history = StepRecord(*(field.cpu() for field in self._history))
+        found = self._stepper.outcome(self.carry, history)._replace(start_seconds=self._seconds)
+        return found if self._closing is None else self._closing.mark(found)
+
+    def _captured(self) -> Callable[[], None]:
+        """Capture one step as a graph after warm-up steps; restore the state afterwards."""
+        first, row, history = self.carry, self._row.clone(), self._history
+        # Tensors that a step changes get their own memory, which the graph reads and writes.
+        changed, _ = self._stepper.step(first)
+        own = _owned(first, changed)
+
+        def once() -> None:
+            self.carry = own
+            self.step()
+            _assign(own, self.carry)
+            self.carry = own
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(min(WARM_UP, self._most)):
+                once()
+        torch.cuda.current_stream().wait_stream(side)
+        _assign(own, first)
+        self._row.copy_(row)
+        for field in history:
+            field[1:].zero_()
+        self._stepper.reader.rewind()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            once()
+        return captured.replay
+
+
+def run_static(
+    stepper: Stepper,
+    prompts: Sequence[Sequence[int]],
+    most: int,
+    limit: TimeLimit | None = None,
+    *,
+    graph: bool,
+) -> Outcome:
+    """Sample answers to the prompts (token ids) in static shapes; see `StaticRun`.
+
+    Raises:
+        AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
+        FloatingPointError: log-probabilities are NaN or +inf.
+        NotStaticError: `graph` is set, and the step can't be captured.
+    """
+    run = StaticRun(stepper, prompts, most, graph=graph, limit=limit)
+    run.finish()
+    return run.outcome()
+
+
+class _EndSignal:
+    """The amount of work left as of a few steps ago.
+
+    Args:
+        left: a number on the device that is zero once nothing is running.
+
+    Attributes:
+        way_out: the latest known number; 1 before the first one arrives.
+    """
+
+    def __init__(self, left: Tensor) -> None:
+        self._cuda = left.is_cuda
+        self.way_out = 1 if self._cuda else int(left)
+        self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
+
+    def ask(self, left: Tensor) -> None:
+        """Start copying the number to the host."""
+        if not self._cuda:
+            self.way_out = int(left)
+            return
+        answer = torch.empty((), dtype=torch.int64, pin_memory=True, device="cpu")
+        answer.copy_(left, non_blocking=True)
+        sent = torch.cuda.Event()
+        sent.record()
+        self._asked.append((answer, sent))
+
+    def is_known(self) -> bool:
+        """Return whether the run is known to have ended; wait for copies `AHEAD` steps old."""
+        if len(self._asked) > AHEAD:
+            self._asked[0][1].synchronize()
+        while self._asked and self._asked[0][1].query():
+            self.way_out = int(self._asked.pop(0)[0])
+        return self.way_out == 0
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the fields of a named tuple or dataclass, or the items of a tuple."""
+    if isinstance(value, tuple):
+        yield from value
+    elif is_dataclass(value):
+        yield from (getattr(value, field.name) for field in fields(value))
+
+
+def _assign(old: Any, new: Any) -> None:
+    """Copy the tensors of one struct into those of another; skip shared tensors."""
+    if old is new:
+        return
+    if isinstance(old, Tensor):
+        old.copy_(new)
+        return
+    for one, other in zip(_parts(old), _parts(new), strict=True):
+        _assign(one, other)
+
+
+def _owned(before: Any, after: Any) -> Any:
+    """Copy a struct, allocating memory for each tensor that a step replaces."""
+    if before is after or (isinstance(before, int | float | str) and before == after):
+        return before
+    if isinstance(before, Tensor):
+        return before.clone()
+    parts = [_owned(*pair) for pair in zip(_parts(before), _parts(after), strict=True)]
+    if isinstance(before, tuple):
+        return type(before)(*parts) if hasattr(before, "_fields") else tuple(parts)
+    if is_dataclass(before) and not isinstance(before, type):
+        names = [field.name for field in fields(before)]
+        return replace(before, **dict(zip(names, parts, strict=True)))
+    raise NotStaticError(
+        f"expected a proposal's state of tensors, named tuples and dataclasses, got a "
+        f"{type(before).__name__} that changes in a step; change its type, or set execution='eager'"
+    )

@@ -1,0 +1,134 @@
+"""Weighted particles: a struct of tensors with leading axis P = B·N, ordered by example.
+
+Shapes are the same at every step: a finished or dead particle keeps its slot and is masked. Data
+that depends only on tokens is stored by prefix (`smc._forward.prefixes`); a particle refers to its
+prefix by `row`. The N prefixes that the discrete filter keeps are particles, too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from smc._forward.prefixes import Extension
+
+NOT_CHOSEN = 1.0
+"""Value in `Particles.log_pi` for tokens that were not selected."""
+
+
+class Particles(NamedTuple):
+    """The P particles of a batch.
+
+    Attributes:
+        tokens: drawn and forced tokens, including EOS; -1 beyond the length. The last column is
+            always -1: it is the scatter target for missing tokens.
+        length: number of tokens.
+        log_weight: log importance weight; -inf for a dead particle.
+        log_p: log p_lm of the tokens, at the sampling temperature.
+        log_potential: log psi of the prefix, which divides the next increment; 0 for psi = 1.
+        finished: True once the answer is complete.
+        running: True where the particle takes another token.
+        row: its prefix while it is running; arbitrary otherwise.
+        founder: its ancestor in the first step (`smc._results.reliability`).
+        log_pi: log of the probability with which the discrete filter kept the prefix that ends in
+            each token; `NOT_CHOSEN` for all other tokens. Without columns for particles that
+            draw their tokens.
+    """
+
+    tokens: Int64[Tensor, "P T"]
+    length: Int64[Tensor, "P"]
+    log_weight: Float64[Tensor, "P"]
+    log_p: Float64[Tensor, "P"]
+    log_potential: Float64[Tensor, "P"]
+    finished: Bool[Tensor, "P"]
+    running: Bool[Tensor, "P"]
+    row: Int64[Tensor, "P"]
+    founder: Int64[Tensor, "P"]
+    log_pi: Float64[Tensor, "P S"]
+
+    def take(self, ancestors: Int64[Tensor, "P"]) -> Particles:
+        """Copy these particles, including their weights."""
+        return Particles(*(field[ancestors] for field in self))
+
+    def where(self, mask: Bool[Tensor, "P"], other: Particles) -> Particles:
+        """Return these particles where the mask is true, and the others elsewhere."""
+
+        def chosen(mine: Tensor, its: Tensor) -> Tensor:
+            return torch.where(mask.view(-1, *[1] * (mine.dim() - 1)), mine, its)
+
+        return Particles(*map(chosen, self, other))
+
+    def extended(
+        self,
+        by: Extension,
+        *,
+        log_weight: Float64[Tensor, "P"],
+        log_p: Float64[Tensor, "P"],
+        log_potential: Float64[Tensor, "P"] | None = None,
+        log_pi: Float64[Tensor, "P"] | None = None,
+    ) -> Particles:
+        """Return the particles after the running ones were extended.
+
+        Args:
+            by: the tokens and outcomes of the extension.
+            log_weight: new weights of extended particles.
+            log_p: log-probability of the chosen tokens; forced tokens have their own.
+            log_potential: new potentials; None to leave them (the discrete filter has none).
+            log_pi: log pi of the chosen tokens; None if nothing was selected.
+        """
+        ran, many = self.running, (by.tokens >= 0).sum(dim=1)
+        log_potential = self.log_potential if log_potential is None else log_potential
+        # A column for each token: its position in the text, or the dummy column for none.
+        spare = self.tokens.shape[1] - 1
+        column = self.length.unsqueeze(1) + torch.arange(by.tokens.shape[1], device=many.device)
+        column = torch.where(by.tokens >= 0, column, spare)
+        if log_pi is None:
+            kept = self.log_pi
+        else:
+            first = torch.where(ran & (many > 0), self.length, spare).unsqueeze(1)
+            kept = self.log_pi.scatter(1, first, log_pi.unsqueeze(1))
+        return Particles(
+            tokens=self.tokens.scatter(1, column, by.tokens),
+            length=self.length + many,
+            log_weight=torch.where(ran, log_weight, self.log_weight),
+            log_p=self.log_p + torch.where(ran, log_p + by.forced_log_p, 0.0),
+            log_potential=torch.where(ran, log_potential, self.log_potential),
+            finished=self.finished | by.finished,
+            running=by.running,
+            row=by.row,
+            founder=self.founder,
+            log_pi=kept,
+        )
+
+
+def start_particles(
+    num_examples: int,
+    num_particles: int,
+    budget: int,
+    device: torch.device,
+    *,
+    selects: bool = False,
+) -> Particles:
+    """Create N particles of weight one for each example, before the first forward pass.
+
+    Args:
+        selects: whether tokens are selected instead of drawn.
+    """
+    P = num_examples * num_particles
+    zero = torch.zeros(P, dtype=torch.float64, device=device)
+    number = torch.zeros(P, dtype=torch.int64, device=device)
+    return Particles(
+        tokens=torch.full((P, budget + 1), -1, dtype=torch.int64, device=device),
+        length=number,
+        log_weight=zero,
+        log_p=zero,
+        log_potential=zero,
+        finished=torch.zeros(P, dtype=torch.bool, device=device),
+        running=torch.ones(P, dtype=torch.bool, device=device),
+        row=number,
+        founder=torch.arange(P, device=device) % num_particles,
+        log_pi=zero.new_full((P, budget + 1 if selects else 0), NOT_CHOSEN),
+    )

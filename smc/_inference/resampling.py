@@ -1,0 +1,148 @@
+"""Resampling schemes: replace N weighted particles by N equally weighted ones.
+
+A resampling scheme draws ancestors a_1 … a_N such that particle n occurs N·W_n times among them in
+expectation.  This property, E[#{i : a_i = n}] = N·W_n, keeps the evidence estimate unbiased; the
+schemes differ in the variance that they add (Douc, Cappé & Moulines, 2005):
+
+    multinomial    N independent draws from W; the largest variance
+    stratified     one draw in each of N equal slices of (0, 1)
+    systematic     the same point of every slice, one uniform number in total; the usual choice
+    residual       floor(N·W_n) copies of each with certainty, the rest multinomially
+
+Each scheme is a function of the weights and of `uniform`, which returns M uniform numbers per
+system and may ask for the points where the outcome of each choice changes (`smc._vocabulary.draw`).
+ Schemes process B independent systems at once, at O(B·N log N). Systems may have fewer than N
+ particles
+(`smc._inference.systems`): rows are padded to N with weight 0, and only the first `size` ancestors
+are meaningful.
+
+A particle of weight zero must never survive.  A float32 cumulative sum with a binary search and a
+clip revives one about once in 10⁴ steps at N = 1024. Here sums are in float64, and the resulting
+index is moved to a particle of positive weight, so the guarantee doesn't depend on rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+Uniform = Callable[[int, Callable[[], Tensor]], Tensor]
+"""(M, breaks of M choices in each of B systems, on demand) -> uniform numbers Float64["B M"]."""
+
+Scheme = Callable[..., Tensor]
+"""(normalized weights Float64["B N"], a `Uniform`, and the size of each system Int64["B"]) ->
+ancestors Int64["B N"]."""
+
+
+def multinomial(
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
+) -> Int64[Tensor, "B N"]:
+    """Draw N times independently from the weights."""
+    del size  # the draws are independent
+    B, N = weights.shape
+    cumulative = _cumulative(weights)
+    u = uniform(N, lambda: cumulative.unsqueeze(1).expand(B, N, N))
+    return _inverse(weights, cumulative, u)
+
+
+def stratified(
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
+) -> Int64[Tensor, "B N"]:
+    """Draw once in each slice ((i - 1)/N, i/N)."""
+    m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
+    u = uniform(weights.shape[1], lambda: (cumulative * m).unsqueeze(1) - slices.unsqueeze(1))
+    return _inverse(weights, cumulative, (slices + u) / m)
+
+
+def systematic(
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
+) -> Int64[Tensor, "B N"]:
+    """Take the same point of each slice, from a single uniform number per system."""
+    m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
+    u = uniform(1, lambda: (cumulative * m).frac().unsqueeze(1))
+    return _inverse(weights, cumulative, (slices + u) / m)
+
+
+def residual(
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
+) -> Int64[Tensor, "B N"]:
+    """Copy particle n floor(N·W_n) times, and draw the missing copies from the remainders."""
+    B, N = weights.shape
+    expected = weights * size.double().unsqueeze(1)
+    copies = expected.floor()
+    remainder = expected - copies
+    # If rounding leaves no remainder although copies are missing, draw from the weights.
+    some = remainder.sum(dim=1, keepdim=True) > 0
+    remainder = torch.where(some, remainder, weights)
+    cumulative = _cumulative(remainder)
+
+    certain = copies.cumsum(dim=1)
+    slots = _slices(weights).expand(B, N).contiguous()
+    missing = slots >= certain[:, -1:]
+    # Filled slots draw numbers too, for constant shapes; these numbers are ignored.
+    u = uniform(N, lambda: torch.where(missing.unsqueeze(2), cumulative.unsqueeze(1), 0.0))
+    drawn = _inverse(remainder, cumulative, u)
+    copied = torch.searchsorted(certain, slots, right=True).clamp(max=N - 1)
+    return torch.where(missing, drawn, copied)
+
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "multinomial": multinomial,
+        "stratified": stratified,
+        "systematic": systematic,
+        "residual": residual,
+    }
+)
+
+
+def scheme(name: str | Scheme) -> Scheme:
+    """Return the scheme of this name; a function is returned unchanged.
+
+    Raises:
+        ValueError: no scheme has this name, or the function takes other arguments.
+    """
+    if not isinstance(name, str):
+        try:
+            signature(name).bind(None, None, None)
+        except TypeError:
+            raise ValueError(
+                f"expected resampling to be one of {', '.join(SCHEMES)}, or a function of "
+                f"normalized weights, uniform numbers and sizes, got {name!r}"
+            ) from None
+        return name
+    if name not in SCHEMES:
+        raise ValueError(f"expected resampling to be one of {', '.join(SCHEMES)}, got {name!r}")
+    return SCHEMES[name]
+
+
+def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:
+    """Return the numbers of the slices of (0, 1)."""
+    return torch.arange(weights.shape[1], dtype=torch.float64, device=weights.device)
+
+
+def _cumulative(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "B N"]:
+    """Divide cumulative sums by the total, so that the last one is exactly one."""
+    sums = weights.cumsum(dim=1)
+    total = sums[:, -1:]
+    return sums / torch.where(total > 0, total, 1.0)
+
+
+def _inverse(
+    weights: Float64[Tensor, "B N"],
+    cumulative: Float64[Tensor, "B N"],
+    points: Float64[Tensor, "B M"],
+) -> Int64[Tensor, "B M"]:
+    """Invert the cumulative weights at each point; return particles of positive weight only."""
+    N = weights.shape[1]
+    found = torch.searchsorted(cumulative, points, right=True).clamp(max=N - 1)
+    index = torch.arange(N, device=weights.device).expand_as(weights)
+    here = torch.where(weights > 0, index, N)
+    onwards = here.flip(1).cummin(dim=1).values.flip(1)
+    last = torch.where(weights > 0, index, 0).amax(dim=1, keepdim=True)
+    return torch.minimum(onwards, last).gather(1, found)

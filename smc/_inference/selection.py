@@ -1,0 +1,361 @@
+"""Unbiased selection of at most N of many weighted candidates, without replacement.
+
+A candidate of score s is kept with probability pi = min(1, s / c), where c solves
+
+    sum over all candidates of min(1, s / c) = N
+
+(docs/design.md, section 6). Candidates with s > c are kept with certainty. The remaining
+N - #certain are drawn systematically: the cumulative inclusion probabilities are inverted at u,
+u + 1, u + 2, … with a single uniform number u. With s = w, this is the unbiased selection with the
+smallest mean squared error of the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
+
+**The threshold.** With scores in descending order and T_k the sum of all but the k largest, c =
+T_k / (N - k) for the smallest k with s_{k+1} <= T_k / (N - k). T_k is summed from the smallest
+score in log space, because the candidates of one step span about 30 orders of magnitude.
+
+There are two passes over the vocabulary (`smc._vocabulary`): one over each row for its N largest
+scores and the sum of the others, and one over the selected rows for the drawn candidates. Cost:
+O(R V) memory traffic, O(N^2) for the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from gcd._tokens.batch import TokenClasses
+from smc._forward.prefixes import count_of
+from smc._vocabulary.draw import Breaks
+from smc._vocabulary.factors import Factors, by_class_alone
+from smc._vocabulary.passes import VocabularyPass, pass_of
+from smc._vocabulary.tensors import Best, Known, inclusion_probabilities
+
+
+class Selection(NamedTuple):
+    """The kept candidates; those of example b are in slots b·N to (b + 1)·N - 1.
+
+    Attributes:
+        kept: whether the slot has a candidate.
+        row: the prefix that the candidate extends; 0 for an empty slot.
+        token: its next token; 0 for an empty slot.
+        log_pi: log of the probability of keeping it.
+        dropped: for each example, whether some candidate had a probability below one.
+    """
+
+    kept: Bool[Tensor, "P"]
+    row: Int64[Tensor, "P"]
+    token: Int64[Tensor, "P"]
+    log_pi: Float64[Tensor, "P"]
+    dropped: Bool[Tensor, "B"]
+
+
+class FinishedScores(NamedTuple):
+    """Log scores of finished answers, which only affect the threshold.
+
+    Attributes:
+        top: the N largest of each example; -inf where there are fewer.
+        rest: log of the sum of the others.
+    """
+
+    top: Float64[Tensor, "B N"]
+    rest: Float64[Tensor, "B"]
+
+
+class Group(NamedTuple):
+    """The rows that compete with each other: those of one example, which are consecutive.
+
+    Attributes:
+        example: the example of each row, in ascending order.
+        num_examples: B.
+        width: the largest number of rows of an example, or more.
+    """
+
+    example: Int64[Tensor, "R"]
+    num_examples: int
+    width: int
+
+    @classmethod
+    def of(cls, example: Int64[Tensor, "R"], num_examples: int) -> Group:
+        """Return a group with the exact width, which takes a host synchronization."""
+        rows = count_of(example, num_examples)
+        return cls(example, num_examples, max(1, int(rows.max())))
+
+    @property
+    def first(self) -> Int64[Tensor, "B"]:
+        """The first row of each example; that of the next example if it has none."""
+        every = torch.arange(self.num_examples, device=self.example.device)
+        return torch.searchsorted(self.example, every)
+
+    @property
+    def rank(self) -> Int64[Tensor, "R"]:
+        """The index of each row among the rows of its example."""
+        first = torch.searchsorted(self.example, self.example)
+        return torch.arange(len(self.example), device=self.example.device) - first
+
+
+def select(
+    log_p: Float[Tensor, "R V"],
+    factors: Factors,
+    group: Group,
+    slots: int,
+    uniform: Callable[[Breaks], Float64[Tensor, "B"]],
+    *,
+    vocabulary_pass: VocabularyPass | None = None,
+    indices: Callable[[Tensor], Tensor] | None = None,
+    floor: float = 0.0,
+    finished: FinishedScores | None = None,
+) -> Selection:
+    """Keep at most N candidates of each example, ordered by row and token.
+
+    Args:
+        log_p: log-probabilities of the next token.
+        factors: log s - log p of each candidate; -inf for other tokens.
+        group: the rows that compete.
+        slots: N.
+        uniform: returns a uniform number for each example; it may call its argument for the points
+            in (0, 1) where the outcome changes.
+        vocabulary_pass: the passes over the vocabulary; defaults to the device's.
+        indices: returns the indices of a mask to process (`smc._forward.prefixes.Reader.indices`);
+            defaults to those where the mask is true.
+        floor: lower bound of c as a share of the sum of all scores; a positive floor keeps fewer
+            candidates when few have a high score.
+        finished: scores that affect the threshold and are kept without selection.
+
+    Returns:
+        The kept candidates. Without floor and finished scores, all candidates of positive score are
+        kept if there are at most N.
+    """
+    (_, V), N, B = log_p.shape, slots, group.num_examples
+    vocabulary_pass = vocabulary_pass or pass_of("auto", log_p.device)
+    best = vocabulary_pass.best(log_p, factors, min(N, V))
+    log_c = thresholds(best, group, N, floor, finished)
+    of_row = log_c[group.example]
+    sure = best.log_score > of_row.unsqueeze(1)
+    certain = sure.sum(dim=1)
+    slots_are_known = floor == 0 and finished is None
+    slots_left = N - count_of(group.example, B, certain) if slots_are_known else None
+    spread = sum_mass(best, sure, group, log_c, slots_left)
+    dropped = spread.mass.sum(dim=1) > 0
+    known = Known(best.tokens, certain)
+
+    def changes() -> Float64[Tensor, "B M"]:
+        every = breaks(log_p, factors, known, log_c, spread, group)
+        return torch.where(dropped.unsqueeze(1), every, 0.0)
+
+    column, target, inside = points(spread.ends, uniform(changes), N)
+    row = (group.first.unsqueeze(1) + column).clamp(max=len(log_p) - 1).flatten()
+    hit = (inside & dropped.unsqueeze(1)).flatten()
+    hits = hit.nonzero().squeeze(1) if indices is None else indices(hit)
+    token, log_pi = torch.full_like(row, -1), torch.zeros_like(target).flatten()
+    if len(hits):
+        at = row[hits]
+        located = vocabulary_pass.locate(log_p, factors, known, of_row, at, target.flatten()[hits])
+        token = token.index_copy(0, hits, located)
+        chosen = located.clamp(min=0)
+        log_s = log_p[at, chosen] + factors.at(at, chosen)
+        log_pi = log_pi.index_copy(0, hits, (log_s - of_row[at]).clamp(max=0).double())
+    hit &= token >= 0
+    names = (row * V + token).view(B, N)
+    return _in_order(best, sure, group, names, hit.view(B, N), log_pi, V, dropped)
+
+
+def _in_order(
+    best: Best,
+    sure: Bool[Tensor, "R K"],
+    group: Group,
+    name: Int64[Tensor, "B N"],
+    hit: Bool[Tensor, "B N"],
+    log_pi: Float64[Tensor, "P"],
+    V: int,
+    dropped: Bool[Tensor, "B"],
+) -> Selection:
+    """Put the kept candidates into the slots of their examples.
+
+    Rounding may yield N + 1 candidates; the last one is dropped.
+
+    Args:
+        name: row times V plus token, of the candidates at the points.
+        hit: which of these are kept.
+        log_pi: their log pi.
+        dropped: see `Selection`.
+    """
+    (R, K), (B, N) = best.tokens.shape, name.shape
+    nothing = R * V
+    row = torch.arange(R, device=name.device).unsqueeze(1)
+    names = name.new_full((B, group.width, K), nothing)
+    names[group.example, group.rank] = torch.where(sure, row * V + best.tokens, nothing)
+    every = torch.cat([names.flatten(1), torch.where(hit, name, nothing)], dim=1)
+    pi = torch.nn.functional.pad(log_pi.view(B, N), (every.shape[1] - N, 0))
+    first, order = every.topk(min(N, every.shape[1]), dim=1, largest=False)
+    first = torch.nn.functional.pad(first, (0, N - first.shape[1]), value=nothing).flatten()
+    pi = torch.nn.functional.pad(pi.gather(1, order), (0, N - order.shape[1])).flatten()
+    kept = first < nothing
+    return Selection(
+        kept=kept,
+        row=torch.where(kept, first // V, 0),
+        token=torch.where(kept, first % V, 0),
+        log_pi=torch.where(kept, pi, 0.0),
+        dropped=dropped,
+    )
+
+
+def _solve(
+    top: Float64[Tensor, "B M"], log_tail: Float64[Tensor, "B"], slots: int
+) -> Float64[Tensor, "B"]:
+    """Return log c with sum of min(1, s / c) = N; -inf if at most N scores are positive.
+
+    Args:
+        top: log of the N largest scores, in descending order.
+        log_tail: log of the sum of all others.
+        slots: N.
+    """
+    top = torch.nn.functional.pad(top, (0, slots - top.shape[1]), value=-torch.inf)
+    # T_k for k = N, N - 1, …, 0: from the smallest score to the largest.
+    upwards = torch.cat([log_tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)
+    slots_left = slots - torch.arange(slots, device=top.device)
+    log_c = upwards.flip(1)[:, :slots] - slots_left.double().log()
+    first = (top <= log_c).int().argmax(dim=1, keepdim=True)
+    return torch.where(log_tail.isneginf(), -torch.inf, log_c.gather(1, first).squeeze(1))
+
+
+def _total(log_values: Float64[Tensor, "*B M"]) -> Float64[Tensor, "*B"]:
+    """Return the log of the sum over the last axis, added sequentially.
+
+    The result doesn't depend on the zero padding, which depends on the batch.
+    """
+    return log_values.logcumsumexp(dim=-1)[..., -1]
+
+
+def select_without_replacement(
+    log_score: Float64[Tensor, "M"],
+    slots: int,
+    uniform: Callable[[Callable[[], Tensor]], float],
+) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"]]:
+    """Keep at most N items; return their indices, and log pi of each.
+
+    Args:
+        log_score: log score of each item.
+        slots: N.
+        uniform: returns a uniform number; it may call its argument for the points in (0, 1) where
+            the outcome changes, Float64["1 M"].
+    """
+    device, values = log_score.device, log_score.cpu().unsqueeze(0)
+    row = torch.zeros(1, dtype=torch.int64, device="cpu")
+    classes = TokenClasses.singletons(len(log_score))
+    factors = by_class_alone(torch.zeros_like(values), classes, row)
+
+    def number(breaks: Breaks) -> Float64[Tensor, "1"]:
+        return torch.tensor([uniform(breaks)], dtype=torch.float64, device="cpu")
+
+    found = select(values, factors, Group(row, 1, 1), slots, number)
+    return found.token[found.kept].to(device), found.log_pi[found.kept].to(device)
+
+
+def thresholds(
+    best: Best,
+    group: Group,
+    slots: int,
+    floor: float,
+    finished: FinishedScores | None,
+) -> Float64[Tensor, "B"]:
+    """Return log c of each example."""
+    B, K, rank = group.num_examples, best.log_score.shape[1], group.rank
+    rows = group.width
+    padded = best.log_score.new_full((B, rows, K), -torch.inf)
+    padded[group.example, rank] = best.log_score
+    rests = padded.new_full((B, rows), -torch.inf)
+    rests[group.example, rank] = best.log_rest
+    scores, rest = padded.flatten(1), _total(rests)
+    if finished is not None:
+        scores = torch.cat([scores, finished.top], dim=1)
+        rest = torch.logaddexp(rest, finished.rest)
+    top, index = scores.topk(min(slots, scores.shape[1]), dim=1)
+    others = scores.scatter(1, index, -torch.inf)
+    tail = torch.logaddexp(_total(_total(others[:, : rows * K].view(B, rows, K))), rest)
+    if finished is not None:
+        tail = torch.logaddexp(tail, _total(others[:, rows * K :]))
+    log_c = _solve(top, tail, slots)
+    if floor > 0:
+        everything = torch.logaddexp(_total(top), tail)
+        log_c = torch.maximum(log_c, everything + math.log(floor))
+    return log_c
+
+
+class SpreadMass(NamedTuple):
+    """The inclusion probabilities of each example's rows, in units of one kept candidate.
+
+    Attributes:
+        mass: sum of pi over the candidates of each row that are not kept with certainty.
+        ends: cumulative sums of `mass`.
+    """
+
+    mass: Float64[Tensor, "B N"]
+    ends: Float64[Tensor, "B N"]
+
+
+def sum_mass(
+    best: Best,
+    sure: Bool[Tensor, "R K"],
+    group: Group,
+    log_c: Float64[Tensor, "B"],
+    slots_left: Int64[Tensor, "B"] | None,
+) -> SpreadMass:
+    """Sum pi over each row; scale an example's sums to the number of free slots, if known."""
+    others = _total(best.log_score.masked_fill(sure, -torch.inf))
+    log_mass = torch.logaddexp(others, best.log_rest)
+    of_row = log_c[group.example]
+    each = torch.where(log_mass.isneginf(), 0.0, (log_mass - of_row).exp())
+    mass = each.new_zeros(group.num_examples, group.width)
+    mass[group.example, group.rank] = each
+    ends = mass.cumsum(dim=1)
+    if slots_left is not None:
+        # Rounding is removed, so that the number of points equals the number of free slots.
+        total = ends[:, -1:]
+        whole = torch.where(total > 0, slots_left.unsqueeze(1).double(), 0.0)
+        ends = ends * (whole / torch.where(total > 0, total, 1.0))
+        column = torch.arange(group.width, device=ends.device)
+        last = torch.where(mass > 0, column, -1).amax(dim=1, keepdim=True)
+        ends = torch.where(column >= last, whole, ends)
+    return SpreadMass(mass, ends)
+
+
+def points(
+    ends: Float64[Tensor, "b N"], u: Float64[Tensor, "b"], most: int
+) -> tuple[Int64[Tensor, "b M"], Float64[Tensor, "b M"], Bool[Tensor, "b M"]]:
+    """Find the rows in which the points u, u + 1, … fall.
+
+    Args:
+        ends: cumulative mass of an example's rows.
+        u: in (0, 1).
+        most: M, the number of points.
+
+    Returns:
+        The row's index in its example, the point's offset in the row's mass, and whether the point
+        falls into any row (is valid); in each example, valid points come first.
+    """
+    point = u.unsqueeze(1) + torch.arange(most, dtype=torch.float64, device=u.device)
+    column = torch.searchsorted(ends, point, right=True).clamp(max=ends.shape[1] - 1)
+    before = torch.cat([torch.zeros_like(ends[:, :1]), ends[:, :-1]], dim=1).gather(1, column)
+    return column, point - before, point < ends[:, -1:]
+
+
+def breaks(
+    log_p: Float[Tensor, "R V"],
+    factors: Factors,
+    known: Known,
+    log_c: Float64[Tensor, "B"],
+    spread: SpreadMass,
+    group: Group,
+) -> Float64[Tensor, "B M"]:
+    """Return the points in (0, 1) where the selection of each example changes."""
+    pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
+    before = torch.cat([torch.zeros_like(spread.ends[:, :1]), spread.ends[:, :-1]], dim=1)
+    inner = pi.cumsum(dim=1) + before[group.example, group.rank].unsqueeze(1)
+    ends = inner.new_zeros(group.num_examples, spread.ends.shape[1], inner.shape[1])
+    ends[group.example, group.rank] = inner
+    return torch.cat([ends.flatten(1), spread.ends], dim=1).frac()

@@ -1,0 +1,179 @@
+"""Settings of a `smc.sample` call that apply to all examples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from smc._forward.drafters import Drafter, PromptLookup
+from smc._inference import algorithms
+from smc._inference.algorithms import SMC, Discrete, Options
+from smc._proposals import Proposal
+
+COLDEST = 1e-6
+"""Minimum temperature; logits of any model can be divided by it."""
+MAX_TOKENS_READ = 1000
+"""Default limit on the tokens computed after sampling, for `certify`."""
+MAX_PARTICLES = 1024
+"""Default limit on the particles of a round, for `target_error`."""
+EXECUTIONS = ("auto", "eager", "static")
+"""See `smc._inference.execution`."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings for all examples; see `sample`.
+
+    Raises:
+        ValueError: a value is invalid.
+    """
+
+    proposal: Proposal[Any]
+    particles: int
+    algorithm: SMC | Discrete
+    temperature: float
+    top_p: float
+    max_rows: int
+    forced_runs: bool
+    execution: str
+    read_ahead: int | str
+    drafter: Drafter
+    certify: float | None
+    max_tokens_read: int
+    target_error: float | None
+    max_particles: int
+
+    def __post_init__(self) -> None:
+        if self.particles < 1:
+            raise ValueError(f"expected particles to be at least 1, got {self.particles}")
+        if self.max_rows < 1:
+            raise ValueError(f"expected max_rows to be at least 1, got {self.max_rows}")
+        check_temperature(self.temperature)
+        check_top_p(self.top_p)
+        if self.execution not in EXECUTIONS:
+            raise ValueError(
+                f"expected execution to be one of {', '.join(EXECUTIONS)}, got {self.execution!r}"
+            )
+        if self.read_ahead != "auto" and (isinstance(self.read_ahead, str) or self.read_ahead < 0):
+            raise ValueError(
+                "expected read_ahead to be a number of tokens, 0 for none, or 'auto', got "
+                f"{self.read_ahead!r}"
+            )
+        if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
+            raise ValueError(
+                "expected drafter to be an instance such as smc.PromptLookup(), got "
+                f"{self.drafter!r}"
+            )
+        if self.target_error is not None:
+            if not self.target_error > 0:
+                raise ValueError(
+                    f"expected target_error to be above 0 nats, got {self.target_error}; use 0.1 "
+                    "for about 10 %"
+                )
+            if self.max_particles < self.particles:
+                raise ValueError(
+                    f"expected max_particles to be at least particles={self.particles}, got "
+                    f"{self.max_particles}; raise max_particles or lower particles"
+                )
+        if self.max_tokens_read < 1:
+            raise ValueError(
+                f"expected max_tokens_read to be at least 1, got {self.max_tokens_read}; omit "
+                "certify to compute nothing after sampling"
+            )
+        if self.certify is None:
+            return
+        if not 0 < self.certify <= 1:
+            raise ValueError(
+                f"expected certify in (0, 1], got {self.certify}; use 1 for the whole posterior"
+            )
+        if self.top_p < 1:
+            raise ValueError(
+                f"expected top_p=1 with certify, got {self.top_p}; a nucleus leaves no bounds for "
+                "certification, so omit either"
+            )
+
+
+def settings_of(
+    proposal: object,
+    particles: object,
+    algorithm: str,
+    options: Options,
+    max_rows: object,
+    forced_runs: object,
+    temperature: object = 1.0,
+    top_p: object = 1.0,
+    execution: str = "auto",
+    read_ahead: object = "auto",
+    drafter: object = None,
+    certify: object = None,
+    max_tokens_read: object = MAX_TOKENS_READ,
+    target_error: object = None,
+    max_particles: object = MAX_PARTICLES,
+) -> Settings:
+    """Validate the arguments of `smc.sample`, and return them as settings.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
+    if isinstance(proposal, type) or not isinstance(proposal, Proposal):
+        raise ValueError(f"expected proposal to be an instance such as smc.GCD(), got {proposal!r}")
+    if not isinstance(forced_runs, bool):
+        raise ValueError(f"expected forced_runs to be True or False, got {forced_runs!r}")
+    count = whole("particles", particles)
+    return Settings(
+        proposal=proposal,
+        particles=count,
+        algorithm=algorithms.algorithm(algorithms.chosen(algorithm, options, count), options),
+        temperature=real("temperature", temperature),
+        top_p=real("top_p", top_p),
+        max_rows=whole("max_rows", max_rows),
+        forced_runs=forced_runs,
+        execution=execution,
+        read_ahead=read_ahead if isinstance(read_ahead, str) else whole("read_ahead", read_ahead),
+        drafter=PromptLookup() if drafter is None else drafter,  # type: ignore[arg-type]
+        certify=None if certify is None else real("certify", certify),
+        max_tokens_read=whole("max_tokens_read", max_tokens_read),
+        target_error=None if target_error is None else real("target_error", target_error),
+        max_particles=whole("max_particles", max_particles),
+    )
+
+
+def whole(what: str, value: object) -> int:
+    """Return a whole number as an integer, without rounding."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ValueError(f"expected {what} to be a whole number, got {value!r}")
+    return int(value)
+
+
+def check_temperature(temperature: float) -> float:
+    """Return a valid temperature, or raise an error."""
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError(
+            f"expected temperature to be positive and finite, got {temperature}; 0 defines no "
+            "distribution, so use a small one, such as 0.1"
+        )
+    if temperature < COLDEST:
+        raise ValueError(
+            f"expected temperature to be at least {COLDEST}, below which logits overflow, got "
+            f"{temperature}; use a small one, such as 0.1"
+        )
+    return temperature
+
+
+def check_top_p(top_p: float) -> float:
+    """Return a valid probability of a nucleus, or raise an error."""
+    if not 0 < top_p <= 1:
+        raise ValueError(f"expected top_p to be in (0, 1], got {top_p}")
+    return top_p
+
+
+def real(what: str, value: Any) -> float:
+    """Return a number as a float."""
+    try:
+        if not isinstance(value, bool):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"expected {what} to be a number, got {value!r}")

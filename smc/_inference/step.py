@@ -1,0 +1,331 @@
+"""One step of sequential Monte Carlo: weigh, resample if needed, draw, advance.
+
+Target of step t, for a prefix x_<=t of an answer:   p_lm(x_<=t) psi_t(x_<=t) 1{alive},
+with potentials psi_t that are one for a complete answer. So the last target is
+p_lm(x | x in C, |x| <= n), and the product of the mean weights is an unbiased estimate of
+p_lm(C, |x| <= n).  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the same g that q used
+(after tying and the defensive mixture), the increment
+
+    w_t = [ p_lm(x_t) psi_t ] / [ psi_{t-1} q(x_t) ] = Z_t / psi_{t-1}
+
+does not depend on the drawn token.  So the order is to weigh by Z_t / psi_{t-1}, resample if the
+weights are too unequal, and only then draw.  (This is a fully adapted particle filter; Pitt &
+Shephard, 1999.)  psi_0 is one: any constant would cancel in the first increment.
+
+A step is one choice.  Tokens f forced after it belong to the same step, and change the weight by
+
+    log W += log psi_new - log g(x_t) + sum of log p_lm(f),
+
+where psi_new is one for a complete answer, else g of the last forced token, else g(x_t).  With
+`potential=False`, psi = 1 and the weight Z_t / g(x_t) is applied after the draw.
+
+Resampling replaces the weights of competing particles by their mean, so the evidence is always the
+mean of the weights.  Examples are independent, and each has its own step number.
+
+The step masks particles that have ended.  A `Reader` extends prefixes (`smc._forward.prefixes`),
+eagerly or in static shapes; `smc._inference.loop` repeats the step until all particles have ended.
+Cost: one forward pass over the prefixes, and O(R V) memory traffic for R of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from smc._forward.prefixes import Extension, Prefixes, Reader
+from smc._inference.algorithms import SMC
+from smc._inference.bounds import Frontier
+from smc._inference.observation import Observation, Population, Watch
+from smc._inference.outcome import Outcome, StepRecord
+from smc._inference.particles import Particles, start_particles
+from smc._inference.resampling import scheme
+from smc._inference.systems import Systems, resample
+from smc._inference.turn import Turn, fallbacks_of, prefixes_in_use
+from smc._inference.weights import Weights
+from smc._proposals import AutomatonPosition, State
+from smc._proposals.budgeting import Ledger
+from smc._vocabulary.draw import Draw, Keys, Purpose
+from smc._vocabulary.factors import Guide
+from smc._vocabulary.tensors import TokenSampler
+
+
+class Carry(NamedTuple):
+    """The state passed from one step to the next.
+
+    Attributes:
+        particles: P = B·N particles.
+        prefixes: their prefixes.
+        step: number of each example's next step.
+        failed: whether the proposal or the model has returned NaN.
+        frontier: probability found and left open; None if unknown.
+        ledger: probability removed by the budget; None if unknown.
+    """
+
+    particles: Particles
+    prefixes: Prefixes[Any]
+    step: Int64[Tensor, "B"]
+    failed: Bool[Tensor, ""]
+    frontier: Frontier | None
+    ledger: Ledger | None
+
+
+@dataclass(frozen=True, eq=False)
+class ParticleFilter(Generic[State]):
+    """A particle filter for one batch of B examples.
+
+    Args:
+        options: options of the algorithm.
+        reader: language model and proposal.
+        examples: identity of each example, which keys its random numbers.
+        num_particles: N, per example.
+        draw: the source of random numbers.
+        watch: called with an observation of every step; None to build no observations.
+    """
+
+    options: SMC
+    reader: Reader[State]
+    examples: Int64[Tensor, "B"]
+    num_particles: int
+    draw: Draw
+    watch: Watch | None = None
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
+        """Compute each prompt (token ids) once; all particles of an example start alike.
+
+        Returns:
+            The state before the first step, and the record of tokens forced before it.
+        """
+        B, N, budgets = len(prompts), self.num_particles, self.reader.batch.budgets
+        extension, prefixes = self.reader.start(prompts, N)
+        particles = start_particles(B, N, int(budgets.max()), budgets.device)
+        log_potential = self._log_potential(extension, torch.zeros_like(extension.forced_log_p))
+        possible = extension.finished | extension.running
+        increment = torch.where(possible, extension.forced_log_p + log_potential, -torch.inf)
+        particles = particles.extended(
+            extension,
+            log_weight=increment,
+            log_p=torch.zeros_like(increment),
+            log_potential=log_potential,
+        )
+        frontier = Frontier.start(
+            self.reader, prefixes, extension, N, has_twins=self.reader.is_static
+        )
+        step = torch.zeros_like(self.examples)
+        ledger = Ledger.empty(prefixes.state.walk, budgets, is_exact=self.reader.top_p == 1)
+        if ledger is not None:
+            one = torch.full_like(increment, -math.log(N))
+            ledger = ledger.with_runs(extension.removed, one)
+        carry = Carry(particles, prefixes, step, extension.failed, frontier, ledger)
+        return carry, StepRecord.of_start(extension, N)
+
+    def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
+        """Extend all running particles by one choice and the forced tokens after it."""
+        before, prefixes = carry.particles, carry.prefixes
+        guide = self.reader.guide(prefixes)
+        next_tokens = self.reader.vocabulary_pass.draws(guide, prefixes.log_p)
+        wrong = (next_tokens.log_z[before.row].isnan() & before.running).any()
+        failed = carry.failed | self.reader.note_nan(wrong)
+        weighed = self._weigh(before, next_tokens.log_z[before.row])
+        chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
+        token = self._draw(next_tokens, chosen, carry.step)
+        turn = Turn.extend(
+            self.reader, prefixes, before, chosen.row, token, chosen.running,
+            together=self.watch is not None,
+        )  # fmt: skip
+        frontier = carry.frontier
+        if frontier is not None:
+            frontier = frontier.advanced(prefixes, before, chosen.row, token, chosen.running, turn)
+        ledger = carry.ledger
+        if ledger is not None:
+            ledger = self._update_ledger(ledger, prefixes, before, chosen, token, next_tokens, turn)
+        after = self._advance(chosen, token, next_tokens, prefixes, turn.extension)
+        after, before, step = turn.settle(before, after, carry.step)
+        if self.watch is not None:
+            self.watch(self._observation(prefixes, guide, before, weighed, ancestors, after, turn))
+        N = self.num_particles
+        record = StepRecord(
+            ess=Weights.of(weighed.log_weight.view(-1, N)).ess,
+            resampled=resampled,
+            running=before.running.view(-1, N).sum(dim=1),
+            alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
+            fallbacks=fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
+            **turn.extension.counts._asdict(),
+        )
+        failed = failed | turn.extension.failed
+        return Carry(after, turn.prefixes, step, failed, frontier, ledger), record
+
+    def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
+        """Return the particles, example by example; their mean weight is the evidence."""
+        particles, N = carry.particles, self.num_particles
+        final = Weights.of(particles.log_weight.view(-1, N))
+        return Outcome(
+            example=self._example,
+            tokens=particles.tokens[:, :-1],
+            length=particles.length,
+            log_weight=particles.log_weight,
+            log_p=particles.log_p,
+            finished=particles.finished,
+            log_evidence=final.log_mean,
+            ess=final.ess,
+            enumerated=torch.zeros_like(self.examples, dtype=torch.bool),
+            history=history,
+            log_mass=None if carry.frontier is None else carry.frontier.log_mass,
+            founder=particles.founder,
+            ledger=carry.ledger,
+        )
+
+    @property
+    def _example(self) -> Int64[Tensor, "P"]:
+        """The example of each particle."""
+        N = self.num_particles
+        return torch.arange(len(self.examples) * N, device=self.examples.device) // N
+
+    def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
+        """Weigh running particles by Z_t / psi_{t-1}; a particle without an allowed token dies.
+
+        With `potential=False` weights were applied after the previous draw, and only particles with
+        Z = 0 die here.
+        """
+        if self.reader.proposal.potential:
+            increment = log_z - particles.log_potential
+        else:
+            increment = torch.where(log_z.isneginf(), log_z, 0.0)
+        log_weight = particles.log_weight + torch.where(particles.running, increment, 0.0)
+        running = particles.running & ~log_weight.isneginf()
+        return particles._replace(log_weight=log_weight, running=running)
+
+    def _resample(
+        self, particles: Particles, prefixes: Prefixes[State], step: Int64[Tensor, "B"]
+    ) -> tuple[Particles, Int64[Tensor, "P"], Bool[Tensor, "B"]]:
+        """Resample the systems of particles with too unequal weights.
+
+        Returns:
+            The particles, the ancestor of each, and the examples with a resampled system.
+        """
+        states = prefixes.state.walk.states[particles.row]
+        found = resample(
+            Systems.of(
+                particles.running, states, self.num_particles, self.options.strata, self.reader
+            ),
+            particles.log_weight,
+            scheme=scheme(self.options.resampling),
+            ess_threshold=float(self.options.ess_threshold),
+            examples=self.examples,
+            step=step,
+            draw=self.draw,
+            reader=self.reader,
+        )
+        chosen = particles.take(found.ancestors)._replace(log_weight=found.log_weight)
+        return chosen, found.ancestors, found.examples
+
+    def _draw(
+        self, next_tokens: TokenSampler, particles: Particles, step: Int64[Tensor, "B"]
+    ) -> Int64[Tensor, "P"]:
+        """Draw a token from q for the prefix of each particle."""
+        rows, example = particles.row, self._example
+
+        def breaks() -> Float64[Tensor, "P V"]:
+            return torch.where(particles.running.unsqueeze(1), next_tokens.breaks(rows), 0.0)
+
+        number = torch.arange(len(example), device=example.device) % self.num_particles
+        keys = Keys(self.examples[example], number, step[example], Purpose.TOKEN)
+        return next_tokens.draw(rows, self.draw(keys, breaks))
+
+    def _advance(
+        self,
+        particles: Particles,
+        token: Int64[Tensor, "P"],
+        next_tokens: TokenSampler,
+        prefixes: Prefixes[State],
+        extension: Extension,
+    ) -> Particles:
+        """Extend the particles, and set the potential of each new prefix.
+
+        log W += log psi_new - log g(x_t) + sum of log p_lm(f) over the forced tokens f.
+        """
+        rows = particles.row
+        log_g = next_tokens.log_g(rows, token)
+        log_potential = self._log_potential(extension, log_g)
+        gained = log_potential if self.reader.proposal.potential else next_tokens.log_z[rows]
+        increment = torch.where(
+            extension.finished | extension.running,
+            gained - log_g + extension.forced_log_p,
+            -torch.inf,
+        )
+        return particles.extended(
+            extension,
+            log_weight=particles.log_weight + increment,
+            log_p=prefixes.log_p[rows, token].double(),
+            log_potential=log_potential,
+        )
+
+    def _update_ledger(
+        self,
+        ledger: Ledger,
+        prefixes: Prefixes[State],
+        before: Particles,
+        chosen: Particles,
+        token: Int64[Tensor, "P"],
+        next_tokens: TokenSampler,
+        turn: Turn,
+    ) -> Ledger:
+        """Add the probability that the budget removes at the prefixes and along forced runs.
+
+        The weights are those for p_lm of the prefix, whose potential is one.
+        """
+        budgets = self.reader.batch.budgets[prefixes.example]
+        counts, runs, unit = before.running, chosen.running, math.log(self.num_particles)
+        if turn.ready is not None:
+            going = turn.ready.repeat_interleave(self.num_particles)
+            counts, runs = counts & going, runs & going
+        weight = torch.where(counts, before.log_weight - before.log_potential - unit, -torch.inf)
+        walk = prefixes.state.walk
+        assert isinstance(walk, AutomatonPosition)
+        ledger = ledger.with_prefixes(
+            walk, budgets, prefixes.log_p, before.row, weight, self.reader.indices
+        )
+        drawn = chosen.log_weight - next_tokens.log_g(chosen.row, token) - unit
+        if not self.reader.proposal.potential:
+            drawn = drawn + next_tokens.log_z[chosen.row]
+        return ledger.with_runs(turn.extension.removed, torch.where(runs, drawn, -torch.inf))
+
+    def _log_potential(
+        self, extension: Extension, log_g: Float64[Tensor, "P"]
+    ) -> Float64[Tensor, "P"]:
+        """Return log psi of prefixes, given log g of their last drawn token."""
+        if not self.reader.proposal.potential:
+            return torch.zeros_like(log_g)
+        last = torch.where(extension.forced > 0, extension.forced_log_g, log_g)
+        return torch.where(extension.running, last, 0.0)
+
+    def _observation(
+        self,
+        prefixes: Prefixes[State],
+        guide: Guide,
+        before: Particles,
+        weighed: Particles,
+        ancestors: Int64[Tensor, "P"],
+        after: Particles,
+        turn: Turn,
+    ) -> Observation:
+        """Describe the step to an observer."""
+        shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
+        return Observation(
+            prefixes=shown,
+            tilted=lambda: guide.tilted(prefixes.log_p)[rows],
+            example=self._example,
+            row=torch.where(before.running, torch.searchsorted(rows, before.row), -1),
+            tokens=before.tokens[:, :-1],
+            length=before.length,
+            log_weight=weighed.log_weight,
+            after=Population(
+                self._example, ancestors, after.tokens[:, :-1], after.length, after.log_weight,
+                after.finished, after.running, turn.extension.landed,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,157 @@
+"""Systems of competing particles; those with a low ESS are resampled.
+
+A system consists of all particles of an example, or of its running particles in the same automaton
+state. Weights of particles in different states aren't comparable, because with masks the cost of
+closing an answer enters the weight only at the end. Systems are found by sorting, so that each is a
+contiguous range of the sorted particles, and are passed to a resampling scheme as rows with their
+sizes (`smc._inference.resampling`). A system's random numbers are keyed by its members.
+
+Cost: O(P log P), and at most O(m²) numbers for the resampled systems of m particles. In static
+shapes there is a row for every particle, and rows of size 0 are padding: O(P N).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from smc._forward.prefixes import Reader
+from smc._inference.resampling import Scheme
+from smc._inference.weights import Weights
+from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
+
+STATE_BITS = 32
+"""Bits of the automaton state in an integer that encodes example and state."""
+
+
+class Systems(NamedTuple):
+    """G systems, each of 2 to m particles (size 0: padding row).
+
+    Attributes:
+        members: indices of each system's particles, ascending; padded with the first one.
+        size: number of particles.
+    """
+
+    members: Int64[Tensor, "G m"]
+    size: Int64[Tensor, "G"]
+
+    @classmethod
+    def of(
+        cls,
+        runs: Bool[Tensor, "P"],
+        states: Int64[Tensor, "P"],
+        N: int,
+        strata: str,
+        reader: Reader,
+    ) -> Systems:
+        """Find the systems.
+
+        Args:
+            runs: particles that take another token.
+            states: their automaton states.
+            N: particles per example.
+            strata: "none" for all particles of an example; "state" for its running particles in the
+                same state.
+            reader: tells whether shapes may depend on data.
+        """
+        P = len(runs)
+        each = torch.arange(P, device=runs.device)
+        if strata == "none":
+            competes = runs.view(-1, N).any(dim=1)[each // N]
+            states = torch.zeros_like(states)
+        else:
+            competes = runs
+        name = torch.where(competes, ((each // N) << STATE_BITS) + states, -1 - each)
+        name, order = name.sort(stable=True)
+        leads = torch.nn.functional.pad(name.diff() != 0, (1, 0), value=True)
+        number = leads.cumsum(dim=0) - 1
+        size = torch.zeros_like(number).index_add(0, number, torch.ones_like(number))[number]
+        size = torch.where(leads & (size > 1), size, 0)
+        first = reader.indices(size > 0)
+        width = N if reader.is_static else max(1, int(size.max()))
+        column = (first.unsqueeze(1) + torch.arange(width, device=runs.device)).clamp(max=P - 1)
+        inside = torch.arange(width, device=runs.device) < size[first].unsqueeze(1)
+        # The padding repeats the first member, so that no other example is involved.
+        return cls(torch.where(inside, order[column], order[first].unsqueeze(1)), size[first])
+
+    @property
+    def inside(self) -> Bool[Tensor, "G m"]:
+        """True where `members` is not padding."""
+        column = torch.arange(self.members.shape[1], device=self.size.device)
+        return column < self.size.unsqueeze(1)
+
+    def take(self, rows: Int64[Tensor, "K"]) -> Systems:
+        """Return some of the systems."""
+        return Systems(self.members[rows], self.size[rows])
+
+
+class Resampled(NamedTuple):
+    """The outcome of resampling P particles.
+
+    Attributes:
+        ancestors: the particle that each one is a copy of.
+        log_weight: the new weights.
+        examples: examples with a resampled system.
+    """
+
+    ancestors: Int64[Tensor, "P"]
+    log_weight: Float64[Tensor, "P"]
+    examples: Bool[Tensor, "B"]
+
+
+def resample(
+    systems: Systems,
+    log_weight: Float64[Tensor, "P"],
+    *,
+    scheme: Scheme,
+    ess_threshold: float,
+    examples: Int64[Tensor, "B"],
+    step: Int64[Tensor, "B"],
+    draw: Draw,
+    reader: Reader,
+) -> Resampled:
+    """Replace the particles of each system with a low ESS by equally weighted copies.
+
+    Args:
+        systems: the competing particles.
+        log_weight: weights of the particles.
+        scheme: a function like those of `smc._inference.resampling.SCHEMES`.
+        ess_threshold: resample if the ESS is below this fraction of the system's size; 1 or more
+            means every step, 0 never.
+        examples: identity of each example, which keys its random numbers.
+        step: number of each example's step.
+        draw: the source of random numbers.
+        reader: tells whether shapes may depend on data.
+    """
+    P = len(log_weight)
+    N = P // len(examples)
+    weights = Weights.of(torch.where(systems.inside, log_weight[systems.members], -torch.inf))
+    due = systems.size > 0
+    if ess_threshold < 1:
+        due = due & (weights.ess < ess_threshold * systems.size)
+    some = reader.indices(due)
+    if not len(some):
+        none = torch.zeros_like(examples, dtype=torch.bool)
+        return Resampled(torch.arange(P, device=log_weight.device), log_weight, none)
+    systems, weights, due = systems.take(some), Weights(*(w[some] for w in weights)), due[some]
+    members, inside = systems.members, systems.inside & due.unsqueeze(1)
+
+    def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "G M"]:
+        named, decides = members[:, :count], inside[:, :count]
+        keys = Keys(examples[named // N], named % N, step[named // N], Purpose.ANCESTOR)
+        return draw(keys, lambda: torch.where(decides.unsqueeze(2), breaks(), 0.0))
+
+    chosen = members.gather(1, scheme(weights.normalised, uniform, systems.size))
+    # The mean over the system's own members, which may be fewer than the width of a row.
+    size = systems.size.clamp(min=1).double()
+    log_mean = weights.log_mean + (members.shape[1] / size).log()
+    target = torch.where(inside, members, P).flatten()
+    ancestors = torch.arange(P + 1, device=target.device).scatter(0, target, chosen.flatten())
+    log_weight = torch.nn.functional.pad(log_weight, (0, 1))
+    log_weight = log_weight.scatter(0, target, log_mean.unsqueeze(1).expand_as(members).flatten())
+    example = members[:, 0] // N
+    hit = torch.zeros_like(examples).index_add(0, example, due.long()) > 0
+    return Resampled(ancestors[:P], log_weight[:P], hit)

@@ -1,0 +1,106 @@
+"""The part of a step that both filters share: extend some examples while others wait."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from smc._forward.prefixes import Extension, Prefixes, Reader, count_of
+from smc._inference.particles import Particles
+from smc._proposals import Proposal, State
+
+
+class Turn(NamedTuple):
+    """The prefixes that a step extends: all, or those of examples that don't have to wait.
+
+    An example that waits for a forward pass (`smc._forward.prefixes.Reader.need_no_pass`) stays
+    unchanged and repeats this step later: its guide and draw are computed again with the same
+    random numbers. With `read_ahead="auto"` no example waits, because drafts are only computed in
+    passes of one row.
+
+    Attributes:
+        ready: examples that take the step now; None for all.
+        extension: the outcome of each particle.
+        prefixes: the new prefixes.
+    """
+
+    ready: Bool[Tensor, "B"] | None
+    extension: Extension
+    prefixes: Prefixes[Any]
+
+    @classmethod
+    def extend(
+        cls,
+        reader: Reader[State],
+        prefixes: Prefixes[State],
+        before: Particles,
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+        *,
+        together: bool,
+    ) -> Turn:
+        """Extend prefix `row[p]` by `token[p]`, for each running p that doesn't have to wait.
+
+        Args:
+            reader: language model and proposal.
+            prefixes: the prefixes before the step.
+            before: the particles before the step.
+            row, token, running: prefix, next token and activity of each particle.
+            together: whether all examples take the step, as for observers.
+        """
+        ready = None if together else reader.need_no_pass(prefixes, row, token, running)
+        if ready is not None:
+            going = ready.repeat_interleave(len(row) // len(ready))
+            row = torch.where(going, row, before.row)
+            token = torch.where(going, token, -1)
+            running = torch.where(going, running, before.running)
+        return cls(ready, *reader.extend(prefixes, row, token, running))
+
+    def settle(
+        self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
+    ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
+        """Leave the waiting examples unchanged.
+
+        Returns:
+            The particles after the step; the old particles, `running` only in examples that took
+            the step; and the number of each example's next step.
+        """
+        if self.ready is None:
+            return after, before, step + 1
+        going = self.ready.repeat_interleave(len(before.row) // len(self.ready))
+        after = after.where(going, before._replace(row=self.extension.row))
+        return after, before._replace(running=before.running & going), step + self.ready.long()
+
+
+def fallbacks_of(
+    fallback: Bool[Tensor, "R"] | None,
+    prefixes: Prefixes[Any],
+    particles: Particles,
+    num_examples: int,
+) -> Int64[Tensor, "B"]:
+    """Count the prefixes of running particles where g fell back to GCD's mask."""
+    if fallback is None:
+        return torch.zeros(num_examples, dtype=torch.int64, device=particles.row.device)
+    known_nothing = fallback & _in_use(prefixes, particles)
+    return count_of(prefixes.example, num_examples, known_nothing.long())
+
+
+def prefixes_in_use(
+    prefixes: Prefixes[State], particles: Particles, proposal: Proposal[State]
+) -> tuple[Prefixes[State], Int64[Tensor, "R"]]:
+    """Return the prefixes of running particles, as observers get them, and their rows."""
+    rows = _in_use(prefixes, particles).nonzero().squeeze(1)
+    if len(rows) == prefixes.num_rows:
+        return prefixes, rows
+    state = proposal.take(prefixes.state, rows)
+    return Prefixes(prefixes.example[rows], prefixes.log_p[rows], state), rows
+
+
+def _in_use(prefixes: Prefixes[Any], particles: Particles) -> Bool[Tensor, "R"]:
+    """Return which prefixes have a running particle."""
+    count = torch.zeros_like(prefixes.example)
+    return count.index_add(0, particles.row, particles.running.long()) > 0

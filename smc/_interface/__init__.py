@@ -1,0 +1,1 @@
+"""Calls that users make: `sample`, `ask`, and their asynchronous forms."""

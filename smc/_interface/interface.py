@@ -1,0 +1,435 @@
+"""Entry point of sampling: from prompts and constraints to posteriors.
+
+All arguments are checked before any forward pass. The only exception is whether a step can be
+captured as a graph, which is found when the first batch starts.  Examples are then sampled in
+batches of prompts with similar lengths (`smc._interface.batches`), and returned in the given order.
+ Batches affect the speed but not the results (up to the rounding of batched matrix products):
+ random numbers
+are functions of (seed, example, particle, step, purpose), and each example has its own weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Unpack
+
+import torch
+
+from gcd import AutomatonBatch, TokenAutomaton
+from smc._forward.drafters import Drafter
+from smc._inference.algorithms import Discrete, Options
+from smc._inference.deadlines import CancelToken, TimeLimit, time_limit
+from smc._inference.execution import Executor, executor_of
+from smc._inference.observation import Observe, Timed
+from smc._inference.outcome import Outcome
+from smc._inference.settings import MAX_PARTICLES, MAX_TOKENS_READ, Settings, settings_of, whole
+from smc._interface.batches import Room, in_batches
+from smc._interface.rounds import in_rounds
+from smc._models.checks import check_example, check_lifted, check_list, check_model
+from smc._models.protocol import LanguageModel, Prompt
+from smc._proposals import Batch, Proposal
+from smc._proposals.budgeting import BudgetEffect, effect_of
+from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
+from smc._results.reliability import Stratum, strata_of_founders, strata_of_selections
+from smc._search.certifying import Sampled, read_on
+from smc._vocabulary.draw import CounterDraw, Draw
+
+MOST_AUTOMATA = 2 << 30
+"""Maximum size of the tables of all automata in a batch, in bytes."""
+ENTRY_BYTES = 8
+"""Bytes per entry of such a table (`AutomatonBatch.delta_flat` and `steps_after_flat`)."""
+
+
+def sample(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    constraint: TokenAutomaton | Sequence[TokenAutomaton],
+    *,
+    budget: int | Sequence[int],
+    particles: int,
+    proposal: Proposal[Any],
+    algorithm: str = "auto",
+    temperature: float | int = 1.0,
+    top_p: float | int = 1.0,
+    seed: int = 0,
+    example_ids: Sequence[int] | None = None,
+    max_rows: int = 256,
+    forced_runs: bool = True,
+    execution: str = "auto",
+    read_ahead: int | str = "auto",
+    drafter: Drafter | None = None,
+    target_error: float | int | None = None,
+    max_particles: int = MAX_PARTICLES,
+    certify: float | int | None = None,
+    max_tokens_read: int = MAX_TOKENS_READ,
+    deadline: float | int | None = None,
+    cancel: CancelToken | None = None,
+    abandon: CancelToken | None = None,
+    draw: Draw | None = None,
+    finished: Callable[[Mapping[int, Posterior]], object] | None = None,
+    observe: Observe | None = None,
+    **options: Unpack[Options],
+) -> list[Posterior]:
+    """Sample answers x to each prompt from p_lm(x | x in C, |x| <= budget).
+
+    Args:
+        lm: the language model.
+        prompts: text, or token ids, used as given.
+        constraint: C, lifted to the model's vocabulary; one for all prompts, or one per prompt.
+        budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
+            per prompt.
+        particles: N per prompt: particles, or distinct prefixes kept at a time.
+        proposal: `LM()`, `LCD()`, `GCD()`, or another proposal.
+        algorithm: "smc", "discrete", or "auto", which is the discrete filter except with one
+            particle or if `options` has an option of SMC only (`smc._inference.algorithms`).
+            `Posterior.algorithm` tells which one was used.
+        temperature: part of p_lm, and therefore of the target.
+        top_p: if below 1, tokens are drawn from the nucleus of q; the posteriors are then marked
+            inexact and have no evidence.
+        seed: seed of all random numbers.
+        example_ids: identities that key each prompt's random numbers; 0, 1, 2, … by default. A
+            prompt gives the same result alone and in a batch under the same identity.
+        max_rows: maximum number of particles in one batch; a single prompt's particles are never
+            split.  Other prompts wait for the next batch.
+        forced_runs: whether a run of tokens without a choice takes a single forward pass
+            (`smc._proposals.forced`). The target and the weight of each text are the same.
+        execution: "eager", "static" or "auto" (`smc._inference.execution`). Static shapes allow a
+            captured graph on CUDA devices, but take forced tokens one by one; there they are often
+            faster for a single prompt, and slower for hundreds of particles.
+        read_ahead: number of draft tokens that the model computes in passes that are needed anyway.
+            Answers and weights are the same (up to the rounding of a wider pass), in fewer passes
+            (`smc._forward.read_ahead`). With "auto", passes of one row have up to four draft tokens
+            if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models).
+            Eager execution only.
+        drafter: guesses these tokens; `smc.PromptLookup()` by default.
+        target_error: a standard error of the log evidence, in nats. Sampling then runs in rounds
+            that start with `particles` and double their number until the reported error is at most
+            this, or `max_particles` is reached. The result is that of a last, independent round, so
+            that the evidence stays unbiased (`smc._interface.rounds`).
+        max_particles: maximum number of particles in a round.
+        certify: a share of the posterior, such as 0.9. If sampling has certainly found less
+            (`Posterior.certified`), the model computes further prefixes, the most probable open
+            branches first, until the share, `max_tokens_read` or the deadline is reached.
+            Probabilities are then p of the found answers, divided by their sum
+            (`smc._search.certifying`).
+        max_tokens_read: maximum number of tokens computed for `certify`, per prompt.
+        deadline: seconds from now. Running answers take a shortest completion early enough to be
+            complete by then, if the model is fast enough; 0 gives shortest answers.
+            `Posterior.stopped` reports it (`docs/deadlines.md`).
+        cancel: a `threading.Event`; once another thread sets it, running answers take a shortest
+            completion.
+        abandon: a `threading.Event`; once another thread sets it, the next step raises
+            `smc.AbandonedError`.
+        draw: replaces the random number generator (and `seed`).
+        finished: called with the posteriors of each finished batch, by their index in `prompts`;
+            they are not returned then.
+        observe: called for each batch; returns a function that is called with its steps
+            (`smc._inference.observation`).
+        options: options of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
+            (`smc._inference.algorithms.SMC`); `count_finished`, `floor` of "discrete"
+            (`smc._inference.algorithms.Discrete`).
+
+    Returns:
+        One posterior per prompt, in order; an empty list with `finished`.
+
+    Raises:
+        InfeasibleBudgetError: a budget is shorter than the shortest answer.
+        OverlongBudgetError: a budget exceeds the lengths that its constraint covers.
+        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        ConstraintError: a constraint was lifted to another vocabulary than the model's, or the
+            proposal doesn't support it, such as `PGCD` with a table that exceeds its memory limit.
+        ValueError: another argument is invalid, or the algorithm doesn't have an option; the
+            message names it.
+        FloatingPointError: the model's log-probabilities are NaN or +inf.
+        AbandonedError: `abandon` was set.
+    """
+    limit = time_limit(deadline, cancel, abandon)
+    check_model(lm)
+    check_list(prompts)
+    names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
+    automata: Sequence[TokenAutomaton] = [constraint] * len(prompts)  # type: ignore[list-item]
+    if isinstance(constraint, Sequence) and not isinstance(constraint, str):
+        automata = constraint
+    budgets = _one_each("budget", budget, len(prompts))
+    for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
+        if len(given) != len(prompts):
+            raise ValueError(
+                f"expected {len(prompts)} {what}, one per prompt, got {len(given)}; pass one each"
+            )
+    # A message names the example if there are several, or if the caller named it.
+    called: Sequence[int | None] = names
+    if example_ids is None and len(prompts) == 1:
+        called = [None]
+    for name, automaton in zip(called, automata, strict=True):
+        check_lifted(automaton, name)
+    settings = settings_of(
+        proposal=proposal, particles=particles, algorithm=algorithm, options=options,
+        max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, top_p=top_p,
+        execution=execution, read_ahead=read_ahead, drafter=drafter, certify=certify,
+        max_tokens_read=max_tokens_read, target_error=target_error, max_particles=max_particles,
+    )  # fmt: skip
+    tasks = [
+        Task(name, tuple(lm.encode(prompt)), automaton, n)
+        for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
+    ]
+    for name, task in zip(called, tasks, strict=True):
+        check_example(lm, task.prompt, task.automaton, task.budget, name)
+
+    draw = CounterDraw(whole("seed", seed)) if draw is None else draw
+    most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
+    room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
+    order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
+    needs = _needs_of(tasks, settings)  # of the largest round
+    batches = in_batches(order, needs, room)
+    for batch in batches:
+        proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
+    executor = executor_of(lm, settings)
+    results: dict[int, Posterior] = {}
+    left = len(tasks)
+    for batch in batches:
+        part = None if limit is None else limit.share(len(batch) / left)
+        left -= len(batch)
+        some = [tasks[i] for i in batch]
+        if settings.target_error is None:
+            posteriors = _certified(some, settings, executor, draw, observe, part)
+        else:
+            posteriors = _in_rounds(some, settings, executor, draw, observe, part)
+        if limit is not None:
+            posteriors = _with_overrun(posteriors, limit.overrun())
+        found = dict(zip(batch, posteriors, strict=True))
+        if finished is None:
+            results.update(found)
+        else:
+            finished(found)
+    return [results[i] for i in sorted(results)]
+
+
+def _one_each(what: str, values: object, count: int) -> list[int]:
+    """Return one integer for each of `count` examples, from a single one or one each."""
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        return [whole(what, value) for value in values]
+    return [whole(what, values)] * count
+
+
+@dataclass(frozen=True)
+class Task:
+    """One example: its identity, prompt as token ids, constraint and budget."""
+
+    name: int
+    prompt: tuple[int, ...]
+    automaton: TokenAutomaton
+    budget: int
+
+
+def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:
+    """Return a function that computes the needs of examples; equal automata share tables."""
+    proposal = settings.proposal
+
+    @cache
+    def lookahead(automaton: TokenAutomaton, budget: int) -> int:
+        return 0 if proposal.max_bytes is None else proposal.memory(automaton, budget)
+
+    def needs(numbers: Sequence[int]) -> Room:
+        some = [tasks[i] for i in numbers]
+        automata = {task.automaton for task in some}
+        return Room(
+            rows=_most_particles(settings) * len(some),
+            automata=sum(ENTRY_BYTES * automaton.delta.size for automaton in automata),
+            lookahead=sum(lookahead(*key) for key in {(t.automaton, t.budget) for t in some}),
+        )
+
+    return needs
+
+
+def _most_particles(settings: Settings) -> int:
+    """Return the maximum number of particles of an example at a time."""
+    return settings.particles if settings.target_error is None else settings.max_particles
+
+
+def _in_rounds(
+    tasks: Sequence[Task],
+    settings: Settings,
+    executor: Executor,
+    draw: Draw,
+    observe: Observe | None,
+    limit: TimeLimit | None,
+) -> list[Posterior]:
+    """Sample the examples of one batch with as many particles as the target error requires."""
+    assert settings.target_error is not None
+
+    def sample_round(
+        places: Sequence[int], particles: int, draw: Draw, is_last: bool
+    ) -> list[Posterior]:
+        given = replace(settings, particles=particles)
+        if not is_last:
+            given = replace(given, certify=None)
+        return _certified(
+            [tasks[place] for place in places], given, replace(executor, settings=given), draw,
+            observe if is_last else None, limit,
+        )  # fmt: skip
+
+    return in_rounds(
+        sample_round, len(tasks), draw, particles=settings.particles,
+        most=settings.max_particles, target_error=settings.target_error,
+    )  # fmt: skip
+
+
+def _certified(
+    tasks: Sequence[Task],
+    settings: Settings,
+    executor: Executor,
+    draw: Draw,
+    observe: Observe | None,
+    limit: TimeLimit | None,
+) -> list[Posterior]:
+    """Sample the examples of one batch, and certify a share if requested."""
+    posteriors = _sampled(tasks, settings, executor, draw, observe, limit)
+    if settings.certify is None:
+        return posteriors
+    return read_on(
+        executor.lm,
+        [
+            Sampled(task.prompt, task.automaton, task.budget, each)
+            for task, each in zip(tasks, posteriors, strict=True)
+        ],
+        certify=settings.certify, max_tokens_read=settings.max_tokens_read,
+        temperature=settings.temperature, max_rows=settings.max_rows, limit=limit,
+    )  # fmt: skip
+
+
+def _sampled(
+    tasks: Sequence[Task],
+    settings: Settings,
+    executor: Executor,
+    draw: Draw,
+    observe: Observe | None,
+    limit: TimeLimit | None,
+) -> list[Posterior]:
+    """Sample the examples of one batch."""
+    started = time.perf_counter()
+    watch = None if observe is None else observe([task.name for task in tasks])
+    timed = None if watch is None else Timed(watch)
+    batch = Batch(
+        AutomatonBatch([task.automaton for task in tasks], device=executor.device),
+        torch.tensor([task.budget for task in tasks], device=executor.device),
+    )
+    names = torch.tensor([task.name for task in tasks], device=executor.device)
+    outcome = executor([task.prompt for task in tasks], batch, names, draw, timed, limit)
+    posteriors = _posteriors(tasks, settings, outcome)
+    unseen = 0.0 if timed is None else timed.seconds
+    return _with_seconds(posteriors, time.perf_counter() - started - unseen, outcome.start_seconds)
+
+
+def _with_seconds(
+    posteriors: Sequence[Posterior], seconds: float, start_seconds: float
+) -> list[Posterior]:
+    """Divide the time of a batch among its examples, in proportion to computed tokens."""
+    read = sum(posterior.diagnostics.tokens for posterior in posteriors)
+    return [
+        replace(
+            posterior,
+            diagnostics=replace(
+                posterior.diagnostics,
+                seconds=seconds * posterior.diagnostics.tokens / read,
+                start_seconds=start_seconds * posterior.diagnostics.tokens / read,
+            ),
+        )
+        for posterior in posteriors
+    ]
+
+
+def _with_overrun(posteriors: Sequence[Posterior], seconds: float) -> list[Posterior]:
+    """Set the overrun of the deadline."""
+    return [
+        replace(posterior, diagnostics=replace(posterior.diagnostics, overrun=seconds))
+        for posterior in posteriors
+    ]
+
+
+def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> list[Posterior]:
+    """Copy the answers to the host, and build a posterior for each example."""
+    evidence, ess = outcome.log_evidence.tolist(), outcome.ess.tolist()
+    tokens, lengths = outcome.tokens.tolist(), outcome.length.tolist()
+    log_weights, finished = outcome.log_weight.tolist(), outcome.finished.tolist()
+    log_p = outcome.log_p.tolist()
+    ends = torch.searchsorted(
+        outcome.example, torch.arange(len(tasks) + 1, device="cpu").to(outcome.example)
+    )
+    bounds = ends.tolist()
+    history, enumerated = outcome.history, outcome.enumerated.tolist()
+    log_mass = [None] * len(tasks) if outcome.log_mass is None else outcome.log_mass.tolist()
+    N = settings.particles
+    closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
+    effects: list[BudgetEffect | None] = [None] * len(tasks)
+    if outcome.ledger is not None:
+        removed, first, sufficient = (field.tolist() for field in outcome.ledger)
+        effects = [
+            effect_of(task.budget, removed[b], first[b], sufficient[b], evidence[b])
+            for b, task in enumerate(tasks)
+        ]
+
+    results = []
+    for b, task in enumerate(tasks):
+        eos = set(task.automaton.vocabulary.eos_ids)
+        samples = []
+        for p in range(bounds[b], bounds[b + 1]):
+            ids = tuple(tokens[p][: lengths[p]])
+            answer = task.automaton.vocabulary.decode(content(ids, eos))
+            samples.append(Sample(ids, answer, log_weights[p], finished[p], log_p[p]))
+        steps = history.running[:, b] > 0
+        read = history.read[steps, b]
+        diagnostics = Diagnostics(
+            ess=tuple(history.ess[steps, b].tolist()),
+            resampled=tuple(history.resampled[steps, b].tolist()),
+            running=tuple(history.running[steps, b].tolist()),
+            alive=tuple(history.alive[steps, b].tolist()),
+            lm_calls=1 + int((read > 0).sum()),
+            tokens=len(task.prompt) + int(read.sum()),
+            generated=sum(len(sample.ids) for sample in samples),
+            share_finished=sum(sample.finished for sample in samples) / max(1, len(samples)),
+            seconds=0.0,
+            fallbacks=int(history.fallbacks[steps, b].sum()),
+            forced=int(history.forced[steps, b].sum()),
+            drafted=int(history.drafted[steps, b].sum()),
+            used=int(history.used[steps, b].sum()),
+            landed=int(history.landed[steps, b].sum()),
+        )
+        results.append(
+            posterior(
+                samples,
+                task.automaton,
+                log_evidence=evidence[b],
+                ess=ess[b],
+                exact=settings.top_p == 1,
+                enumerated=enumerated[b],
+                diagnostics=diagnostics,
+                log_mass=log_mass[b],
+                algorithm="discrete" if isinstance(settings.algorithm, Discrete) else "smc",
+                strata=_strata_of(outcome, b, slice(bounds[b], bounds[b + 1]), N),
+                num_particles=N,
+                stopped=outcome.closed_because if closed[b] else None,
+                budget=effects[b],
+            )
+        )
+    return results
+
+
+def _strata_of(outcome: Outcome, b: int, rows: slice, num_particles: int) -> list[Stratum]:
+    """Return the strata that measure the spread of an example's weights.
+
+    Args:
+        b: index of the example.
+        rows: its sequences.
+        num_particles: N.
+    """
+    if outcome.founder is not None:
+        return strata_of_founders(outcome.founder[rows].cpu().numpy(), num_particles)
+    assert outcome.log_pi is not None
+    assert outcome.selections is not None
+    tokens, log_pi = outcome.tokens[rows].cpu().numpy(), outcome.log_pi[rows].cpu().numpy()
+    uncertain, slack = (field[b].cpu().numpy() for field in outcome.selections)
+    return strata_of_selections(tokens, log_pi, uncertain, slack)

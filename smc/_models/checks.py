@@ -1,0 +1,83 @@
+"""Validation of the arguments of `smc.sample` and `smc.search`, before any forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+
+from gcd import Automaton, ConstraintError, TokenAutomaton, Vocabulary, check_budget
+from smc._models.protocol import LanguageModel, check_ids, check_prompts, of_example
+
+
+def check_model(lm: object) -> None:
+    """Raise ValueError unless `lm` is a language model of this package."""
+    if not (hasattr(lm, "encode") and hasattr(lm, "prefill")):
+        raise ValueError(
+            f"expected lm to be a smc.LanguageModel, got {type(lm).__name__}; wrap a model of "
+            "transformers with smc.TransformersLM(model, tokenizer)"
+        )
+
+
+def check_list(prompts: object) -> None:
+    """Raise ValueError unless `prompts` is a list of prompts."""
+    if isinstance(prompts, str):
+        raise ValueError("expected a list of prompts, got a single string; pass [prompt]")
+    if isinstance(prompts, Mapping):
+        raise ValueError(
+            f"expected a list of prompts, got a {type(prompts).__name__} with the keys "
+            f"{', '.join(map(str, prompts))}; pass a list of texts or of lists of token ids"
+        )
+    if not isinstance(prompts, Iterable) or any(isinstance(each, Integral) for each in prompts):
+        raise ValueError("expected a list of prompts, got a list of token ids; pass [token_ids]")
+
+
+def check_lifted(automaton: object, example: int | None = None) -> None:
+    """Raise ConstraintError unless a constraint is lifted to tokens."""
+    if isinstance(automaton, TokenAutomaton):
+        return
+    advice = "use gcd.lift(automaton, lm.vocabulary)"
+    if not isinstance(automaton, Automaton):
+        advice = "use gcd.lift(gcd.regex(...), lm.vocabulary), for example"
+    raise ConstraintError(
+        f"expected the constraint{of_example(example)} to be a TokenAutomaton, got "
+        f"{type(automaton).__name__}; {advice}"
+    )
+
+
+def check_example(
+    lm: LanguageModel,
+    prompt: Sequence[int],
+    automaton: TokenAutomaton,
+    budget: int,
+    example: int | None = None,
+) -> None:
+    """Raise an error if an example can't be sampled; `example` is its index, None for a single one.
+
+    Raises:
+        InfeasibleBudgetError, OverlongBudgetError: see `gcd._tokens.budget.check_budget`.
+        PromptTooLongError: prompt and budget together exceed the model's context.
+        ConstraintError: the constraint was lifted to another vocabulary than the model's.
+        ValueError: the prompt is empty, or has an unknown token id.
+    """
+    check_ids(prompt, lm.vocabulary.size, example)
+    _check_vocabulary(lm.vocabulary, automaton.vocabulary, example)
+    check_budget(automaton, budget, "" if example is None else f"example {example}")
+    check_prompts(lm, [prompt], [budget], [example])
+
+
+def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int | None) -> None:
+    """Raise an error if token ids differ in meaning between the constraint and the model."""
+    if model == constraint:
+        return
+    if model.size != constraint.size:
+        what = f"the model has {model.size} tokens, the constraint has {constraint.size}"
+    elif tuple(model.eos_ids) != tuple(constraint.eos_ids):
+        what = f"the model's EOS ids are {model.eos_ids}, the constraint's {constraint.eos_ids}"
+    else:
+        pairs = zip(model.token_bytes, constraint.token_bytes, strict=True)
+        token = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        what = f"token {token} has different bytes"
+    raise ConstraintError(
+        f"expected the constraint{of_example(example)} to be lifted to the model's vocabulary, "
+        f"got another one: {what}; use gcd.lift(automaton, lm.vocabulary)"
+    )

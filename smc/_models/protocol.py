@@ -1,0 +1,180 @@
+"""Protocols of language models: `LanguageModel` and `Rows`.
+
+A `LanguageModel` turns prompts into token ids and computes each prompt once. It returns `Rows`: the
+prefixes in progress, one per batch row, with the model's memory of them (a KV cache). A row can be
+extended by one or more tokens, copied, dropped, or truncated:
+
+    rows, log_p = lm.prefill(prompts)        log p(x_1 | prompt), one row per prompt
+    rows.reorder([0, 0, 0, 1, 1])            three copies of row 0, two of row 1
+    log_p = rows.extend(runs, lengths)       log p(x_{t+1} | prompt, x_<=t) after each token x_t
+    rows.truncate(lengths)                   drop all but the first `lengths` generated tokens
+
+`reorder` covers copying, resampling and compaction. Log-probabilities are at temperature 1; the
+sampler applies its own temperature. Prompts are never truncated: a prompt that doesn't fit raises
+an error before any forward pass (`check_prompts`).
+"""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gcd import Vocabulary
+from gcd._errors import PickledError
+
+Prompt = str | Sequence[int]
+"""Text, encoded by the model's tokenizer with its special tokens, or token ids, used as given."""
+
+
+def of_example(name: int | None) -> str:
+    """Return " of example N" for error messages; empty for None, a single example."""
+    return "" if name is None else f" of example {name}"
+
+
+class PromptTooLongError(PickledError):
+    """A prompt that doesn't leave enough of the model's context for the answer.
+
+    Attributes:
+        example: index of the prompt; None for a single prompt.
+        length: number of tokens in the prompt.
+        budget: maximum number of tokens in the answer.
+        context: number of tokens in the model's context.
+    """
+
+    def __init__(self, example: int | None, length: int, budget: int, context: int) -> None:
+        self.example = example
+        self.length = length
+        self.budget = budget
+        self.context = context
+        super().__init__(
+            f"the prompt{of_example(example)} has {length} tokens and a budget of {budget}, but "
+            f"the model's context is {context} tokens; shorten the prompt or lower the budget"
+        )
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """R prefixes in progress, each `prompt + generated tokens`; methods modify them in place."""
+
+    def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
+        """Append the first `lengths[r]` tokens of `runs[r]` to row r; no token if that is 0.
+
+        Returns:
+            log p(next token | row up to and including runs[r, t]) for t < lengths[r]. Values past a
+            run's length and after a token of probability zero are undefined.
+        """
+        ...
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Replace row q by a copy of row `ancestors[q]`; Q may differ from R."""
+        ...
+
+    def truncate(self, lengths: Int[Tensor, "R"]) -> None:
+        """Keep the prompt of row r and the first `lengths[r]` of its generated tokens."""
+        ...
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """A distribution over token sequences given a prompt.
+
+    Optional members: `reads_ahead`, whether `read_ahead="auto"` enables reading ahead (default
+    False), and `static_forward` (`smc._models.static_cache.StaticLanguageModel`).
+    """
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary, of the same size as the log-probabilities."""
+        ...
+
+    @property
+    def context(self) -> int | None:
+        """Maximum number of tokens of prompt and answer together; None for no limit."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the log-probabilities and of the sampler's tensors."""
+        ...
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Return the prompt as token ids (see `token_ids`)."""
+        ...
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
+        """Compute the prompts, one row each; return the rows and log p(first token | prompt)."""
+        ...
+
+
+def token_ids(prompt: Sequence[int]) -> list[int]:
+    """Return a prompt given as a sequence of token ids as a list of integers.
+
+    Raises:
+        ValueError: the prompt is something else, such as the messages of a chat.
+    """
+    try:
+        if not isinstance(prompt, bytes):
+            return [operator.index(token) for token in prompt]
+    except TypeError:
+        pass
+    raise ValueError(
+        f"expected a prompt to be text or token ids, got {reprlib.repr(prompt)}; for chat messages "
+        "use "
+        "tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)"
+    )
+
+
+def check_ids(prompt: Sequence[int], size: int, example: int | None = None) -> None:
+    """Raise an error if a prompt has a token id outside of 0 to `size` - 1.
+
+    Raises:
+        ValueError: the message names the first invalid id.
+    """
+    if len(prompt) and not 0 <= min(prompt) <= max(prompt) < size:
+        wrong = next(token for token in prompt if not 0 <= token < size)
+        raise ValueError(
+            f"expected token ids from 0 to {size - 1} in the prompt{of_example(example)}, got "
+            f"{wrong}; use the model's own tokenizer"
+        )
+
+
+def check_length(
+    prompt: Sequence[int], budget: int, context: int | None, example: int | None = None
+) -> None:
+    """Raise an error if a prompt (as token ids) is empty or too long for its budget.
+
+    Raises:
+        PromptTooLongError: prompt and budget together exceed the model's context.
+        ValueError: the prompt has no tokens.
+    """
+    if not len(prompt):
+        raise ValueError(
+            f"the prompt{of_example(example)} has no tokens; pass at least one, such as the "
+            "model's beginning-of-text token"
+        )
+    if context is not None and len(prompt) + budget > context:
+        raise PromptTooLongError(example, len(prompt), budget, context)
+
+
+def check_prompts(
+    lm: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    budgets: Sequence[int],
+    examples: Sequence[int | None] | None = None,
+) -> None:
+    """Raise an error if a prompt (as token ids) is empty or too long for its budget.
+
+    Raises:
+        PromptTooLongError: prompt and budget together exceed the model's context.
+        ValueError: a prompt has no tokens.
+    """
+    if examples is None:
+        examples = [None] if len(prompts) == 1 else range(len(prompts))
+    for name, prompt, budget in zip(examples, prompts, budgets, strict=True):
+        check_length(prompt, budget, lm.context, name)

@@ -1,0 +1,226 @@
+"""Batch rows of a `transformers` model: the KV caches of prefixes in progress.
+
+Rows of different lengths share one rectangular cache, with this invariant: the valid columns of row
+r are always its *last* `lengths[r]` columns, with padding on the left. The attention mask and the
+positions then follow from the lengths alone, and a sliding attention window, which models count in
+columns, counts tokens. Prefilling pads on the left. Runs of different lengths and truncation leave
+padding on the right, so the columns of each row are shifted to restore the invariant (`_align`, one
+gather per layer).
+
+Padding changes a row's result only through the order of floating-point sums: masked columns have
+weight exactly zero, and positions count real tokens.
+
+These rows hold prompt and answer, and support any model with an ordinary cache. Most models support
+the rows of `smc._models.sharing_rows`, which store each prompt once and need no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from smc._models.shared_prompts import SharedPrompts
+from smc._models.transformers_internals import cache_argument, is_stateful, planned_layers
+
+
+class PromptMemory(NamedTuple):
+    """The KV cache of one prompt.
+
+    Attributes:
+        length: number of tokens in the prompt.
+        layers: keys and values of each layer.
+        log_p: log-probabilities of the next token.
+    """
+
+    length: int
+    layers: tuple[tuple[Float[Tensor, "heads L d"], Float[Tensor, "heads L d2"]], ...]
+    log_p: Float[Tensor, "V"]
+
+    @property
+    def nbytes(self) -> int:
+        """Total size in bytes."""
+        return self.log_p.nbytes + sum(k.nbytes + v.nbytes for k, v in self.layers)
+
+
+def together(memories: Sequence[PromptMemory]) -> SharedPrompts:
+    """Batch the caches of prompts, padded on the left; a single prompt is not copied."""
+    lengths = torch.tensor([memory.length for memory in memories], device=memories[0].log_p.device)
+    layers = [
+        (_pad([keys for keys, _ in same]), _pad([values for _, values in same]))
+        for same in zip(*(memory.layers for memory in memories), strict=True)
+    ]
+    return SharedPrompts(lengths, layers)
+
+
+class TransformersRows:
+    """The KV cache of R prefixes; see `smc._models.protocol.Rows`.
+
+    Attributes:
+        lengths: number of valid columns of each row, which are its last ones.
+        prompt_lengths: number of these columns that belong to the prompt.
+
+    Raises:
+        ValueError: the model has no ordinary KV cache.
+    """
+
+    def __init__(self, model: Any, prompt_lengths: Int64[Tensor, "R"]) -> None:
+        from transformers import DynamicCache
+
+        _check_plain(model)
+        self._model = model
+        # Without a config every layer keeps all columns; the mask implements sliding windows.
+        self._cache: Any = DynamicCache()
+        self.prompt_lengths = prompt_lengths
+        self.lengths = prompt_lengths
+
+    @classmethod
+    def after(cls, model: Any, prompts: SharedPrompts) -> TransformersRows:
+        """Create rows from cached prompts."""
+        rows = cls(model, prompts.lengths)
+        for number, (keys, values) in enumerate(prompts.layers):
+            rows._cache.update(keys, values, number)
+        return rows
+
+    def prompts(self) -> SharedPrompts:
+        """Return the cache of all rows as prompts, without copying."""
+        layers = [(layer.keys, layer.values) for layer in self._cache.layers]
+        return SharedPrompts(self.lengths, layers)
+
+    def memory(self, row: int, log_p: Float[Tensor, "V"]) -> PromptMemory:
+        """Copy the cache of one row."""
+        length = int(self.lengths[row])
+        layers = tuple(
+            (layer.keys[row, :, -length:].clone(), layer.values[row, :, -length:].clone())
+            for layer in self._cache.layers
+        )
+        return PromptMemory(length, layers, log_p.clone())
+
+    def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
+        """Compute all runs in one forward pass."""
+        run_length = runs.shape[1]
+        before = self.lengths
+        self.lengths = before + lengths
+        # The run's padding is on its right; its columns are removed below.
+        full = torch.arange(run_length, device=runs.device) < lengths.unsqueeze(1)
+        log_p = self.read(torch.where(full, runs, 0), before + run_length)
+        if not bool(full.all()):
+            self._align(before + run_length, self.lengths)
+        return log_p
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Reorder cache rows; a no-op if each row is its own ancestor."""
+        same = torch.arange(self.lengths.shape[0], device=ancestors.device)
+        if torch.equal(ancestors.long(), same):
+            return
+        self.lengths = self.lengths[ancestors]
+        self.prompt_lengths = self.prompt_lengths[ancestors]
+        # Drop columns that only removed rows used.
+        spare = self._width - int(self.lengths.max()) if len(ancestors) else 0
+        for layer in self._cache.layers:
+            here = ancestors.to(layer.keys.device)  # layers may lie on several devices
+            layer.keys = layer.keys[:, :, spare:].index_select(0, here)
+            layer.values = layer.values[:, :, spare:].index_select(0, here)
+
+    def truncate(self, lengths: Int[Tensor, "R"]) -> None:
+        """Drop columns, then restore the padding on the left."""
+        kept = torch.minimum(self.prompt_lengths + lengths, self.lengths)
+        self._align(self.lengths, kept)
+        self.lengths = kept
+
+    @torch.inference_mode()
+    def read(
+        self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
+    ) -> Float[Tensor, "R T2 V"]:
+        """Compute `tokens` in a forward pass, after which the last `valid` columns are valid.
+
+        Returns:
+            Log-probabilities of the next token after each token, or after the last token only if
+            `options` say so.
+        """
+        width = self._width + tokens.shape[1]
+        mask = _last_columns(valid, width)
+        output = self._model(
+            input_ids=tokens,
+            attention_mask=mask.long(),
+            position_ids=_positions(mask, tokens.shape[1]),
+            use_cache=True,
+            **cache_argument(self._model, self._cache),
+            **options,
+        )
+        self._check_memory(width)
+        return normalize(output.logits)
+
+    def _align(self, valid: Int64[Tensor, "R"], kept: Int64[Tensor, "R"]) -> None:
+        """Keep the first `kept` of each row's last `valid` columns, and move them to the end."""
+        width = self._width
+        new_width = int(kept.max())
+        columns = torch.arange(new_width, device=kept.device) - new_width
+        source = (width - valid + kept).unsqueeze(1) + columns
+        # Columns before the row's first token become padding and may hold any values.
+        source = source.clamp(min=0)[:, None, :, None]
+        for layer in self._cache.layers:
+            for name in ("keys", "values"):
+                old = getattr(layer, name)
+                index = source.expand(-1, old.shape[1], -1, old.shape[3])
+                setattr(layer, name, old.gather(2, index.to(old.device)))
+
+    @property
+    def _width(self) -> int:
+        """Number of cache columns, including padding."""
+        return self._cache.get_seq_length()
+
+    def _check_memory(self, width: int) -> None:
+        """Raise an error unless every layer has `width` columns of keys and values.
+
+        Models with another kind of memory (recurrent states, or their own cache) leave the
+        given cache empty, and would silently ignore all but the last tokens.
+        """
+        for layer in self._cache.layers or [None]:
+            keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+            for columns in (keys, values):
+                if not isinstance(columns, Tensor) or columns.shape[2] != width:
+                    raise ValueError(_no_kv_cache(self._model))
+
+
+def normalize(logits: Float[Tensor, "*M V"]) -> Float[Tensor, "*M V"]:
+    """Return log-probabilities in at least float32."""
+    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _check_plain(model: Any) -> None:
+    # Checked beforehand, because hybrid models fail inside a forward pass with a plain cache.
+    if is_stateful(model) or "other" in planned_layers(model):
+        raise ValueError(_no_kv_cache(model))
+
+
+def _pad(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B heads L d"]:
+    """Stack keys or values of different lengths, padded with zeros on the left."""
+    if len(parts) == 1:
+        return parts[0].unsqueeze(0)
+    width = max(part.shape[1] for part in parts)
+    return torch.stack(
+        [torch.nn.functional.pad(part, (0, 0, width - part.shape[1], 0)) for part in parts]
+    )
+
+
+def _no_kv_cache(model: Any) -> str:
+    """Return the error message for a model without an ordinary KV cache."""
+    return (
+        f"{type(model).__name__} doesn't keep one column of keys and values per token in each "
+        "layer, which the sampler needs; use a model with an ordinary KV cache"
+    )
+
+
+def _last_columns(lengths: Int64[Tensor, "R"], width: int) -> Bool[Tensor, "R L"]:
+    """Return a mask that is true in the last `lengths[r]` of `width` columns."""
+    columns = torch.arange(width, device=lengths.device)
+    return columns >= width - lengths.unsqueeze(1)
+
+
+def _positions(mask: Bool[Tensor, "R L"], count: int) -> Int64[Tensor, "R T"]:
+    """Return the positions of the last columns; padding gets position 0."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -count:]

@@ -1,0 +1,261 @@
+"""Attention for rows that share their prompts, over concatenated tokens without padding.
+
+All particles of an example attend to the same prompt, which is most of their context. A cache with
+one row per particle stores the prompt once per particle, copies all of it whenever rows move or
+grow, and reads it once per particle in every step. Here each layer stores a prompt once,
+[heads, L, d], and the queries of all its rows are multiplied with its keys in one matrix product
+(Juravsky et al., "Hydragen", arXiv 2402.05099).
+
+The tokens of all rows in a forward pass are concatenated (`Packed`). The attention separates them.
+It writes the keys and values of each token to the token's position in its row. The token attends to
+the prompt (`Groups` by prompt) and to the row up to that position (`Groups` by row). With s the log
+of the sum of the weights of a part, and m the mean of its values, both parts are combined exactly:
+
+    share of the prompt = sigmoid(s_prompt - s_row),    out = share m_prompt + (1 - share) m_row
+
+All layers of a `transformers` model look up the name of the attention function in a configuration,
+in every pass and thread, so changing it would affect other passes. Rows therefore use a copy of the
+model with the same weights and another configuration (`with_shared_prompts`). Meanwhile the user's
+model may generate text or be sampled from.
+
+This is correct for plain causal attention with rotary or embedded positions. Models with windows,
+softcaps or biases, and models that don't call an attention function, are detected beforehand by
+their configuration and by comparison with the plain cache (`smc._models.self_check`); they use
+`smc._models.rows`. So do models with functions that are bound to their modules, such as compiled
+models and models spread over several devices, because these functions would call the user's
+modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from smc._models.transformers_internals import set_attention_name
+
+NAME = "shared_prompts"
+_UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")
+
+
+class SharedPrompts(NamedTuple):
+    """Keys and values of B prompts, padded on the left.
+
+    Attributes:
+        lengths: number of tokens of each prompt, in its last columns.
+        layers: keys and values of each layer.
+    """
+
+    lengths: Int64[Tensor, "B"]
+    layers: Sequence[tuple[Float[Tensor, "B heads L d"], Float[Tensor, "B heads L d2"]]]
+
+    def take(self, prompts: Int64[Tensor, "C"]) -> SharedPrompts:
+        """Copy some of the prompts, without columns that only the others used."""
+        lengths = self.lengths[prompts]
+        spare = self.layers[0][0].shape[2] - int(lengths.max())
+        layers = [(k[prompts, :, spare:], v[prompts, :, spare:]) for k, v in self.layers]
+        return SharedPrompts(lengths, layers)
+
+
+class Groups(NamedTuple):
+    """A partition of M items into G groups.
+
+    Attributes:
+        member: the items of each group, side by side, padded with item 0.
+        slot: position of each item, as an index into the flattened table.
+        in_order: whether the table is full and positions are 0, 1, ..., so that nothing moves.
+    """
+
+    member: Int64[Tensor, "G most"]
+    slot: Int64[Tensor, "M"]
+    in_order: bool
+
+    @classmethod
+    def of(cls, group: Int64[Tensor, "M"], num_groups: int) -> Groups:
+        """Build the table from the group of each item; items of a group keep their order."""
+        counts = torch.bincount(group, minlength=num_groups)
+        most = int(counts.max())
+        order = torch.argsort(group, stable=True)
+        first = counts.cumsum(dim=0) - counts
+        things = torch.arange(len(group), device=group.device)
+        slot = torch.empty_like(group)
+        slot[order] = group[order] * most + things - first[group[order]]
+        member = torch.zeros(num_groups * most, dtype=torch.int64, device=group.device)
+        member[slot] = things
+        in_order = len(member) == len(slot) and torch.equal(slot, things)
+        return cls(member.view(num_groups, most), slot, in_order)
+
+    def group(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
+        """Arrange the items of each group side by side; m is most times n."""
+        _, heads, n, d = x.shape
+        G, most = self.member.shape
+        members = x.reshape(G, most, heads, n, d) if self.in_order else x[self.member]
+        return members.transpose(1, 2).reshape(G, heads, most * n, d)
+
+    def ungroup(self, x: Float[Tensor, "G heads m d"]) -> Float[Tensor, "M heads n d"]:
+        """Undo `group`."""
+        G, heads, m, d = x.shape
+        most = self.member.shape[1]
+        things = x.view(G, heads, most, m // most, d).transpose(1, 2)
+        things = things.reshape(G * most, heads, m // most, d)
+        return things if self.in_order else things[self.slot]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """The M tokens of a forward pass: those of R rows, concatenated without padding.
+
+    Attributes:
+        prompts: the prompts of B examples.
+        by_prompt: tokens grouped by prompt.
+        by_row: tokens grouped by row.
+        row: the row of each token.
+        position: the token's column among the generated tokens of its row.
+        layers: keys and values of the generated tokens in each layer; a pass writes into them.
+        seen: layers that have attended in this pass.
+    """
+
+    prompts: SharedPrompts
+    by_prompt: Groups
+    by_row: Groups
+    row: Int64[Tensor, "M"]
+    position: Int64[Tensor, "M"]
+    layers: Sequence[tuple[Float[Tensor, "R heads W d"], Float[Tensor, "R heads W d2"]]]
+    seen: set[int] = field(default_factory=set)
+
+    @cached_property
+    def of_prompt(self) -> Bool[Tensor, "B 1 1 1 L"]:
+        """Mask of prompt columns that are not padding."""
+        width = self.prompts.layers[0][0].shape[2]
+        columns = torch.arange(width, device=self.position.device)
+        return (columns >= width - self.prompts.lengths.unsqueeze(1))[:, None, None, None]
+
+    @cached_property
+    def of_row(self) -> Bool[Tensor, "R 1 most 1 W"]:
+        """Mask of row columns that each token attends to."""
+        columns = torch.arange(self.layers[0][0].shape[2], device=self.position.device)
+        return (columns <= self.position[self.by_row.member].unsqueeze(2))[:, None, :, None]
+
+
+_PACKED: ContextVar[Packed] = ContextVar("packed")
+
+
+def with_shared_prompts(model: Any) -> Any:
+    """Return a model with the weights of `model` that takes `Packed` forward passes.
+
+    It attends with `_attend`. Only the attention modules, the modules that contain them, and their
+    configuration are copied. All other modules, and all parameters and hooks, are shared with
+    `model`, which is not modified. The copy takes a few microseconds per module and is made for
+    each batch of prompts, so that it includes recently switched adapters.
+    """
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, _attend)
+    config = model.config.get_text_config()
+    own_config = deepcopy(config)
+    set_attention_name(own_config, NAME)
+    return _with_config(model, config, own_config)
+
+
+def _with_config(module: Any, config: Any, own_config: Any) -> Any:
+    """Copy a module if it or a submodule attends as `config` says; return others unchanged."""
+    names = vars(module)
+    configured = names.get("config") is config
+    children = {
+        name: new
+        for name, child in module._modules.items()
+        if child is not None and (new := _with_config(child, config, own_config)) is not child
+    }
+    if not (children or (configured and "layer_idx" in names)):
+        return module
+    copied = object.__new__(type(module))
+    vars(copied).update(names, _modules=module._modules | children)
+    if configured:
+        vars(copied)["config"] = own_config
+    return copied
+
+
+@contextmanager
+def attend_to(packed: Packed) -> Iterator[None]:
+    """Make the tokens of a `with_shared_prompts` model's pass attend to their prompts and rows.
+
+    Raises:
+        NotImplementedError: the model's attention has an unsupported feature.
+        ValueError: some layers of the model use another attention function.
+    """
+    token = _PACKED.set(packed)
+    try:
+        yield
+    finally:
+        _PACKED.reset(token)
+    if len(packed.seen) < len(packed.layers):
+        raise ValueError(
+            f"expected all {len(packed.layers)} layers of the model to share prompts, got "
+            f"{len(packed.seen)}: the model was compiled or its modules were replaced after its "
+            "first use; create a new smc.TransformersLM"
+        )
+
+
+def _attend(
+    module: Any,
+    query: Float[Tensor, "1 H M d"],
+    key: Float[Tensor, "1 heads M d"],
+    value: Float[Tensor, "1 heads M d2"],
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Float[Tensor, "1 M H d2"], None]:
+    """Store the tokens' keys and values, and attend to prompts and rows up to each token.
+
+    This is an attention function of `transformers`. The mask is redundant with `packed`, unless a
+    model has modified it.
+    """
+    unknown = [name for name in _UNKNOWN if options.get(name) is not None]
+    if attention_mask.dtype != torch.bool:
+        unknown.append("a mask of numbers")
+    if unknown:
+        raise NotImplementedError(f"attention with {', '.join(unknown)}")
+    packed = _PACKED.get()
+    packed.seen.add(module.layer_idx)
+    by_prompt, by_row = packed.by_prompt, packed.by_row
+    prompt_keys, prompt_values = packed.prompts.layers[module.layer_idx]
+    keys, values = packed.layers[module.layer_idx]
+    keys[packed.row, :, packed.position] = key[0].transpose(0, 1).to(keys.dtype)  # for autocast
+    values[packed.row, :, packed.position] = value[0].transpose(0, 1).to(values.dtype)
+    _, H, M, d = query.shape
+    heads = key.shape[1]
+    scaled = query[0] * (d**-0.5 if scaling is None else scaling)
+    queries = scaled.view(heads, H // heads, M, d).permute(2, 0, 1, 3)  # M, heads, n, d
+
+    log_before, before = _part(by_prompt, queries, prompt_keys, prompt_values, packed.of_prompt)
+    log_since, since = _part(by_row, queries, keys, values, packed.of_row)
+    share = torch.sigmoid(log_before - log_since)  # the prompt's share of all attention weights
+    out = torch.lerp(since, before, share).to(query.dtype)
+    return out.reshape(1, M, H, -1).contiguous(), None
+
+
+def _part(
+    groups: Groups,
+    queries: Float[Tensor, "M heads n d"],
+    keys: Float[Tensor, "G heads W d"],
+    values: Float[Tensor, "G heads W d2"],
+    visible: Bool[Tensor, "G 1 m 1 W"],
+) -> tuple[Float[Tensor, "M heads n 1"], Float[Tensor, "M heads n d2"]]:
+    """Attend to the keys of the groups; return the log-sum of weights and the mean of values."""
+    scores = groups.group(queries) @ keys.mT
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    by_member = scores.view(*scores.shape[:2], groups.member.shape[1], -1, scores.shape[3])
+    by_member.masked_fill_(~visible, -torch.inf)
+    top = scores.amax(dim=-1, keepdim=True)
+    weights = scores.sub_(top).exp_()
+    total = weights.sum(dim=-1, keepdim=True)
+    mean = (weights.to(values.dtype) @ values) / total
+    return groups.ungroup(top + total.log()), groups.ungroup(mean)

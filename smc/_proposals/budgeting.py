@@ -1,0 +1,291 @@
+"""Effect of the budget: the probability that the constraint allows, but the budget removes.
+
+Let x be a prefix that can still be completed within the budget, with r tokens left, and v a next
+token that the constraint allows. The budget alone removes v if a shortest completion needs r tokens
+or more after it. With m(x) the sum of p_lm(v | x) over these tokens v,
+
+    removed mass  =  sum of p_lm(x) m(x)  over all such prefixes x
+                  =  P_lm( a text within the constraint leaves the prefixes that can end in time ).
+
+Together with the evidence it bounds the evidence without a budget,
+
+    P_lm(C) <= P_lm(C within n) + removed mass,
+
+with a difference only for prefixes that would leave the constraint later. A sampler estimates the
+sum without bias by the weights of the prefixes that it computes. Within a forced run
+(`smc._proposals.forced`) every position is evaluated, because a budget forces most tokens near its
+end. The masses of the tokens themselves are summed; nothing is subtracted.
+
+**Cost.** A prefix needs a pass over the vocabulary only if the budget can bind there, that is if
+some next token leads further from the end than r allows (`TokenAutomaton.reach`, one number per
+state). Otherwise it takes a comparison. In static shapes the pass is always made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from gcd._tokens.distances import UNREACHABLE
+from smc._proposals.position import AutomatonPosition
+from smc._vocabulary.class_mass import MaskGuide
+from smc._vocabulary.competition import sums_by
+
+NEVER = UNREACHABLE
+"""Position of the first removal if there is none."""
+
+
+@dataclass(frozen=True)
+class BudgetEffect:
+    """The effect of the budget on the answers of one prompt, along the computed prefixes.
+
+    Attributes:
+        budget: maximum number of tokens of an answer, including EOS.
+        log_removed: log of the estimated probability that the budget alone removed: that a text
+            obeys the constraint up to a token after which it can't end in time. -inf for none.
+        removed: this probability as a share of its sum with the estimated evidence, in [0, 1].
+        first: length of the shortest prefix after which some token was removed; None for none.
+        sufficient: the smallest budget that would have removed nothing after these prefixes.
+    """
+
+    budget: int
+    log_removed: float
+    removed: float
+    first: int | None
+    sufficient: int
+
+    @property
+    def binds(self) -> bool:
+        """True if the budget removed a token after a computed prefix."""
+        return self.first is not None
+
+
+class Removed(NamedTuple):
+    """The probability that only the budget removes along some tokens of each of M prefixes.
+
+    Attributes:
+        log_mass: log of the sum, over the positions, of the probability of the tokens before them
+            (from the first one on) times that of the removed next tokens.
+        first: number of answer tokens before the first position with a removed token.
+        sufficient: the smallest budget that removes nothing at these positions.
+    """
+
+    log_mass: Float64[Tensor, "M"]
+    first: Int64[Tensor, "M"]
+    sufficient: Int64[Tensor, "M"]
+
+    @classmethod
+    def nothing(cls, log_g: Float64[Tensor, "M"]) -> Removed:
+        """Return the value for prefixes without information, in the shape of `log_g`."""
+        none = torch.zeros_like(log_g, dtype=torch.int64)
+        return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
+
+    def spread(self, slots: Int64[Tensor, "M"], count: int) -> Removed:
+        """Put the entries into these of `count` slots; the others have no information."""
+        more = Removed.nothing(self.log_mass.new_zeros(count))
+        pairs = zip(more, self, strict=True)
+        return Removed(*(field.index_copy(0, slots, mine) for field, mine in pairs))
+
+    def at(self, index: Int64[Tensor, "Q"]) -> Removed:
+        """Return the entries of these prefixes."""
+        return Removed(*(field[index] for field in self))
+
+    def plus(
+        self,
+        rows: Int64[Tensor, "K"],
+        walk: AutomatonPosition,
+        used: Int64[Tensor, "K"],
+        log_p: Float[Tensor, "K V"],
+        log_before: Float64[Tensor, "K"],
+    ) -> Removed:
+        """Add one position of some of the prefixes.
+
+        Args:
+            rows: the prefixes.
+            walk: their positions.
+            used: number of answer tokens before this position.
+            log_p: log-probabilities of the next token at this position.
+            log_before: log-probability of the tokens before it.
+        """
+        log_mass = removed_mass(walk, log_p)
+        added = torch.logaddexp(self.log_mass[rows], log_before + log_mass)
+        first = torch.where(added.isneginf(), NEVER, used)
+        first = torch.minimum(self.first[rows], first)
+        return self._replace(
+            log_mass=self.log_mass.index_copy(0, rows, added),
+            first=self.first.index_copy(0, rows, first),
+        )
+
+
+def binding(walk: AutomatonPosition) -> Bool[Tensor, "R"]:
+    """Return where the budget changes the mask of next tokens.
+
+    Prefixes that can't be completed within their budgets don't count.
+    """
+    here = walk.states.clamp(min=0)
+    in_time = (walk.states >= 0) & (walk.automata.steps_to_accept[here] <= walk.remaining)
+    return in_time & (walk.automata.reach[here] >= walk.remaining)
+
+
+def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[Tensor, "R"]:
+    """Return the smallest budget that removes nothing after each prefix; 0 for ended prefixes.
+
+    Args:
+        walk: positions of the prefixes.
+        used: number of tokens of each prefix.
+    """
+    here = walk.states.clamp(min=0)
+    in_time = (walk.states >= 0) & (walk.automata.steps_to_accept[here] <= walk.remaining)
+    return torch.where(in_time, used + 1 + walk.automata.reach[here], 0)
+
+
+def removed_mass(walk: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R"]:
+    """Return the log-probability of the next tokens that the budget alone removes."""
+    steps = walk.steps_after_classes()
+    removed = (steps < UNREACHABLE) & (steps >= walk.remaining.unsqueeze(1))
+    return MaskGuide(log_p, removed, walk.automata.classes, walk.automaton_of_row).log_z
+
+
+class Along:
+    """Accumulates the probability that the budget alone removes along forced runs, pass by pass.
+
+    Args:
+        walks: positions of M prefixes before each of K columns of tokens.
+        tokens: the runs; -1 beyond their lengths.
+        budgets: the whole budget of each prefix.
+
+    Attributes:
+        removed: the accumulated values.
+    """
+
+    def __init__(
+        self,
+        walks: Sequence[AutomatonPosition],
+        tokens: Int64[Tensor, "M K"],
+        budgets: Int64[Tensor, "M"],
+    ) -> None:
+        self.removed = Removed.nothing(torch.zeros_like(budgets, dtype=torch.float64))
+        self._bound: list[bool] = []
+        if not walks:
+            return
+        self._walk = walks[0]._replace(
+            states=torch.stack([walk.states for walk in walks], dim=1).flatten(),
+            remaining=torch.stack([walk.remaining for walk in walks], dim=1).flatten(),
+        )
+        self._used = budgets.repeat_interleave(len(walks)) - self._walk.remaining
+        forced = tokens >= 0
+        self._binds = binding(self._walk).view_as(tokens) & forced
+        enough = sufficient_for(self._walk, self._used).view_as(tokens).masked_fill(~forced, 0)
+        self.removed = self.removed._replace(sufficient=enough.amax(dim=1))
+        self._bound = self._binds.any(dim=0).tolist()
+
+    def see(
+        self,
+        column: int,
+        rows: Int64[Tensor, "K"],
+        log_before: Float64[Tensor, "K"],
+        log_p: Float[Tensor, "Q V"],
+        at: Int64[Tensor, "K"] | None = None,
+    ) -> None:
+        """Add one column of some prefixes.
+
+        Args:
+            column: index of the next tokens in the runs.
+            rows: the prefixes.
+            log_before: log-probability of the tokens of each run before that column.
+            log_p: log-probabilities of the next token.
+            at: the row of `log_p` for each of the rows; None for the same.
+        """
+        if column >= len(self._bound) or not self._bound[column]:
+            return
+        some = (self._binds[rows, column] & ~log_before.isneginf()).nonzero().squeeze(1)
+        if len(some):
+            prefix, known = rows[some], some if at is None else at[some]
+            index = prefix * len(self._bound) + column
+            self.removed = self.removed.plus(
+                prefix, self._walk.take(index), self._used[index], log_p[known], log_before[some]
+            )
+
+
+class Ledger(NamedTuple):
+    """The effect of the budget so far, for each of B examples.
+
+    Attributes:
+        log_removed: log of the estimate of the removed mass.
+        first, sufficient: as in `BudgetEffect`; `NEVER` for none.
+    """
+
+    log_removed: Float64[Tensor, "B"]
+    first: Int64[Tensor, "B"]
+    sufficient: Int64[Tensor, "B"]
+
+    @classmethod
+    def empty(cls, walk: object, budgets: Int64[Tensor, "B"], *, is_exact: bool) -> Ledger | None:
+        """Return an empty ledger; None if the effect is unknown, because there are no bounds."""
+        if not (is_exact and isinstance(walk, AutomatonPosition)):
+            return None
+        nothing = torch.full_like(budgets, -torch.inf, dtype=torch.float64)
+        return cls(nothing, torch.full_like(budgets, NEVER), torch.zeros_like(budgets))
+
+    def with_prefixes(
+        self,
+        walk: AutomatonPosition,
+        budgets: Int64[Tensor, "R"],
+        log_p: Float[Tensor, "R V"],
+        row: Int64[Tensor, "P"],
+        log_weight: Float64[Tensor, "P"],
+        indices: Callable[[Bool[Tensor, "R"]], Int64[Tensor, "K"]],
+    ) -> Ledger:
+        """Add the prefixes before a step.
+
+        Args:
+            walk, log_p: positions and next log-probabilities of the R prefixes.
+            budgets: the whole budget of each prefix.
+            row: the prefix of each of P particles.
+            log_weight: weights of the particles for p_lm(prefix), which sum to the estimate; -inf
+                for excluded particles.
+            indices: returns the indices of a mask (`smc._forward.prefixes.Reader.indices`).
+        """
+        used = budgets - walk.remaining
+        some = indices(binding(walk))
+        removed = Removed.nothing(used.double())
+        if len(some):
+            zero = torch.zeros_like(some, dtype=torch.float64)
+            rows = log_p if len(some) == len(log_p) else log_p[some]
+            removed = removed.plus(some, walk.take(some), used[some], rows, zero)
+        removed = Removed(
+            removed.log_mass.masked_fill(~binding(walk), -torch.inf),  # static shapes use all rows
+            torch.where(binding(walk), removed.first, NEVER),
+            sufficient_for(walk, used),
+        )
+        return self.with_runs(removed.at(row), log_weight)
+
+    def with_runs(self, removed: Removed, log_weight: Float64[Tensor, "P"]) -> Ledger:
+        """Add the mass removed along some tokens of each particle, by the weights before them."""
+        B = len(self.first)
+        counts = ~log_weight.isneginf()
+        example = torch.arange(len(log_weight), device=log_weight.device) // (len(log_weight) // B)
+        mass = sums_by(torch.where(counts, log_weight + removed.log_mass, -torch.inf), example, B)
+        first = torch.where(counts, removed.first, NEVER).view(B, -1).amin(dim=1)
+        most = torch.where(counts, removed.sufficient, 0).view(B, -1).amax(dim=1)
+        return Ledger(
+            torch.logaddexp(self.log_removed, mass),
+            torch.minimum(self.first, first),
+            torch.maximum(self.sufficient, most),
+        )
+
+
+def effect_of(
+    budget: int, log_removed: float, first: int, sufficient: int, log_evidence: float
+) -> BudgetEffect:
+    """Return the effect for an example with this estimate of its evidence."""
+    share = 0.0
+    if log_removed > -math.inf:
+        share = 1 / (1 + math.exp(min(700.0, log_evidence - log_removed)))
+    return BudgetEffect(budget, log_removed, share, None if first == NEVER else first, sufficient)

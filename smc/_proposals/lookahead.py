@@ -1,0 +1,109 @@
+"""Lookahead protocol: a tractable model of the probability that a text is completed in time.
+
+Let C be a constraint and r the number of tokens that a prefix may still take. For every item v that
+may come next (a token or a class of tokens), a lookahead returns the logarithms of
+
+    joint(v)    = P(v is next, and the text is completed in C within the r tokens | prefix)
+    mass(v)     = P(v is next | prefix)
+    eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
+
+under its own model. `smc.Twisted` turns them into a proposal, and handles tying, the defensive
+mixture and potentials independently of the kind of model. `smc.HMMLookahead` implements the
+protocol with a hidden Markov model.
+
+Weights are correct for any values, because the sampler weighs by the g that it used. The quality of
+the values determines how many particles are needed. If the model equals the language model, and
+every token has its own g, all particles have equal weights.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Float64, Int, Int64
+from torch import Tensor
+
+from smc._proposals import AutomatonPosition, Batch
+from smc._proposals.protocol import HasTables
+
+
+class Expectation(NamedTuple):
+    """A model's expectations of K items (classes or tokens) that may come next, for R prefixes.
+
+    Values of items that the constraint doesn't allow within the budget are ignored.
+
+    Attributes:
+        log_joint: log P(the item is next, and the text is completed within the budget | prefix).
+        log_mass: log P(the item is next | prefix).
+        log_eventual: log P(the item is next, and the text is completed at some length | prefix);
+            None unless the lookahead's `eventual` is true.
+    """
+
+    log_joint: Float64[Tensor, "R K"]
+    log_mass: Float64[Tensor, "R K"]
+    log_eventual: Float64[Tensor, "R K"] | None = None
+
+
+ModelState = TypeVar("ModelState")
+"""A model's state for R prefixes: an immutable tuple of tensors with one row per prefix."""
+
+
+@runtime_checkable
+class Lookahead(HasTables, Protocol[ModelState]):
+    """A tractable model of the next token and of completion under a constraint and a budget.
+
+    To write a lookahead, derive from this class and implement `start`, `advance`, `take`, `classes`
+    and `tokens`; the other members have defaults. Methods receive each prefix's automaton state and
+    remaining budget as an `AutomatonPosition`. Rows of prefixes that have ended may hold any
+    values.
+
+    Attributes:
+        eventual: whether expectations include `log_eventual`.
+    """
+
+    eventual: bool = False
+
+    def without_host_sync(self) -> Lookahead[ModelState]:
+        """Return a version of the lookahead without host synchronizations, for static shapes.
+
+        The default returns the lookahead itself.
+        """
+        return self
+
+    @abstractmethod
+    def start(self, batch: Batch) -> ModelState:
+        """Return the state of B empty prefixes, one per example.
+
+        Raises:
+            ConstraintError: the model cannot serve these constraints; see `check`.
+        """
+        ...
+
+    @abstractmethod
+    def advance(self, state: ModelState, tokens: Int[Tensor, "R T"]) -> ModelState:
+        """Return the state after one or more tokens per prefix; -1 means no token."""
+        ...
+
+    @abstractmethod
+    def take(self, state: ModelState, ancestors: Int64[Tensor, "Q"]) -> ModelState:
+        """Return the state of these batch rows."""
+        ...
+
+    @abstractmethod
+    def classes(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
+        """Return the expectations of every class of each prefix's automaton, at most C classes."""
+        ...
+
+    @abstractmethod
+    def tokens(
+        self, state: ModelState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
+    ) -> Expectation:
+        """Return the expectations of these tokens."""
+        ...
+
+    def all_tokens(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
+        """Return the expectations of every token in the vocabulary."""
+        every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
+        return self.tokens(state, walk, every.expand(len(walk.states), -1))

@@ -1,0 +1,134 @@
+"""Mask proposals, in which g is zero or one.
+
+    LM     g = 1                                              rejection baseline
+    LCD    g = 1{ prefix can be completed at some length }    locally constrained decoding
+    GCD    g = 1{ prefix can be completed within the remaining budget }
+    GreedyClose    g of LCD, or g of GCD once the budget only fits a shortest completion
+
+Cost of a step: O(R·V) for R prefixes, memory-bound. A step looks up the next state of each token
+class and compares distances with the remaining budget.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from gcd._tokens.token_automaton import UNREACHABLE
+from smc._proposals.position import AutomatonPosition, Batch, start_position
+from smc._proposals.protocol import Proposal
+from smc._vocabulary.class_mass import MaskGuide
+from smc._vocabulary.competition import CandidateGuide
+from smc._vocabulary.factors import TiedGuide, by_class_alone
+
+
+class MaskProposal(Proposal[AutomatonPosition]):
+    """The base class of proposals whose state is an `AutomatonPosition`; subclasses add `guide`.
+
+    All proposals in this module derive from it.
+    """
+
+    def start(self, batch: Batch) -> AutomatonPosition:
+        """Return one empty prefix per example."""
+        return start_position(batch)
+
+    def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
+        """Advance the positions."""
+        return state.advance(tokens)
+
+    def take(self, state: AutomatonPosition, ancestors: Int64[Tensor, "Q"]) -> AutomatonPosition:
+        """Return the positions of these batch rows."""
+        return state.take(ancestors)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class LM(MaskProposal):
+    """The language model as the proposal; prefixes that break constraint or budget die."""
+
+    def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> TiedGuide:
+        """Return g = 1, Z = 1."""
+        R, C = len(state.states), state.automata.widest
+        even = torch.zeros(R, C, dtype=torch.float64, device=log_p.device)
+        return TiedGuide(
+            by_class_alone(even, state.automata.classes, state.automaton_of_row), even[:, 0]
+        )
+
+    def score(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
+        """Return g = 1 for every token."""
+        successors, factors = state.successors(), self.guide(state, log_p).factors
+        return CandidateGuide(
+            factors, torch.ones_like(successors.ends), successors, is_indicator=True
+        )
+
+    def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
+        """Advance, and end prefixes that can't be completed within the budget."""
+        after = state.advance(tokens)
+        needed = after.automata.steps_to_accept[after.states.clamp(min=0)]
+        late = needed > after.remaining  # a complete answer needs 0 tokens
+        return after._replace(states=torch.where(late, -1, after.states))
+
+
+class ClassMaskProposal(MaskProposal):
+    """The base class of proposals that allow whole token classes; subclasses implement `alive`.
+
+    It isn't public: a mask narrower than GCD's would silently change the target, and would break
+    the bounds, which rely on forced tokens being the only ones that the budget allows
+    (`smc._inference.bounds`). To allow less, intersect the languages; for another g, subclass
+    `smc.MaskProposal` or `smc.Lookahead`.
+    """
+
+    @abstractmethod
+    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+        """Return the classes that are allowed after each prefix."""
+        ...
+
+    def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> MaskGuide:
+        """Return g = 1{allowed}."""
+        return MaskGuide(log_p, self.alive(state), state.automata.classes, state.automaton_of_row)
+
+    def forced(self, state: AutomatonPosition) -> Int64[Tensor, "R"]:
+        """Return the only allowed token, or -1."""
+        return state.only(self.alive(state))
+
+
+class LCD(ClassMaskProposal):
+    """Locally constrained decoding: allow prefixes that can be completed at some length."""
+
+    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+        """Return the classes after which the text can be completed at some length."""
+        return walk.mask.lcd_class_mask(walk.states)
+
+
+class GCD(ClassMaskProposal):
+    """Globally constrained decoding: allow prefixes that can be completed within the budget."""
+
+    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+        """Return the classes after which the text can be completed within the budget."""
+        return walk.mask.class_mask(walk.states, walk.remaining)
+
+
+class GreedyClose(ClassMaskProposal):
+    """Greedy closing: LCD that takes a shortest completion once the budget runs low.
+
+    It models an engine that masks by a grammar and knows each state's distance to the end, but not
+    how the next token changes this distance. With r tokens left, in a state whose shortest
+    completion takes d tokens,
+
+        r > d    the mask is LCD's;
+        r = d    the mask has the tokens of shortest completions only;
+        r < d    the last token led too far from the end, and the prefix dies at once.
+
+    So a text is lost if one token increases the distance to the end beyond the remaining budget.
+    The mask includes every token of GCD's mask (for r = d it *is* GCD's), so weights are exact.
+    """
+
+    def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
+        """Return the completable classes: at any length, or within the budget if it is tight."""
+        needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
+        left = torch.where(needed < walk.remaining, UNREACHABLE, walk.remaining)
+        return walk.mask.class_mask(walk.states, left)

@@ -1,0 +1,126 @@
+"""Proposal protocol: the distribution from which the next token is drawn under a constraint.
+
+A proposal q(v) is proportional to p_lm(v) · g(v).  `guide` returns log g and the log of
+Z = sum_v p_lm(v) g(v).  The sampler draws from the product and computes the weights.
+
+A proposal carries an immutable state with one row per prefix. Each row has a position in its
+automaton (`smc._proposals.position`). The state is a function of the tokens alone, so equal
+prefixes have equal rows, and keeping an old state is enough to roll back. `guide` and `score` also
+receive the language model's log-probabilities of the next token. A proposal never sees weights.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Float64, Int, Int64
+from torch import Tensor
+
+from gcd import TokenAutomaton
+from smc._proposals.position import Batch, State
+from smc._vocabulary.competition import CandidateGuide, candidates_of
+from smc._vocabulary.factors import Guide
+
+
+class HasTables(Protocol):
+    """The table-related members of a proposal or lookahead; the defaults describe no tables.
+
+    Attributes:
+        max_bytes: upper bound on the memory that `start` uses for tables; None for no bound.
+    """
+
+    max_bytes: int | None = None
+
+    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Raise the errors that `start` would raise for these examples, before any computation.
+
+        Raises:
+            ConstraintError: `start` would raise this error.
+        """
+        del automata, budgets
+
+    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
+        """Return the table size of one example in bytes; a batch needs at most the sum."""
+        del automaton, budget
+        return 0
+
+    def free(self) -> None:
+        """Release the tables that are cached for the next call."""
+        return
+
+
+@runtime_checkable
+class Proposal(HasTables, Protocol[State]):
+    """A family of distributions over the next token, one per prefix.
+
+    To write a proposal, derive from this class and implement `start`, `guide`, `advance` and
+    `take`. The other members default to a proposal that accepts every constraint and has no tables.
+
+    Attributes:
+        potential: how the weights use g. True: g(x_t) is itself the potential psi_t of the prefix.
+            The increment Z_t / psi_{t-1} is then known before x_t is drawn, so resampling precedes
+            drawing. (If g is 0 or 1, psi is 1 and the increment is Z_t.) False: the increment is
+            Z_t / g(x_t), known after the draw.
+    """
+
+    potential: bool = True
+
+    @abstractmethod
+    def start(self, batch: Batch) -> State:
+        """Return the state of B empty prefixes, one per example.
+
+        Raises:
+            ConstraintError: the proposal cannot serve these constraints; see `check`.
+        """
+        ...
+
+    @abstractmethod
+    def guide(self, state: State, log_p: Float[Tensor, "R V"]) -> Guide:
+        """Return log g and log Z, given the log-probabilities of the next token."""
+        ...
+
+    def forced(self, state: State) -> Int64[Tensor, "R"]:
+        """Return the only token that g allows after each prefix; -1 where it allows several.
+
+        Such a token doesn't need a forward pass before it (`smc._proposals.forced`). The default
+        returns -1 everywhere, which costs a forward pass at every token.
+        """
+        states = state.walk.states
+        return torch.full_like(states, -1)
+
+    def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
+        """Return log g of the tokens that `forced` returned, as `guide` would.
+
+        The value is the potential after these tokens. The default, 0, is correct for masks. Weights
+        are correct for any value, but resampling uses the lookahead only through this value.
+        """
+        return torch.zeros_like(tokens, dtype=torch.float64)
+
+    @abstractmethod
+    def advance(self, state: State, tokens: Int[Tensor, "R T"]) -> State:
+        """Return the state after one or more tokens per prefix; -1 means no token."""
+        ...
+
+    @abstractmethod
+    def take(self, state: State, ancestors: Int64[Tensor, "Q"]) -> State:
+        """Return the state of these rows."""
+        ...
+
+    def without_host_sync(self) -> Proposal[State]:
+        """Return a version of the proposal without host synchronizations, for static shapes.
+
+        The default returns the proposal itself. `smc._forward.waits` rejects a proposal that
+        synchronizes.
+        """
+        return self
+
+    def score(self, state: State, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
+        """Return g as the discrete particle filter uses it to score next tokens.
+
+        `smc._inference.filter` calls this. The returned g has *no* defensive mixture per prefix,
+        because the filter mixes per example. The default is the g of `guide`.
+        """
+        return candidates_of(self.guide(state, log_p), state.walk.successors())

@@ -1,0 +1,449 @@
+"""Twisted proposal: draw the next token with the lookahead of a tractable model.
+
+    q(v) proportional to p_lm(v) g(v),    g(v) = P_model(completed within the budget | prefix, v)
+
+GCD tests whether a prefix *can* still be completed. This proposal uses a model's probability
+(`smc.Lookahead`) that it *will* be. If the model equals the language model, g is the Bayes-correct
+twist, and all particles have the same weight. Any g that is positive wherever GCD allows a token
+gives correct weights if the weights use the same g. The approximations below rely on this.
+
+**Twist.** The choice of g from the model's expectations (`smc._proposals.lookahead.Expectation`):
+
+    conditional    joint(v) / mass(v), the probability above
+    in_time        joint(v) / eventual(v), the probability that a text which obeys the constraint
+                   ends within the budget
+    joint          joint(v)
+    a number a     (joint(v) / eventual(v)) (eventual(v) / mass(v))^a, from 0 to 1
+
+Use `in_time` for language models with a prompt that the lookahead never sees. The prompt may make a
+continuation likely that the lookahead finds surprising, such as the name of the right tool. The
+conditional twist then favors the continuation whose literal text is more common. `in_time` leaves
+the content to the language model and only predicts whether it fits. It is 1 wherever the budget is
+ample, so the proposal becomes GCD there. `joint` counts the token twice, in p_lm and in the model,
+and needs more particles. It is included for comparison with related methods. (With tying, a class's
+joint probability is divided evenly among its tokens.)
+
+A number interpolates between the two: 0 is `in_time` and 1 is `conditional`. The first factor is
+the probability that a text which obeys the constraint ends in time. The second factor is the
+probability that the text ever obeys the constraint, and the exponent a is the trust in the model
+for this factor. A model that hasn't seen the prompt predicts the second factor poorly if the prompt
+determines the answer; without a prompt, the second factor is the only information about it.
+
+**Tying.** g is computed once for each class of tokens (hundreds instead of a hundred thousand), and
+then exactly for the K allowed tokens that are most probable under the language model. All tokens of
+a class lead to the same state, and differ only in what they reveal about later tokens.
+
+**Defensive mixture.** A share eps of GCD's proposal is mixed into the normalized q, because g has
+no fixed scale. With Z = sum p_lm g and M = sum p_lm 1{allowed},
+
+    g' = (1 - eps) g + eps (Z / M) 1{allowed}      so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
+
+**Support.** The support always equals GCD's. If the model gives an allowed token probability zero
+(a zero parameter or an underflow), the prefix's share eps is at least `LEAST_DEFENCE`. If the model
+gives probability zero to every token that the language model can produce, for example after a
+prefix that is impossible under the model, g is GCD's mask. `Twisted.counts` counts both cases.
+
+Cost of a step: that of the lookahead, plus passes over R x V numbers (`smc._vocabulary`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Generic, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
+from torch import Tensor
+
+from gcd import TokenAutomaton
+from gcd._support.indices import check_shape
+from gcd._tokens.distances import fits
+from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
+from smc._proposals.lookahead import Expectation, Lookahead, ModelState
+from smc._vocabulary.class_mass import top_k_and_class_mass
+from smc._vocabulary.competition import LEAST_DEFENCE, CandidateGuide, Masses, Successors
+from smc._vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
+
+TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
+"""Named twists and their numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class TwistedState(Generic[ModelState]):
+    """The positions of R prefixes, and the lookahead's state for them.
+
+    Attributes:
+        walk: positions in the automata.
+        model: the lookahead's own state.
+    """
+
+    walk: AutomatonPosition
+    model: ModelState
+
+
+class Counts(NamedTuple):
+    """Counts of prefixes where g was zero, over all calls of `guide` and `score`.
+
+    Attributes:
+        rows: number of prefixes guided.
+        fallbacks: number of prefixes where all of g was zero, so that GCD's mask replaced it.
+            `guide` considers tokens with positive probability under the language model; `score`
+            considers all.
+        holes: number of other prefixes where g of some allowed token was zero, so that the share of
+            the defensive mixture was at least `LEAST_DEFENCE`.
+    """
+
+    rows: int
+    fallbacks: int
+    holes: int
+
+
+class _Mixture(NamedTuple):
+    """The g' of K items (tokens, or classes and tokens) after the defensive mixture."""
+
+    log_g: Float64[Tensor, "R K"]
+    log_z: Float64[Tensor, "R"]
+    fallback: Bool[Tensor, "R"]
+    holes: Bool[Tensor, "R"]
+
+
+class _View(NamedTuple):
+    """The lookahead's g for R prefixes, before the defensive mixture.
+
+    Attributes:
+        factors: log g by class and by token.
+        alive: classes that are allowed within the budget.
+        alive_too: tokens with their own g that are allowed within the budget.
+        successors: outcomes of the classes.
+        masses: probabilities under the language model; None if every token is its own class.
+    """
+
+    factors: Factors
+    alive: Bool[Tensor, "R C"]
+    alive_too: Bool[Tensor, "R K"]
+    successors: Successors
+    masses: Masses | None
+
+    @property
+    def log_g(self) -> Float64[Tensor, "R CK"]:
+        """Log g of the classes, followed by the tokens."""
+        return torch.cat([self.factors.by_class, self.factors.by_token], dim=1)
+
+    @property
+    def allowed(self) -> Bool[Tensor, "R CK"]:
+        """Which classes, followed by tokens, are allowed within the budget."""
+        return torch.cat([self.alive, self.alive_too], dim=1)
+
+
+class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
+    """A proposal with the lookahead of any tractable model.
+
+    Args:
+        lookahead: the model, over the language model's vocabulary.
+        twist: "conditional" or 1, for a lookahead that approximates the language model; "in_time"
+            or 0, for language models with prompts; a number between these; or, for comparison,
+            "joint".
+        exact_top_k: number of most probable tokens with exact g; all others use the g of their
+            class. 0 for none, None for all.
+        defence: share of GCD's proposal in the defensive mixture, in [0, 1].
+        potential: whether g is also the potential. If True, weights are known and particles are
+            resampled before a token is drawn. If False, potentials are 1, and weights are known
+            after the draw.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        lookahead: Lookahead[ModelState],
+        *,
+        twist: str | float | int = "conditional",
+        exact_top_k: int | None = 64,
+        defence: float | int = 0.01,
+        potential: bool = True,
+    ) -> None:
+        if not isinstance(lookahead, Lookahead):
+            raise ValueError(
+                f"expected lookahead to be a smc.Lookahead, got {type(lookahead).__name__}; for an "
+                "HMM use smc.PGCD(hmm)"
+            )
+        belief = belief_of("twist", twist)
+        if needs_eventual(twist) and not lookahead.eventual:
+            raise ValueError(
+                f"twist {twist!r} needs log_eventual, but {type(lookahead).__name__} doesn't "
+                "compute it (`eventual` is false); use twist='conditional' or another lookahead"
+            )
+        if exact_top_k is not None and not _is_number_of_tokens(exact_top_k):
+            raise ValueError(
+                f"expected exact_top_k to be a number of tokens or None, got {exact_top_k!r}"
+            )
+        if not 0 <= defence <= 1:
+            raise ValueError(f"expected defence to be a share from 0 to 1, got {defence!r}")
+        if not isinstance(potential, bool):
+            raise ValueError(f"expected potential to be True or False, got {potential!r}")
+        self.lookahead = lookahead
+        self.twist = twist
+        self._belief = belief
+        self.exact_top_k = None if exact_top_k is None else int(exact_top_k)
+        self.defence = float(defence)
+        self.potential = potential
+        self.max_bytes = lookahead.max_bytes
+        self._tallies: dict[torch.device, Tensor] = {}  # shared with `without_host_sync` copies
+
+    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Raise the lookahead's errors; see `Proposal.check`."""
+        self.lookahead.check(automata, budgets)
+
+    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
+        """Return the size of the lookahead's tables for an example in bytes."""
+        return self.lookahead.memory(automaton, budget)
+
+    def free(self) -> None:
+        """Release the tables that are cached for the next call with the same constraints."""
+        self.lookahead.free()
+
+    def without_host_sync(self) -> Twisted[ModelState]:
+        """Return this proposal with a lookahead that doesn't synchronize with the host."""
+        other = copy(self)
+        other.lookahead = self.lookahead.without_host_sync()
+        return other
+
+    def start(self, batch: Batch) -> TwistedState[ModelState]:
+        """Return one empty prefix per example.
+
+        Raises:
+            ConstraintError: the lookahead does not support these constraints.
+        """
+        return TwistedState(start_position(batch), self.lookahead.start(batch))
+
+    def advance(
+        self, state: TwistedState[ModelState], tokens: Int[Tensor, "R T"]
+    ) -> TwistedState[ModelState]:
+        """Advance the positions and the model; -1 means no token."""
+        return TwistedState(state.walk.advance(tokens), self.lookahead.advance(state.model, tokens))
+
+    def take(
+        self, state: TwistedState[ModelState], ancestors: Int64[Tensor, "Q"]
+    ) -> TwistedState[ModelState]:
+        """Return the state of these batch rows."""
+        return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
+
+    def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
+        """Return log g' and log Z; the support of g' is GCD's. NaN propagates to the sampler."""
+        view = self._view(state, log_p)
+        masses = log_p if view.masses is None else torch.cat(view.masses, dim=1)
+        mixture = self._mix(view.log_g, masses, view.allowed)
+        self._count(len(log_p), mixture.fallback, mixture.holes)
+        if view.masses is None:
+            return DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
+        C = view.alive.shape[1]  # g stays per class; it is not expanded to tokens
+        factors = view.factors._replace(
+            by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
+        )
+        return TiedGuide(factors, mixture.log_z, mixture.fallback)
+
+    def forced(self, state: TwistedState[ModelState]) -> Int64[Tensor, "R"]:
+        """Return the only token of GCD's mask, or -1."""
+        walk = state.walk
+        return walk.only(_alive(walk, walk.steps_after_classes()))
+
+    def log_g_of_forced(
+        self, state: TwistedState[ModelState], tokens: Int64[Tensor, "R"]
+    ) -> Float64[Tensor, "R"]:
+        """Return log g' of the only allowed token: log g, or 0 where g is zero.
+
+        Where g is zero, g' is GCD's mask.
+        """
+        item = tokens.unsqueeze(1)
+        steps = state.walk.steps_after_tokens(item)
+        expected = self.lookahead.tokens(state.model, state.walk, item)
+        log_g = self._log_g(expected, steps, _alive(state.walk, steps)).squeeze(1)
+        if bool(log_g.isnan().any()):
+            raise FloatingPointError(self._not_numbers())
+        return log_g.masked_fill(log_g.isneginf(), 0.0)
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of prefixes where g was zero, since this object was created.
+
+        Warm-up calls (`smc._forward.waits`, `smc._inference.loop`) and repeated steps are included.
+        """
+        none = torch.zeros(3, dtype=torch.int64, device="cpu")
+        return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
+
+    def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> CandidateGuide:
+        """Return g without the defensive mixture, which the discrete particle filter adds itself.
+
+        A subclass that overrides `guide` is scored by its own guide.
+        """
+        if type(self).guide is not Twisted.guide:
+            return super().score(state, log_p)
+        view = self._view(state, log_p)
+        zero = view.allowed & view.log_g.isneginf()
+        none = (zero == view.allowed).all(dim=1)
+        self._count(len(log_p), none, zero.any(dim=1) & ~none)
+        return CandidateGuide(
+            view.factors, view.alive, view.successors, view.masses, self.defence, none
+        )
+
+    def _count(self, rows: int, fallback: Bool[Tensor, "R"], holes: Bool[Tensor, "R"]) -> None:
+        counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),
+                              fallback.sum(), holes.sum()])  # fmt: skip
+        if counts.device not in self._tallies:
+            with torch.inference_mode(False):
+                self._tallies[counts.device] = torch.zeros_like(counts)
+        self._tallies[counts.device] += counts  # in place, so a captured step counts too
+
+    def _not_numbers(self) -> str:
+        return f"{type(self.lookahead).__name__} returned NaN as expectations; check its arithmetic"
+
+    def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
+        """Evaluate the lookahead for every token, or for classes and top-k tokens."""
+        if self.exact_top_k is None:
+            return self._view_of_tokens(state)
+        return self._view_of_classes(state, log_p, self.exact_top_k)
+
+    def _view_of_tokens(self, state: TwistedState[ModelState]) -> _View:
+        """Evaluate the lookahead for every token."""
+        walk = state.walk
+        class_of = walk.automata.class_of[walk.automaton_of_row].long()
+        steps = walk.steps_after_classes().gather(1, class_of)
+        alive = _alive(walk, steps)
+        log_g = self._log_g(self.lookahead.all_tokens(state.model, walk), steps, alive)
+        successors = walk.successors().of_tokens()
+        factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
+        return _View(factors, alive, alive[:, :0], successors, None)
+
+    def _view_of_classes(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"], top_k: int
+    ) -> _View:
+        """Evaluate the lookahead for each class, and for each of the top-k tokens."""
+        walk, classes = state.walk, state.walk.automata.classes
+        steps = walk.steps_after_classes()
+        alive = _alive(walk, steps)
+        tied = self.lookahead.classes(state.model, walk)
+        if self._belief is None:
+            sizes = classes.start.diff(dim=1).clamp(min=1)[walk.automaton_of_row]
+            tied = tied._replace(log_joint=tied.log_joint - sizes.double().log())
+
+        K = min(top_k, log_p.shape[1])
+        rest = top_k_and_class_mass(log_p, classes, walk.automaton_of_row, alive, K)
+        exact = self.lookahead.tokens(state.model, walk, rest.tokens)
+        steps_too = walk.steps_after_tokens(rest.tokens)
+        alive_too = _alive(walk, steps_too)
+        factors = Factors(
+            self._log_g(tied, steps, alive),
+            rest.tokens,
+            self._log_g(exact, steps_too, alive_too),
+            classes,
+            walk.automaton_of_row,
+        )
+        masses = Masses(rest.log_mass, rest.best)
+        return _View(factors, alive, alive_too, walk.successors(), masses)
+
+    def _log_g(
+        self,
+        expected: Expectation,
+        steps: Int32[Tensor, "R K"],
+        alive: Bool[Tensor, "R K"],
+    ) -> Float64[Tensor, "R K"]:
+        """Return log g of K items; -inf where g is zero or the item is not allowed.
+
+        A probability conditional on the item is clamped to at most one. It is exactly one where the
+        item completes the text, regardless of the model.
+        """
+        for name, values in expected._asdict().items():
+            if values is not None:
+                check_shape(
+                    values, tuple(steps.shape), f"{name} by {type(self.lookahead).__name__}"
+                )
+        log_g, belief = expected.log_joint.double(), self._belief
+        if belief is not None:
+            given = expected.log_mass
+            if belief < 1:
+                eventual = expected.log_eventual
+                assert eventual is not None, "a lookahead with `eventual` gives log_eventual"
+                given = eventual if belief == 0 else torch.lerp(eventual, given, belief)
+            possible = ~log_g.isneginf()
+            log_g = torch.where(possible, log_g - given, -torch.inf).clamp(max=0)
+            log_g = torch.where(steps == 0, 0.0, log_g)
+        return log_g.masked_fill(~alive, -torch.inf)
+
+    def _mix(
+        self,
+        log_g: Float64[Tensor, "R K"],
+        log_mass: Float[Tensor, "R K"],
+        alive: Bool[Tensor, "R K"],
+    ) -> _Mixture:
+        """Mix in GCD's proposal over items with these masses under p_lm."""
+        log_z = torch.logsumexp(log_mass + log_g, dim=1)
+        log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
+        empty = log_z.isneginf()
+        holes = (alive & log_g.isneginf()).any(dim=1) & ~empty
+        share = torch.full_like(log_z, self.defence).unsqueeze(1)
+        share = share.masked_fill(holes.unsqueeze(1), max(self.defence, LEAST_DEFENCE))
+        log_even = torch.where(empty, 0.0, log_z - log_alive).unsqueeze(1)
+        mixed = torch.logaddexp(log_g + torch.log1p(-share), log_even + share.log())
+        mixed = torch.where(empty.unsqueeze(1), 0.0, mixed).masked_fill(~alive, -torch.inf)
+        log_z = torch.where(empty, log_alive, log_z)
+        return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), holes)
+
+    def _options(self) -> str:
+        """Format the options for `repr`."""
+        return f"exact_top_k={self.exact_top_k}, defence={self.defence}, potential={self.potential}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"
+
+
+def belief_of(key: str, twist: str | float | int) -> float | None:
+    """Return the exponent a of a twist, from 0 to 1; None for "joint".
+
+    Raises:
+        ValueError: the twist is invalid; `key` is the name of the caller's argument.
+    """
+    if isinstance(twist, str) and twist in TWISTS:
+        return TWISTS[twist]
+    if isinstance(twist, Real) and not isinstance(twist, bool) and 0 <= twist <= 1:
+        return float(twist)
+    raise ValueError(
+        f"expected {key} to be one of {', '.join(TWISTS)}, or a number from 0 (in_time) to 1 "
+        f"(conditional), got {twist!r}"
+    )
+
+
+def needs_eventual(twist: str | float | int) -> bool:
+    """Return whether a twist needs the probability of completion without a budget."""
+    belief = belief_of("twist", twist)
+    return belief is not None and belief < 1
+
+
+def looking_ahead(lookahead: object) -> Proposal[Any]:
+    """Return the proposal for a lookahead: a `Twisted` itself, a wrapped `Lookahead`, or GCD.
+
+    Raises:
+        ValueError: the argument is neither a `Twisted` nor a `Lookahead` nor None.
+    """
+    if lookahead is None:
+        return GCD()
+    if isinstance(lookahead, Lookahead) and not isinstance(lookahead, type):
+        return Twisted(lookahead)
+    if not isinstance(lookahead, Twisted):
+        raise ValueError(
+            f"expected lookahead to be a proposal such as smc.PGCD(hmm), a smc.Lookahead or None, "
+            f"got {lookahead!r}"
+        )
+    return lookahead
+
+
+def _alive(walk: AutomatonPosition, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
+    """Return the items after which the text can be completed within the budget."""
+    return fits(steps, walk.remaining.unsqueeze(1))
+
+
+def _is_number_of_tokens(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0

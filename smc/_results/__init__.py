@@ -1,0 +1,1 @@
+"""Posteriors over answers: probabilities, fields, and their reliability."""

@@ -1,0 +1,199 @@
+"""Marginal distributions of the values in JSON answers, one for each JSON pointer (RFC 6901).
+
+The probability that a field has the value v is the sum over the answers with this value:
+
+    P(field = v) = sum of P(y) over the answers y whose document has v at the pointer
+    P(absent)    = sum of P(y) over the answers y whose document has no value at the pointer
+
+The values and the absence are disjoint and cover all answers, so each field's probabilities sum to
+one. Bounds of the evidence give an interval for any set of texts. With f the probability of
+the found texts in the set, f' that of the other found texts, and upper the upper bound,
+
+    f / upper  <=  P(set)  <=  1 - f' / upper
+
+Cost: one pass over the documents.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from smc._inference.bounds import Bounds
+
+Interval = tuple[float, float]
+
+_MOST_DIGITS = 40
+"""Maximum number of decimal places of numbers without an exponent."""
+
+
+@dataclass(frozen=True)
+class FieldValue:
+    """One value of a field.
+
+    Attributes:
+        value: canonical JSON: no whitespace, members sorted by name, `1.0` and `1e0` as `1`.
+        probability: the sum of the probabilities of the answers with this value.
+        error: its standard error (`smc._results.reliability`).
+        interval: guaranteed interval of the posterior probability; None without bounds.
+    """
+
+    value: str
+    probability: float
+    error: float
+    interval: Interval | None
+
+    def load(self) -> Any:
+        """Return the value as a Python object."""
+        return json.loads(self.value)
+
+
+@dataclass(frozen=True)
+class Field:
+    """The distribution of the value at one JSON pointer.
+
+    Attributes:
+        pointer: JSON pointer of the field; `""` for the whole answer.
+        values: the distinct values, the most probable first.
+        absent: the probability that an answer has no value at this pointer.
+        absent_error: its standard error.
+        absent_interval: guaranteed interval of this probability; None without bounds.
+    """
+
+    pointer: str
+    values: tuple[FieldValue, ...]
+    absent: float
+    absent_error: float
+    absent_interval: Interval | None
+
+    @property
+    def best(self) -> FieldValue:
+        """The most probable value."""
+        return self.values[0]
+
+    @property
+    def is_leaf(self) -> bool:
+        """True if some value is neither a nonempty array nor a nonempty object."""
+        return any(each.value[0] not in "[{" or len(each.value) == 2 for each in self.values)
+
+
+def fields_of(
+    texts: Sequence[str],
+    probabilities: Sequence[float],
+    errors: Callable[[Sequence[int], int], Sequence[float]],
+    log_found: Sequence[float],
+    bounds: Bounds | None,
+) -> dict[str, Field]:
+    """Return the field at every JSON pointer of any answer, in document order.
+
+    Args:
+        texts: distinct answers.
+        probabilities: probabilities of the answers.
+        errors: returns the standard error of each group's probability, given the group of each
+            text and the number of groups.
+        log_found: log p_lm of the found token sequences of each answer.
+        bounds: bounds of the evidence; None if there are none.
+
+    Raises:
+        ValueError: an answer is not JSON.
+    """
+    holders: dict[str, dict[str, list[int]]] = {}
+    for number, text in enumerate(texts):
+        for pointer, value in _places("", _parse(text)):
+            holders.setdefault(pointer, defaultdict(list))[value].append(number)
+
+    def interval(numbers: Sequence[int]) -> Interval | None:
+        return None if bounds is None else bounds.of_texts(log_found[i] for i in numbers)
+
+    def field(pointer: str, by_value: dict[str, list[int]]) -> Field:
+        group = [len(by_value)] * len(texts)  # the group of texts without a value here
+        for number, members in enumerate(by_value.values()):
+            for i in members:
+                group[i] = number
+        *of_values, absent_error = errors(group, len(by_value) + 1)
+        values = [
+            FieldValue(
+                value, math.fsum(probabilities[i] for i in numbers), error, interval(numbers)
+            )
+            for (value, numbers), error in zip(by_value.items(), of_values, strict=True)
+        ]
+        absent = [i for i in range(len(texts)) if group[i] == len(by_value)]
+        return Field(
+            pointer,
+            tuple(sorted(values, key=lambda each: (-each.probability, each.value))),
+            math.fsum(probabilities[i] for i in absent),
+            absent_error,
+            interval(absent),
+        )
+
+    return {pointer: field(pointer, by_value) for pointer, by_value in holders.items()}
+
+
+def canonical_json(value: Any) -> str:
+    """Write a parsed value such that equal values give equal texts; see `FieldValue.value`."""
+    if isinstance(value, dict):
+        members = sorted(value.items())
+        return f"{{{','.join(f'{_string(k)}:{canonical_json(v)}' for k, v in members)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(canonical_json, value))}]"
+    if isinstance(value, str):
+        return _string(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return _number(value if isinstance(value, Decimal) else Decimal(repr(value)))
+
+
+def _parse(text: str) -> Any:
+    """Parse an answer; numbers keep all their digits."""
+    try:
+        return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        shown = text if len(text) <= 60 else f"{text[:57]}..."
+        raise ValueError(
+            f"expected JSON answers, got {shown!r}: {error}; use a constraint whose answers are "
+            "JSON, such as gcd.json_schema(...)"
+        ) from error
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _places(pointer: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the pointer and the canonical text of a value and of all nested values."""
+    yield pointer, canonical_json(value)
+    members: Iterator[tuple[str, Any]] = iter(())
+    if isinstance(value, dict):
+        members = ((k.replace("~", "~0").replace("/", "~1"), v) for k, v in value.items())
+    elif isinstance(value, list):
+        members = ((str(i), v) for i, v in enumerate(value))
+    for token, below in members:
+        yield from _places(f"{pointer}/{token}", below)
+
+
+def _string(text: str) -> str:
+    """Write a string; a lone surrogate stays escaped, because it can't be encoded."""
+    return json.dumps(text, ensure_ascii=any("\ud800" <= c <= "\udfff" for c in text))
+
+
+def _number(value: Decimal) -> str:
+    """Write a number without trailing zeros, with an exponent if it would be long otherwise."""
+    if value == 0:
+        return "0"
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    written = "".join(map(str, digits))
+    kept = written.rstrip("0")
+    exponent += len(written) - len(kept)
+    minus = "-" if sign else ""
+    if 0 <= exponent <= _MOST_DIGITS:
+        return f"{minus}{kept}{'0' * exponent}"
+    if -_MOST_DIGITS <= exponent < 0:
+        whole, part = kept[:exponent], kept[exponent:].rjust(-exponent, "0")
+        return f"{minus}{whole or '0'}.{part}"
+    return f"{minus}{kept}e{exponent}"

@@ -1,0 +1,326 @@
+"""Statistical errors of a posterior from a single run: variances by ancestry, and a label.
+
+Let S be the sum of the final weights, and S_i the part of it that descends from unit i. Descendants
+of different units are (nearly) independent, so their spread estimates the variance of S. With a_i =
+1 minus the probability of keeping unit i, and x_i = S_i / S,
+
+    relative variance of S = sum over strata of  m / (m - 1) * sum_i a_i (x_i - x)^2,
+    x = sum_i a_i x_i / sum_i a_i,    m = number of the stratum's units.
+
+    SMC                one stratum: the N particles of the first step, a_i = 1 (Chan and Lai 2013;
+                       Lee and Whiteley 2018, "Variance estimation in the particle filter")
+    discrete filter    one stratum per step: the candidates kept with probability pi_i < 1,
+                       a_i = 1 - pi_i (Hajek 1964, for unequal probabilities without replacement).
+                       Later variance is part of the spread of S_i, so it counts at every step: the
+                       estimate is conservative
+
+A stratum of one unit has no spread; its mean is assumed to be zero. The variance of a probability
+P(y) = S(y) / S is that of the sum with x_i = (S_i(y) - P(y) S_i) / S (linearization).
+
+These variances can't detect what *all* units missed. `smc.Bounds` can, and the label uses both.
+
+Cost: O(M T) on the host for M sequences of T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.special import stdtrit
+
+from smc._inference.bounds import Bounds
+
+CONFIDENCE = 0.9
+"""Target coverage of intervals."""
+CERTIFIED = 0.9
+"""Minimum share of the posterior for the label "certified"."""
+FEWEST_INDEPENDENT = 5.0
+"""Effective sample size below which an estimate is called collapsed."""
+LOOKED_AT = 0.01
+"""Minimum estimated evidence as a share of its upper bound; see docs/reliability.md."""
+FEWEST_IN_TAIL = 5
+"""Minimum number of shares for fitting a Pareto distribution."""
+
+
+class Stratum(NamedTuple):
+    """Units whose descendants are compared with each other.
+
+    Attributes:
+        unit: index of the unit that each sequence descends from; -1 for none.
+        factor: a_i of each unit with descendants.
+        units: number of units, including those without descendants.
+        total: the sum of a_i over all units.
+        is_of_founders: whether the units are the particles of the first step.
+    """
+
+    unit: Int64[np.ndarray, "M"]
+    factor: Float64[np.ndarray, "U"]
+    units: int
+    total: float
+    is_of_founders: bool = False
+
+
+def strata_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> list[Stratum]:
+    """Return the stratum of the N particles of the first step.
+
+    Args:
+        founder: each sequence's ancestor in the first step.
+        num_particles: N.
+    """
+    every = np.ones(num_particles)
+    return [Stratum(founder, every, num_particles, float(num_particles), is_of_founders=True)]
+
+
+def strata_of_selections(
+    tokens: Int64[np.ndarray, "M T"],
+    log_pi: Float64[np.ndarray, "M T"],
+    uncertain: Int64[np.ndarray, "S"],
+    slack: Float64[np.ndarray, "S"],
+) -> list[Stratum]:
+    """Return a stratum for each step in which some candidate had a probability below one.
+
+    Args:
+        tokens: tokens of each sequence.
+        log_pi: log-probability with which each token was selected; positive for the others.
+        uncertain: number of candidates per step that were kept with pi < 1.
+        slack: the sum of 1 - pi over them.
+    """
+    chosen = log_pi <= 0
+    step = chosen.cumsum(axis=1) - 1
+    last = chosen.sum(axis=1).max(initial=0)
+    strata = []
+    for s in np.flatnonzero(uncertain[:last]).tolist():
+        at = chosen & (step == s)
+        column = at.argmax(axis=1)
+        here = np.where(at.any(axis=1), log_pi[np.arange(len(at)), column], 0.0)
+        some = np.flatnonzero(here < 0)
+        unit = np.full(len(tokens), -1)
+        factor = np.zeros(0)
+        if len(some):
+            # A candidate is identified by its tokens up to the selected one.
+            upto = np.arange(tokens.shape[1]) <= column[some, None]
+            _, first, number = np.unique(
+                np.where(upto, tokens[some], -1), axis=0, return_index=True, return_inverse=True
+            )
+            unit[some] = number.reshape(-1)  # numpy 2.0 keeps an axis
+            factor = -np.expm1(here[some][first])
+        strata.append(Stratum(unit, factor, int(uncertain[s]), float(slack[s])))
+    return strata
+
+
+class Spread(NamedTuple):
+    """Variances by ancestry.
+
+    Attributes:
+        evidence: relative variance of the evidence.
+        probabilities: variance of the probability of each group.
+        largest: the largest a_i x_i, the share of the evidence that depends on one unit.
+    """
+
+    evidence: float
+    probabilities: Float64[np.ndarray, "K"]
+    largest: float
+
+
+class Ancestry(NamedTuple):
+    """The weights of the sequences, and the units that they descend from.
+
+    Attributes:
+        share: weight of each sequence, divided by the sum of all.
+        text: index of each sequence's text.
+        strata: the strata to compare.
+    """
+
+    share: Float64[np.ndarray, "M"]
+    text: Int64[np.ndarray, "M"]
+    strata: tuple[Stratum, ...]
+
+    def spread(self, group: Int64[np.ndarray, "L"], count: int) -> Spread:
+        """Compute the variances of the evidence, and of the probabilities of groups of texts.
+
+        Args:
+            group: the group of each text, from 0 to K - 1.
+            count: K, the number of groups.
+        """
+        share, strata, K = self.share, self.strata, count
+        of_sequence = group[self.text]
+        P = np.bincount(of_sequence, share, minlength=K)
+        evidence, variance, largest = 0.0, np.zeros(K), 0.0
+        for unit, a, units, total, _ in strata:
+            some = unit >= 0
+            x = np.bincount(unit[some], share[some], minlength=len(a))
+            largest = max(largest, float((a * x).max(initial=0)))
+            scale = 1.0 if units < 2 else units / (units - 1)
+            centre = 0.0 if units < 2 else 1 / total
+            squares = float(a @ x**2)
+            evidence += scale * max(0.0, squares - centre * float(a @ x) ** 2)
+            # x_i(y) = S_i(y) - P(y) S_i, expanded, because most pairs of unit and group are zero.
+            pair, where = np.unique(unit[some] * K + of_sequence[some], return_inverse=True)
+            part = np.bincount(where, share[some], minlength=len(pair))
+            i, y = pair // K, pair % K
+            product = np.bincount(y, a[i] * part * x[i], minlength=K)
+            mean = np.bincount(y, a[i] * part, minlength=K) - P * float(a @ x)
+            own = np.bincount(y, a[i] * part**2, minlength=K)
+            square = own - 2 * P * product + P**2 * squares
+            variance += scale * np.maximum(0.0, square - centre * mean**2)
+        return Spread(evidence, variance, largest)
+
+    def errors(self, group: Sequence[int], count: int) -> list[float]:
+        """Return the standard error of the probability of each group of texts; see `spread`."""
+        return np.sqrt(self.spread(np.array(group, dtype=np.int64), count).probabilities).tolist()
+
+
+def pareto_k(shares: Float64[np.ndarray, "N"]) -> float | None:
+    """Return the shape k of a generalized Pareto distribution fitted to the largest shares.
+
+    Moments of order 1 / k and higher are infinite for such a tail. Above 0.7, averages are
+    unreliable for any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling"). The
+    fit follows Zhang and Stephens (2009), shrunk to 0.5 as in PSIS.
+
+    Returns:
+        k; None if fewer than `FEWEST_IN_TAIL` shares are in the tail, or all are equal.
+    """
+    many = math.ceil(min(0.2 * len(shares), 3 * math.sqrt(len(shares))))
+    if many < FEWEST_IN_TAIL or len(shares) <= many:
+        return None
+    ordered = np.sort(shares)
+    x = ordered[-many:] - ordered[-many - 1]
+    if not (x[0] > 0 and x[-1] > x[0]):
+        return None
+    n, m = many, 30 + int(math.sqrt(many))
+    theta = (1 - np.sqrt(m / (np.arange(1, m + 1) - 0.5))) / (3 * x[int(n / 4 + 0.5) - 1])
+    theta = theta + 1 / x[-1]
+    shape = np.log1p(-theta[:, None] * x).mean(axis=1)
+    profile = n * (np.log(-theta / shape) - shape - 1)
+    weight = 1 / np.exp(profile - profile[:, None]).sum(axis=1)
+    fitted = float(np.log1p(-float(theta @ weight) * x).mean())
+    return (n * fitted + 10 * 0.5) / (n + 10)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """The statistical reliability of a posterior.
+
+    Attributes:
+        label: "certified", "estimated", "collapsed" or "unknown"; `advice` explains it.
+        certified: share of the posterior that was certainly found; None without bounds.
+        log_evidence_error: standard error of the log evidence, in nats; inf if unknown.
+        probability_errors: standard error of the probability of each text. For answers that were
+            computed instead of drawn, the largest possible error, 1 - `certified`.
+        ess: effective sample size: the number of independent particles of equal weight with the
+            same relative variance of the evidence, at most N. Unlike `Posterior.ess`, it accounts
+            for the shared beginnings of resampled particles.
+        largest: share of the evidence that depends on one particle of the first step; for the
+            discrete filter, on one candidate, times the probability of dropping it.
+        looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
+            small, the unexplored branches could have far more probability than was found.
+        pareto_k: tail index of the shares of the first step's particles; above 0.7 is unreliable.
+            None for the discrete filter, whose sequences aren't drawn, or with few particles.
+    """
+
+    label: str
+    certified: float | None
+    log_evidence_error: float
+    probability_errors: tuple[float, ...]
+    ess: float
+    largest: float
+    looked_at: float | None
+    pareto_k: float | None
+
+    @property
+    def advice(self) -> str:
+        """One sentence with the meaning of the label, and what to do about it."""
+        return ADVICE[self.label]
+
+    @property
+    def quantile(self) -> float:
+        """Half-width of a 90 % interval in standard errors (Student's t)."""
+        return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))
+
+
+ADVICE = {
+    "certified": f"At least {CERTIFIED:.0%} of the posterior was certainly found.",
+    "estimated": "The reported 90 % intervals cover a known posterior at least 85 % of the time.",
+    "collapsed": "The estimate depends on a few particles; use more particles, or "
+    "algorithm='discrete'.",
+    "unknown": "Unexplored branches could have far more probability than was found, or the "
+    "reported errors aren't calibrated, as with SMC; use more particles, algorithm='discrete', or "
+    "a prompt that makes valid answers more probable.",
+}
+
+
+def label_of(ess: float, certified: float | None, looked_at: float | None, *, drawn: bool) -> str:
+    """Return the label of an estimate; the arguments are attributes of `Reliability`.
+
+    Args:
+        drawn: whether tokens are drawn instead of selected.
+    """
+    if certified is not None and certified >= CERTIFIED:
+        return "certified"
+    if ess < FEWEST_INDEPENDENT:
+        return "collapsed"
+    # With SMC no threshold achieved the coverage of "estimated" on new problems
+    # (docs/reliability.md).
+    if drawn or looked_at is None or looked_at < LOOKED_AT:
+        return "unknown"
+    return "estimated"
+
+
+def reliability_of(
+    ancestry: Ancestry | None,
+    num_texts: int,
+    *,
+    num_particles: int,
+    log_evidence: float,
+    bounds: Bounds | None,
+    enumerated: bool,
+    stopped: bool = False,
+) -> Reliability:
+    """Compute the errors of a posterior, and its label.
+
+    Args:
+        ancestry: ancestry of its sequences; None if they aren't a random sample.
+        num_texts: number of its texts.
+        num_particles: N.
+        log_evidence: its estimate.
+        bounds: bounds of the evidence.
+        enumerated: whether no answer was left out.
+        stopped: whether answers were closed early, which changes the target.
+    """
+    if ancestry is None:
+        exact = enumerated and num_texts > 0
+        certain = 0.0 if bounds is None else bounds.certified
+        most = 0.0 if exact else 1.0 - certain  # of the total variation
+        found = Spread(0.0 if exact else math.inf, np.full(num_texts, most**2), 0.0)
+    else:
+        found = ancestry.spread(np.arange(num_texts), num_texts)
+    ess = max(1.0, 1 / (found.evidence + 1 / num_particles)) if num_texts else 0.0
+    drawn = ancestry is not None and any(each.is_of_founders for each in ancestry.strata)
+    looked_at = None
+    if bounds is not None and bounds.log_upper > -math.inf:
+        looked_at = math.exp(min(0.0, log_evidence - bounds.log_upper))
+    certified = None if bounds is None else bounds.certified
+    label = label_of(ess, certified, looked_at, drawn=drawn)
+    was_read = ancestry is None and num_texts > 0  # computed without particles
+    if enumerated:
+        label = "certified"
+    elif label != "certified" and (was_read or (label == "estimated" and stopped)):
+        label = "unknown"
+    k = None
+    if drawn and ancestry is not None:
+        k = pareto_k(np.bincount(ancestry.strata[0].unit, ancestry.share, num_particles))
+    return Reliability(
+        label=label,
+        certified=certified,
+        log_evidence_error=math.sqrt(found.evidence),
+        probability_errors=tuple(np.sqrt(found.probabilities).tolist()),
+        ess=ess,
+        largest=found.largest,
+        looked_at=looked_at,
+        pareto_k=k,
+    )

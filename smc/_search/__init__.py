@@ -1,0 +1,1 @@
+"""Search through the tree of token sequences: best answers and exact distributions."""

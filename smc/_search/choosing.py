@@ -1,0 +1,258 @@
+"""Probabilities of labels: a model's distribution over several given answers.
+
+Scoring only the first token of each option can't distinguish options that begin alike. The sum of
+an option's log-probabilities favors short options and misses other spellings. Here the probability
+of an option is that of its text, in all spellings and with the end of the answer, given that the
+answer is one of the options (`smc.distribution`):
+
+    P(option) = p_lm(option EOS) / evidence,    evidence = sum of p_lm(option EOS) over the options
+
+The evidence is the probability that the model answers with any of the options. If it is low, the
+model prefers other answers, and abstaining may be better than the best option.
+
+An option may be the beginning of another, such as "no" and "not sure"; EOS distinguishes them.
+
+**Orders.** Models prefer options by their position in the prompt. If a prompt is given as a
+function of the options, their probabilities can be averaged over several orders: the given order,
+its reverse, and rotations of both. With two orders, or with all of them, reversing the options only
+changes the order of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from gcd import ConstraintError, TokenAutomaton, Vocabulary, choice, lift
+from gcd._tokens.canonical import LITERALS
+from gcd._tokens.extent import longest_answer
+from smc._inference.settings import whole
+from smc._models.checks import check_example, check_list, check_model
+from smc._models.protocol import LanguageModel, Prompt, of_example
+from smc._results.posterior import Posterior
+from smc._search.distributions import PREFIXES, Task, read_distributions
+
+CERTIFIED = 0.999
+"""Default share of the evidence to find."""
+
+PromptOfOptions = Callable[[Sequence[str]], Prompt]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The probability of each option.
+
+    Attributes:
+        options: the options in the given order.
+        probabilities: probabilities of the options, given that the answer is one of them. Their sum
+            is one, or zero if no option has positive probability or none was found.
+        intervals: guaranteed intervals of the probabilities. The probabilities are exact except for
+            spellings that were not computed, whose share the intervals include.
+        log_evidence: log of the probability that the model answers with one of the options, over
+            the found spellings; averaged over orders before the logarithm.
+        certified: the share of the evidence that is certain to be found; the minimum over orders.
+        enumerated: whether every spelling was computed in every order.
+    """
+
+    options: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    intervals: tuple[tuple[float, float], ...]
+    log_evidence: float
+    certified: float
+    enumerated: bool
+
+    @property
+    def best(self) -> str | None:
+        """The most probable option, the first in a tie; None if all probabilities are zero."""
+        most = max(self.probabilities)
+        return self.options[self.probabilities.index(most)] if most > 0 else None
+
+
+def choose(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt | PromptOfOptions],
+    options: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    orders: int = 1,
+    spellings: str = "all",
+    temperature: float | int = 1.0,
+    max_prefixes: int = PREFIXES,
+    certify: float | int = CERTIFIED,
+    max_rows: int = 256,
+) -> list[Choice]:
+    """Compute the probability of each option as the answer to a prompt.
+
+    The options share forward passes, and each prompt is computed once for all of them. Options are
+    used as given: begin them with a space if the end of the prompt requires one.
+
+    Args:
+        lm: the language model.
+        prompts: text, token ids, used as given, or a function that returns one of these for the
+            options in a given order.
+        options: the texts, the same for all prompts, or a list of them for each prompt.
+        orders: number of orders of the options to average over, each with its own prompt; more
+            than one needs prompts that are functions.
+        spellings: "all", or "canonical" for the tokenizer's own spelling of each option only.
+        temperature: part of p_lm, as in `smc.sample`.
+        max_prefixes: maximum number of prefixes to compute for each prompt.
+        certify: the share of the evidence after which the computation ends; 1 includes every
+            spelling, and there may be many thousands.
+        max_rows: maximum number of prefixes in one forward pass.
+
+    Returns:
+        One choice per prompt, in order.
+
+    Raises:
+        ValueError: there are no options, options are equal or not strings, `orders` exceeds the
+            number of orders, or 1 for a prompt that is not a function, or another argument is
+            invalid.
+        ConstraintError: the tokens can't spell the options.
+        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        FloatingPointError: the model's log-probabilities are NaN or +inf.
+    """
+    check_model(lm)
+    check_list(prompts)
+    if spellings not in LITERALS:
+        raise ValueError(
+            f"expected spellings to be one of {', '.join(LITERALS)}; got {spellings!r}"
+        )
+    if whole("orders", orders) < 1:
+        raise ValueError(f"expected orders to be at least 1, got {orders}")
+    several = _options_of_each(options, len(prompts))
+    lifted: dict[frozenset[str], tuple[TokenAutomaton, int]] = {}
+    tasks: list[Task] = []
+    for number, (prompt, texts) in enumerate(zip(prompts, several, strict=True)):
+        name = None if len(prompts) == 1 else number
+        key = frozenset(texts)
+        if key not in lifted:
+            automaton = _automaton(texts, lm.vocabulary, spellings, name)
+            longest = longest_answer(automaton)
+            assert longest is not None, "a finite choice has a longest answer"
+            lifted[key] = automaton, longest
+        automaton, budget = lifted[key]
+        for order in _orders(texts, orders, name):
+            if callable(prompt):
+                written = prompt(order)
+            elif orders == 1:
+                written = prompt
+            else:
+                raise ValueError(
+                    f"orders={orders} needs the prompt{of_example(name)} as a function of the "
+                    f"ordered options, got {type(prompt).__name__}; pass a function, or orders=1"
+                )
+            ids = tuple(lm.encode(written))
+            check_example(lm, ids, automaton, budget, name)
+            tasks.append(Task(ids, automaton, budget))
+    found = read_distributions(
+        lm, tasks, temperature=temperature, max_prefixes=max_prefixes, certify=certify,
+        max_rows=max_rows,
+    )  # fmt: skip
+    return [
+        _average(texts, found[number * orders : (number + 1) * orders])
+        for number, texts in enumerate(several)
+    ]
+
+
+def _options_of_each(options: Any, count: int) -> list[tuple[str, ...]]:
+    """Validate the options, and return those of each prompt."""
+    if isinstance(options, str | Mapping) or not isinstance(options, Sequence):
+        raise ValueError(f"expected a list of options, got {type(options).__name__}")
+    nested = bool(options) and all(
+        isinstance(each, Sequence) and not isinstance(each, str | bytes) for each in options
+    )
+    several = list(options) if nested else [options] * count
+    if len(several) != count:
+        raise ValueError(f"expected {count} lists of options, one per prompt, got {len(several)}")
+    for number, texts in enumerate(several):
+        where = of_example(number if nested and count > 1 else None)
+        if not len(texts):
+            raise ValueError(f"expected at least one option{where}, got none")
+        seen: dict[str, int] = {}
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(
+                    f"expected options{where} as strings, got {text!r} at index {index}; "
+                    "convert it to text, as in '3'"
+                )
+            if text in seen:
+                raise ValueError(
+                    f"expected distinct options{where}, got {text!r} at indices {seen[text]} and "
+                    f"{index}; pass each option once"
+                )
+            seen[text] = index
+    return [tuple(texts) for texts in several]
+
+
+def _orders(texts: tuple[str, ...], count: int, name: int | None) -> list[tuple[str, ...]]:
+    """Return this many different orders: the given one, its reverse, and rotations of both."""
+    n = len(texts)
+    most = n if n <= 2 else 2 * n  # with two options rotations are reverses
+    if count > most:
+        raise ValueError(
+            f"expected at most {most} orders of {n} options{of_example(name)} (rotations and their "
+            f"reverses), got orders={count}; lower orders"
+        )
+    pairs = (count + 1) // 2
+    shifts = [index * n // pairs for index in range(pairs)]
+    rotated = [texts[shift:] + texts[:shift] for shift in shifts]
+    return [order for each in rotated for order in (each, each[::-1])][:count]
+
+
+def _automaton(
+    texts: tuple[str, ...], vocabulary: Vocabulary, spellings: str, name: int | None
+) -> TokenAutomaton:
+    """Return the automaton of the options, in all spellings or in the tokenizer's own."""
+    language = choice(texts)
+    if spellings == "all":
+        return lift(language, vocabulary)
+    segmentation = vocabulary.segmentation
+    if segmentation is None:
+        raise ConstraintError(
+            "spellings='canonical' needs a vocabulary with the tokenizer's segmentation, got one "
+            "without; create it with Vocabulary.from_tokenizer, or set spellings='all'"
+        )
+    edges: set[tuple[tuple[int, ...], int, tuple[int, ...]]] = set()
+    ends = set()
+    for text in texts:
+        ids = tuple(segmentation.encode(text))
+        if vocabulary.decode(ids) != text.encode():
+            raise ConstraintError(
+                f"the tokenizer can't spell the option {text!r}{of_example(name)}: it decodes to "
+                f"{vocabulary.decode(ids).decode(errors='replace')!r}; set spellings='all'"
+            )
+        edges |= {(ids[:t], ids[t], ids[: t + 1]) for t in range(len(ids))}
+        ends.add(ids)
+    return TokenAutomaton.from_transitions(
+        vocabulary,
+        [(source, [token], target) for source, token, target in sorted(edges)],
+        accepting=ends,
+        initial=(),
+    )
+
+
+def _average(texts: tuple[str, ...], found: Sequence[Posterior]) -> Choice:
+    """Average the posteriors over orders."""
+    shares, intervals = [], []
+    for each in found:
+        assert each.bounds is not None
+        share = dict(zip(each.answers, each.probabilities, strict=True))
+        known = dict(zip(each.answers, each.intervals or (), strict=True))
+        nothing = each.bounds.of_text(-math.inf)
+        shares.append([share.get(text.encode(), 0.0) for text in texts])
+        intervals.append([known.get(text.encode(), nothing) for text in texts])
+    alive = [row for row in shares if any(row)] or shares[:1]
+    evidence = fmean(math.exp(each.log_evidence or 0.0) for each in found)
+    return Choice(
+        options=texts,
+        probabilities=tuple(fmean(column) for column in zip(*alive, strict=True)),
+        intervals=tuple(
+            (fmean(low for low, _ in column), fmean(high for _, high in column))
+            for column in zip(*intervals, strict=True)
+        ),
+        log_evidence=math.log(evidence) if evidence > 0 else -math.inf,
+        certified=min(each.certified or 0.0 for each in found),
+        enumerated=all(each.enumerated for each in found),
+    )

@@ -1,0 +1,273 @@
+"""The exact posterior over all answers of a finite language, or intervals for each of them.
+
+`smc.distribution` computes the tree of token sequences that obey the constraint, instead of
+sampling from it (`smc._search.enumerating`). Each answer's probability is summed over its
+spellings, that is over its tokenizations. With p(a) of the found token sequences a, and open mass
+O,
+
+    P(y) = sum of p(a) with text(a) = y  /  sum of p(a)                       exact if O = 0
+
+and otherwise within the intervals of `smc.Bounds`.
+
+**Many spellings.** A label of two words has hundreds to hundreds of thousands of prefixes in a
+vocabulary of 150 000 tokens, most of them with negligible probability. So `certify` ends the
+computation once the found answers have a given share of the evidence, and `max_prefixes` limits it
+in any case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from gcd import Automaton, ConstraintError, EmptyLanguageError, TokenAutomaton, lift
+from gcd._tokens.canonical import LITERALS, canonical
+from gcd._tokens.extent import count_prefixes, longest_answer
+from smc._forward.revisiting import TreeReader
+from smc._inference.settings import check_temperature, real, whole
+from smc._models.checks import check_example, check_lifted, check_list, check_model
+from smc._models.protocol import LanguageModel, Prompt, of_example
+from smc._results.posterior import Diagnostics, Posterior, Sample, content, posterior
+from smc._search.enumerating import NARROW, Tree, read_trees
+
+PREFIXES = 1000
+"""Default limit on the number of prefixes computed for each prompt."""
+BATCH = 32
+"""Number of prompts computed together."""
+MOST_STATES = 2000
+"""Maximum number of states of a constraint for computing its canonical spellings first."""
+
+Constraint = TokenAutomaton | Automaton
+
+
+class Task(NamedTuple):
+    """A prompt as token ids, its constraint and its budget."""
+
+    prompt: tuple[int, ...]
+    automaton: TokenAutomaton
+    budget: int
+
+
+def distribution(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    constraint: Constraint | Sequence[Constraint],
+    *,
+    budget: int | Sequence[int] | None = None,
+    spellings: str = "all",
+    temperature: float | int = 1.0,
+    max_prefixes: int = PREFIXES,
+    certify: float | int = 1.0,
+    max_rows: int = 256,
+) -> list[Posterior]:
+    """Compute the posterior over the answers of a finite language, p_lm(x | x in C, |x| <= budget).
+
+    If the language has at most `max_prefixes` prefixes, all of them are computed and the posterior
+    is the target itself (`Posterior.enumerated`). Otherwise the most probable branches are computed
+    first, after the tokenizer's own spellings if there are few. `Posterior.probabilities` are then
+    relative to the found answers, and `Posterior.intervals` contain the true ones. No random
+    numbers are used.
+
+    Args:
+        lm: the language model.
+        prompts: text, or token ids, used as given.
+        constraint: C, one for all prompts or one per prompt: a language, which is lifted to the
+            model's vocabulary, or one that is already lifted.
+        budget: maximum number of tokens of an answer, including EOS, for all prompts or one per
+            prompt. Defaults to the length of the longest answer in its longest spelling, which
+            exists for a finite language.
+        spellings: "all" counts every tokenization of a text. "canonical" counts only the
+            tokenizer's own, like `gcd.lift(..., literals="canonical")`; the target is then the
+            model's distribution over these.
+        temperature: part of p_lm, as in `smc.sample`.
+        max_prefixes: maximum number of prefixes to compute for each prompt.
+        certify: the share of the evidence (`Posterior.certified`) after which the computation ends;
+            1 continues until all prefixes are computed.
+        max_rows: maximum number of prefixes in one forward pass.
+
+    Returns:
+        One posterior per prompt, in order. `log_evidence` is the log-probability that the model
+        gives any of the found answers. If `enumerated`, these are all answers; otherwise it is a
+        lower bound, and `bounds` has both sides. A low value means that the model prefers other
+        answers. The posterior is dead if no answer was found.
+
+    Raises:
+        ConstraintError: the language is infinite and no budget is given, or the constraint was
+            lifted to another vocabulary than the model's.
+        InfeasibleBudgetError: a budget is shorter than the shortest answer.
+        OverlongBudgetError: a budget exceeds the lengths that the constraint covers.
+        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        ValueError: another argument is invalid; the message names it.
+        FloatingPointError: the model's log-probabilities are NaN or +inf.
+    """
+    check_model(lm)
+    check_list(prompts)
+    if spellings not in LITERALS:
+        raise ValueError(
+            f"expected spellings to be one of {', '.join(LITERALS)}; got {spellings!r}"
+        )
+    count = len(prompts)
+    several = isinstance(constraint, Sequence) and not isinstance(constraint, str)
+    constraints: list[Constraint] = list(constraint) if several else [constraint] * count  # type: ignore
+    budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
+    for what, size in (("constraints", len(constraints)), ("budgets", len(budgets))):
+        if size != count:
+            raise ValueError(f"expected {count} {what}, one per prompt, got {size}")
+    lifted: dict[int, TokenAutomaton] = {}
+    longest: dict[int, int | None] = {}
+    tasks = []
+    for number, (prompt, given, most) in enumerate(zip(prompts, constraints, budgets, strict=True)):
+        name = None if count == 1 else number
+        if id(given) not in lifted:
+            lifted[id(given)] = _lift(lm, given, spellings, name)
+        automaton = lifted[id(given)]
+        if most is None:
+            if id(given) not in longest:
+                longest[id(given)] = longest_answer(automaton)
+            most = _finite(longest[id(given)], name)
+        ids = tuple(lm.encode(prompt))
+        check_example(lm, ids, automaton, whole("budget", most), name)
+        tasks.append(Task(ids, automaton, int(most)))
+    return read_distributions(
+        lm, tasks, temperature=temperature, max_prefixes=max_prefixes, certify=certify,
+        max_rows=max_rows,
+    )  # fmt: skip
+
+
+def read_distributions(
+    lm: LanguageModel,
+    tasks: Sequence[Task],
+    *,
+    temperature: float | int,
+    max_prefixes: int,
+    certify: float | int,
+    max_rows: int,
+) -> list[Posterior]:
+    """Compute the posteriors of validated examples; equal ones are computed once."""
+    temperature = check_temperature(real("temperature", temperature))
+    share = real("certify", certify)
+    if not 0 < share <= 1:
+        raise ValueError(f"expected certify in (0, 1], got {certify}; use 1 for all spellings")
+    for what, value in (("max_prefixes", max_prefixes), ("max_rows", max_rows)):
+        if whole(what, value) < 1:
+            raise ValueError(f"expected {what} to be at least 1, got {value}")
+    different = list({(t.prompt, id(t.automaton), t.budget): t for t in tasks}.values())
+    different.sort(key=lambda task: len(task.prompt))  # prompts of one batch are padded
+    found: dict[tuple[tuple[int, ...], int, int], Posterior] = {}
+    size = max(1, min(max_rows, BATCH))
+    for first in range(0, len(different), size):
+        batch = different[first : first + size]
+        for task, each in zip(
+            batch, _read(lm, batch, temperature, max_prefixes, share, max_rows), strict=True
+        ):
+            found[task.prompt, id(task.automaton), task.budget] = each
+    return [found[task.prompt, id(task.automaton), task.budget] for task in tasks]
+
+
+@torch.inference_mode()
+def _read(
+    lm: LanguageModel,
+    tasks: Sequence[Task],
+    temperature: float,
+    max_prefixes: int,
+    certify: float,
+    max_rows: int,
+) -> list[Posterior]:
+    """Compute the trees of one batch."""
+    started = time.perf_counter()
+    reader = TreeReader(lm, [task.prompt for task in tasks], temperature)
+    start_seconds = time.perf_counter() - started
+    trees, widths = [], []
+    for task in tasks:
+        every = count_prefixes(task.automaton, task.budget, max_prefixes)
+        own = None if every <= max_prefixes else _canonical(task, max_prefixes // 2)
+        trees.append(Tree(task.automaton, task.budget, max_prefixes, certify, reader.eps, own))
+        widths.append(max_rows if every <= max_prefixes else NARROW)
+    read_trees(reader, trees, widths, max_rows)
+    seconds = time.perf_counter() - started
+    total = sum(len(task.prompt) for task in tasks) + sum(reader.tokens)
+    results = []
+    for number, (task, tree) in enumerate(zip(tasks, trees, strict=True)):
+        tokens = len(task.prompt) + reader.tokens[number]
+        diagnostics = Diagnostics(
+            ess=(),
+            resampled=(False,) * len(tree.widths),
+            running=tuple(tree.widths),
+            alive=tuple(tree.widths),
+            lm_calls=reader.passes[number],
+            tokens=tokens,
+            generated=sum(map(len, tree.found)),
+            share_finished=float(bool(tree.found)),
+            seconds=seconds * tokens / total,
+            start_seconds=start_seconds * tokens / total,
+        )
+        results.append(_posterior(task, tree, diagnostics))
+    return results
+
+
+def _canonical(task: Task, most: int) -> TokenAutomaton | None:
+    """Return the automaton of canonical spellings if it is small and has few prefixes."""
+    given = task.automaton
+    if given.vocabulary.segmentation is None or given.num_states > MOST_STATES:
+        return None
+    table = canonical(given)
+    if table is None:
+        return None
+    own = TokenAutomaton(given.vocabulary, *table)
+    return own if count_prefixes(own, task.budget, most) <= most else None
+
+
+def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
+    """Build a posterior of the found answers, weighted by their probabilities under the model."""
+    vocabulary = task.automaton.vocabulary
+    eos = set(vocabulary.eos_ids)
+    samples = [
+        Sample(ids, vocabulary.decode(content(ids, eos)), log_p, True, log_p)
+        for ids, log_p in tree.found.items()
+    ]
+    log_found = tree.log_found
+    shares = torch.tensor([each.log_p for each in samples], dtype=torch.float64, device="cpu")
+    squares = float((shares - log_found).exp().square().sum()) if samples else 0.0
+    return posterior(
+        samples,
+        task.automaton,
+        log_evidence=log_found,
+        ess=1 / squares if squares else 0.0,
+        exact=True,
+        enumerated=tree.is_whole,
+        diagnostics=diagnostics,
+        log_mass=tree.log_mass,
+        algorithm="enumeration",
+    )
+
+
+def _lift(lm: LanguageModel, given: Constraint, spellings: str, name: int | None) -> TokenAutomaton:
+    """Lift a constraint to the model's tokens, in the requested spellings."""
+    if isinstance(given, Automaton):
+        return lift(given, lm.vocabulary, literals=spellings)
+    check_lifted(given, name)
+    if spellings == "all":
+        return given
+    table = canonical(given)
+    if table is None:
+        raise EmptyLanguageError(
+            f"expected an answer that the tokenizer can spell{of_example(name)}, got none; set "
+            "spellings='all'"
+        )
+    return TokenAutomaton(
+        given.vocabulary, *table, max_bytes=given.max_bytes, caveats=given.caveats
+    )
+
+
+def _finite(longest: int | None, name: int | None) -> int:
+    """Return the number of tokens of the longest answer."""
+    if longest is None:
+        raise ConstraintError(
+            f"expected a finite language, but the constraint{of_example(name)} has a cycle, so it "
+            "has no longest answer; pass budget=, which limits the length of an answer, and "
+            "max_prefixes= to limit the computation"
+        )
+    return longest

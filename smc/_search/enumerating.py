@@ -1,0 +1,365 @@
+"""Enumeration of all answers of a finite language, or of the most probable ones.
+
+The prefixes of answers form a tree of token sequences. Computing a prefix x gives p(x v) for every
+next token v, so the tree has three parts at any time:
+
+    found      answers a with known p(a)
+    computed   prefixes x, whose probability is divided among their continuations
+    open       branches x v, with x computed and x v neither computed nor found; p(x v) is known
+
+Each pass computes several of the open branches with the largest probabilities, until the open share
+of found and open probability is small enough. When every branch is computed, the sum over the
+answers is the evidence itself, not an estimate.
+
+**Canonical spellings first.** Until an answer is found, the largest branches are the shortest ones,
+and most of them belong to unusual spellings. So the branches of the tokenizer's own spellings
+precede all others, if there are few enough.
+
+**Drafts.** A branch is computed together with its likely continuation. As long as the bytes of all
+allowed tokens agree, as within the unique rest of a label, the draft has the tokenizer's own token,
+or the one closest to the end. Prefixes of drafts count as computed. So a label takes one pass
+instead of one pass per token.
+
+Cost: one forward pass for at most `width` branches, and a sort of the open branches. A prefix
+stores at most as many branches as may still be computed; the probability of the others is kept as
+one sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from gcd import TokenAutomaton
+from gcd._tokens.distances import fits
+from smc._forward.revisiting import Run, TreeReader, numbers
+from smc._inference.bounds import NORMALIZATION, bounds_of
+
+Ids = tuple[int, ...]
+
+NARROW = 32
+"""Number of branches per pass if the limit excludes some, so that the best ones come first."""
+MOST_ALIKE = 64
+"""Maximum number of tokens whose bytes are compared; a heuristic."""
+
+
+class _Node(NamedTuple):
+    """A prefix that is computed, or about to be.
+
+    Attributes:
+        ids: its tokens.
+        state: its automaton state.
+        remaining: number of tokens that may still follow, including EOS.
+        log_p: log-probability of the prefix; before it is computed, that of its branch.
+        tokens: the allowed next tokens.
+        own: state of the automaton of canonical spellings, -1 outside of it.
+    """
+
+    ids: Ids
+    state: int
+    remaining: int
+    log_p: float
+    tokens: Int64[np.ndarray, "_"]
+    own: int
+
+
+class Tree:
+    """The computed part of the tree of one prompt's answers.
+
+    Args:
+        automaton: the language.
+        budget: maximum number of tokens of an answer, including EOS.
+        most: maximum number of prefixes to compute after the prompt.
+        certify: the share of the evidence to find.
+        eps: machine epsilon of the model's log-probabilities.
+        canonical: the same texts in the tokenizer's own spelling, whose branches come first; None
+            for no such preference.
+        known: answers that are already known, with log p. They count as found, and their prefixes
+            are drafted.
+        log_upper: log of another known upper bound on the evidence.
+
+    Attributes:
+        found: log p of the found answers, including EOS.
+        read: number of prefixes computed after the prompt.
+        widths: number of branches computed in each pass.
+    """
+
+    def __init__(
+        self,
+        automaton: TokenAutomaton,
+        budget: int,
+        most: int,
+        certify: float,
+        eps: float,
+        canonical: TokenAutomaton | None = None,
+        known: Mapping[Ids, float] | None = None,
+        log_upper: float = 0.0,
+    ) -> None:
+        self.found: dict[Ids, float] = {}
+        self._known, self._log_upper = dict(known or {}), log_upper
+        # The token after each prefix of a known answer, of the most probable one.
+        self._following = {
+            ids[:t]: ids[t]
+            for ids in sorted(self._known, key=self._known.__getitem__)
+            for t in range(len(ids))
+        }
+        self.read = 0
+        self.widths: list[int] = []
+        self._automaton, self._certify, self._eps = automaton, certify, eps
+        self._canonical = canonical
+        self._left = most
+        self._nodes: list[_Node] = []
+        # Open branches: node, token, log p, and log p rounded outward, which the bounds use.
+        self._node = np.zeros(0, np.int64)
+        self._token = np.zeros(0, np.int64)
+        self._log_p = np.zeros(0)
+        self._log_mass = np.zeros(0)
+        self._goes_first = np.zeros(0, np.bool_)
+        self._log_rest = -math.inf  # of all branches that will never be computed
+        self._waiting: list[list[_Node]] = []
+        own = -1 if canonical is None else canonical.initial
+        self._root = self._at((), automaton.initial, budget, 0.0, own)
+
+    @property
+    def root(self) -> Int64[np.ndarray, "_"]:
+        """The tokens that an answer may begin with."""
+        return self._root.tokens
+
+    @property
+    def is_whole(self) -> bool:
+        """True if no branch with positive probability is open."""
+        return not self._log_mass.size and self._log_rest == -math.inf
+
+    @property
+    def is_done(self) -> bool:
+        """True if the computation ends, because enough was found or a limit is reached."""
+        return (
+            self._left <= 0
+            or not self._log_mass.size
+            or bounds_of(self.log_lower, self.log_upper).certified >= self._certify
+        )
+
+    @property
+    def everything(self) -> dict[Ids, float]:
+        """Log p of the found and the known answers."""
+        return {**self._known, **self.found}
+
+    @property
+    def log_lower(self) -> float:
+        """Log of their total probability."""
+        return _log_sum(np.array(list(self.everything.values()))) if self._known else self.log_found
+
+    @property
+    def log_upper(self) -> float:
+        """Log of the smallest known upper bound on the evidence."""
+        # The same p may be rounded differently in another pass.
+        return max(self.log_lower, min(self._log_upper, self.log_mass))
+
+    @property
+    def log_found(self) -> float:
+        """Log of the probability of the found answers."""
+        return _log_sum(np.array(list(self.found.values())))
+
+    @property
+    def log_mass(self) -> float:
+        """Log of the probability found or open."""
+        open_mass = _log_sum(np.append(self._log_mass, self._log_rest))
+        return _log_sum(np.array([self.log_found, open_mass]))
+
+    def start(self, log_p: Float64[np.ndarray, "_"]) -> None:
+        """Begin with the log-probabilities of the tokens in `root`."""
+        if self._root.state == self._automaton.final:  # the empty text, which ends without EOS
+            self.found[()] = 0.0
+        else:
+            self._branch(self._root, log_p, None)
+
+    def leave(self, most: int) -> None:
+        """Limit the number of further prefixes."""
+        self._left = min(self._left, most)
+
+    def take(self, example: int, width: int) -> list[Run]:
+        """Choose the open branches to compute next, at most `width`, and return them as runs."""
+        order = np.argsort(-self._log_mass, kind="stable")
+        log_upper = self.log_mass
+        share = np.exp(self._log_mass[order] - log_upper)
+        # The mass that may stay open, reduced slightly because the bounds are rounded.
+        spare = (1 - self._certify) * (1 - 1e-6) - math.exp(self._log_rest - log_upper)
+        after = np.cumsum(share[::-1])[::-1]  # open if this branch and those after it are left
+        needed = np.zeros(order.size, np.bool_)
+        needed[order[: max(1, int((after > spare).sum()))]] = True
+        # A canonical spelling matters if it alone exceeds what may stay open.
+        least = self.log_found + math.log(1 - self._certify) if self._certify < 1 else -math.inf
+        first = self._goes_first & (self._log_mass >= least)
+        order = np.concatenate([order[first[order]], order[(needed & ~first)[order]]])
+        chosen = order[: min(width, self._left)]
+        runs, self._waiting = [], []
+        for number, i in enumerate(chosen.tolist()):
+            # Every chosen branch is computed; drafts share the rest of the limit.
+            nodes = list(self._run(i, self._left - (len(chosen) - number - 1)))
+            self._left -= len(nodes)
+            parent = self._nodes[self._node[i]]
+            runs.append(
+                Run(example, nodes[-1].ids, len(parent.ids), [node.tokens for node in nodes])
+            )
+            self._waiting.append(nodes)
+        self._drop(chosen)
+        self.read += sum(map(len, self._waiting))
+        self.widths.append(len(runs))
+        return runs
+
+    def next_best(self, count: int) -> list[Ids]:
+        """Return the computed prefixes that the best open branches extend."""
+        count = min(count, self._log_mass.size)
+        if not count:
+            return []
+        best = np.argpartition(-self._log_mass, count - 1)[:count]
+        return [self._nodes[node].ids for node in np.unique(self._node[best]).tolist()]
+
+    def add(self, values: Sequence[Sequence[Float64[np.ndarray, "_"]]]) -> None:
+        """Add the model's log-probabilities for the runs that were taken last."""
+        for nodes, answers in zip(self._waiting, values, strict=True):
+            log_p = nodes[0].log_p
+            for index, (node, next_log_p) in enumerate(zip(nodes, answers, strict=True)):
+                following = nodes[index + 1].ids[-1] if index + 1 < len(nodes) else None
+                self._branch(node._replace(log_p=log_p), next_log_p, following)
+                if following is not None:
+                    log_p += float(next_log_p[np.searchsorted(node.tokens, following)])
+                    if log_p == -math.inf:
+                        break
+        self._waiting = []
+
+    def _branch(
+        self, node: _Node, next_log_p: Float64[np.ndarray, "_"], following: int | None
+    ) -> None:
+        """Find the answers that end after a prefix, and open its branches except for one token.
+
+        Args:
+            following: the next token if the prefix with it is computed, too.
+        """
+        next_log_p = numbers(next_log_p)
+        alive = ~np.isneginf(next_log_p)
+        tokens, next_log_p = node.tokens[alive], next_log_p[alive]
+        log_p = node.log_p + next_log_p
+        automaton = self._automaton
+        ends = automaton.delta[node.state, automaton.class_of[tokens]] == automaton.final
+        for token, value in zip(tokens[ends].tolist(), log_p[ends].tolist(), strict=True):
+            self.found[*node.ids, token] = value
+        goes_on = ~ends if following is None else ~ends & (tokens != following)
+        tokens, log_p, next_log_p = tokens[goes_on], log_p[goes_on], next_log_p[goes_on]
+        slack = self._eps * (NORMALIZATION * (1 + node.remaining) - next_log_p)
+        log_mass = log_p + slack
+        most = max(self._left, 0)
+        if tokens.size > most:
+            order = np.argsort(-log_mass, kind="stable")
+            self._log_rest = _log_sum(np.append(log_mass[order[most:]], self._log_rest))
+            kept = order[:most]
+            tokens, log_p, log_mass = tokens[kept], log_p[kept], log_mass[kept]
+        self._nodes.append(node)
+        number = np.full(tokens.size, len(self._nodes) - 1)
+        self._node = np.concatenate([self._node, number])
+        self._token = np.concatenate([self._token, tokens])
+        self._log_p = np.concatenate([self._log_p, log_p])
+        self._log_mass = np.concatenate([self._log_mass, log_mass])
+        self._goes_first = np.concatenate([self._goes_first, self._is_own(node, tokens)])
+
+    def _drop(self, chosen: Int64[np.ndarray, "_"]) -> None:
+        """Remove branches from the open ones."""
+        for name in ("_node", "_token", "_log_p", "_log_mass", "_goes_first"):
+            setattr(self, name, np.delete(getattr(self, name), chosen))
+
+    def _at(self, ids: Ids, state: int, remaining: int, log_p: float, own: int) -> _Node:
+        tokens = self._automaton.allowed(state, remaining)
+        return _Node(ids, state, remaining, log_p, tokens, own)
+
+    def _after(self, node: _Node, token: int, log_p: float) -> _Node:
+        """Return the prefix extended by one token."""
+        own = -1 if self._canonical is None else self._canonical.step(node.own, token)
+        state = self._automaton.step(node.state, token)
+        return self._at((*node.ids, token), state, node.remaining - 1, log_p, own)
+
+    def _is_own(self, node: _Node, tokens: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
+        """Return which tokens after a prefix belong to a canonical spelling within the budget."""
+        automaton = self._canonical
+        if automaton is None or node.own < 0:
+            return np.zeros(tokens.size, np.bool_)
+        after = automaton.delta[node.own, automaton.class_of[tokens]]
+        return (after >= 0) & fits(automaton.steps_to_accept[after], node.remaining)
+
+    def _run(self, branch: int, most: int) -> Iterator[_Node]:
+        """Yield the prefix of an open branch, followed by its drafts, at most `most` in total."""
+        parent, token = self._nodes[self._node[branch]], int(self._token[branch])
+        node = self._after(parent, token, float(self._log_p[branch]))
+        yield node
+        for _ in range(most - 1):
+            following = self._draft(node)
+            if following is None:
+                return
+            node = self._after(node, following, math.nan)
+            yield node
+
+    def _draft(self, node: _Node) -> int | None:
+        """Return the likely next token; None for an end, or if texts diverge."""
+        automaton, tokens = self._automaton, node.tokens
+        known = self._following.get(node.ids)
+        if known is not None:
+            return None if automaton.step(node.state, known) == automaton.final else known
+        if not 0 < tokens.size <= MOST_ALIKE:
+            return None
+        after = automaton.delta[node.state, automaton.class_of[tokens]]
+        if (after == automaton.final).any():
+            return None
+        spelled = [automaton.vocabulary.token_bytes[token] for token in tokens.tolist()]
+        longest = max(spelled, key=len)
+        if not all(longest.startswith(each) for each in spelled):
+            return None
+        steps, own = automaton.steps_to_accept[after].tolist(), self._is_own(node, tokens).tolist()
+        best = min(range(len(spelled)), key=lambda i: (not own[i], steps[i], -len(spelled[i])))
+        return int(tokens[best])
+
+
+def read_trees(
+    reader: TreeReader,
+    trees: Sequence[Tree],
+    widths: Sequence[int],
+    max_rows: int,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    max_tokens: int | None = None,
+) -> None:
+    """Compute the tree of each of the reader's prompts until it is done.
+
+    Args:
+        widths: maximum number of branches of each tree per pass.
+        max_rows: maximum number of branches of all trees per pass, but at least one per tree.
+        stop: called before each pass; True ends the computation.
+        max_tokens: maximum number of tokens computed for each tree; None for no limit besides the
+            number of prefixes.
+    """
+    for tree, log_p in zip(trees, reader.first([tree.root for tree in trees]), strict=True):
+        tree.start(log_p)
+    active = [number for number, tree in enumerate(trees) if not tree.is_done]
+    while active and not stop():
+        share = max(1, max_rows // len(active))
+        width = {number: min(share, widths[number]) for number in active}
+        taken = {number: trees[number].take(number, width[number]) for number in active}
+        keep = [
+            (number, ids) for number in active for ids in trees[number].next_best(width[number])
+        ]
+        values = iter(reader.read([run for runs in taken.values() for run in runs], keep))
+        for number, runs in taken.items():
+            trees[number].add([next(values) for _ in runs])
+            if max_tokens is not None:
+                trees[number].leave(max_tokens - reader.tokens[number])
+        active = [number for number in active if not trees[number].is_done]
+
+
+def _log_sum(log_values: Float64[np.ndarray, "_"]) -> float:
+    """Return the log of the sum of exponentials; -inf for no values."""
+    top = float(log_values.max(initial=-math.inf))
+    if top == -math.inf:
+        return top
+    return top + math.log(math.fsum(np.exp(log_values - top).tolist()))

@@ -1,0 +1,302 @@
+"""Sequential Monte Carlo sampling through `model.generate` of `transformers`.
+
+    model.generate(**inputs, custom_generate=smc.generate(constraint), max_new_tokens=60)
+
+`generate` prepares prompts and configuration as usual, and delegates the decoding to a function,
+which here is `smc.sample`. Each row of `inputs` is a prompt, `max_new_tokens` is the budget,
+`temperature` is part of the language model, and `top_p` is part of the proposal. The call returns
+sequences that are drawn from each prompt's posterior; with `return_dict_in_generate=True` it also
+returns the posteriors. Unsupported settings (beams, penalties, stop strings, an assistant, …) raise
+an error that names them, before any forward pass.
+
+A streamer gets the prompt at once, from `generate`. It gets the answer at the end, because the
+particle that becomes the answer is drawn last. The stream is ended even if an error is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+from gcd import ConstraintError, TokenAutomaton, Vocabulary, eos_ids_of
+from smc._forward.drafters import Drafter
+from smc._inference.algorithms import Options
+from smc._inference.deadlines import CancelToken, time_limit
+from smc._inference.settings import MAX_PARTICLES, MAX_TOKENS_READ, settings_of, whole
+from smc._interface.interface import sample
+from smc._models.suitability import check_state, check_suitable, num_logits
+from smc._models.transformers_internals import CACHE_ARGUMENTS
+from smc._models.transformers_lm import TransformersLM
+from smc._proposals import GCD, Proposal
+from smc._results.posterior import Posterior, Sample
+from smc._transformers.generate_call import extra_arguments
+from smc._transformers.logits_processor import check_constraints
+from smc._transformers.refusals import refuse_settings, set_by_model
+from smc._vocabulary.draw import Keys, Purpose, categorical, uniform
+
+_PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
+
+
+@dataclass
+class GenerateSMCOutput(ModelOutput):
+    """The result of `generate` with `return_dict_in_generate=True`.
+
+    Attributes:
+        sequences: prompts and answers, padded; `num_return_sequences` rows per prompt.
+        posteriors: the distribution over answers, one per prompt.
+    """
+
+    sequences: Tensor | None = None
+    posteriors: tuple[Posterior, ...] | None = None
+
+
+def generate(
+    constraint: TokenAutomaton | Sequence[TokenAutomaton],
+    *,
+    particles: int = 16,
+    proposal: Proposal[Any] | None = None,
+    seed: int | None = None,
+    algorithm: str = "auto",
+    max_rows: int = 256,
+    forced_runs: bool = True,
+    read_ahead: int | str = "auto",
+    drafter: Drafter | None = None,
+    target_error: float | int | None = None,
+    max_particles: int = MAX_PARTICLES,
+    certify: float | int | None = None,
+    max_tokens_read: int = MAX_TOKENS_READ,
+    deadline: float | int | None = None,
+    cancel: CancelToken | None = None,
+    **options: Unpack[Options],
+) -> Callable[..., Tensor | GenerateSMCOutput]:
+    """Make `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
+
+    Pass the returned function as `custom_generate`. It always samples, regardless of `do_sample`;
+    `temperature` and `top_p` apply even with `do_sample=False`. The sequences of a prompt are
+    independent draws with replacement from its posterior, that is from the N weighted token
+    sequences. A sequence may therefore occur twice, and the most probable answer may be missing:
+    read it from `posteriors[i].majority`. A prompt whose particles have all died gets padding
+    only; this doesn't happen with GCD and P-GCD.
+
+    Args:
+        constraint: the constraint C for all prompts, or one per prompt. Lift it to the model's
+            vocabulary, `smc.TransformersLM(model, tokenizer).vocabulary`.
+        particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
+            `smc.sample`. The default proposal is `smc.GCD()`.
+        target_error, max_particles, certify, max_tokens_read: as for `smc.sample`.
+        deadline, cancel: as for `smc.sample`; the deadline in seconds restarts with each call of
+            `generate`. A function with `cancel` can't be pickled.
+        seed: seed of all random numbers; by default it is drawn from torch's generator, which
+            `torch.manual_seed` controls.
+        options: options of the algorithm, see `smc.sample`.
+
+    Returns:
+        A function for `custom_generate`. It raises the errors of `smc.sample`, and `ValueError` for
+        unsupported arguments of `generate`. It is reusable and can be pickled.
+
+    Raises:
+        ConstraintError: a constraint is not lifted to tokens.
+        ValueError: another argument is invalid, or the algorithm doesn't have an option.
+    """
+    check_constraints(constraint)
+    chosen = GCD() if proposal is None else proposal
+    settings_of(
+        chosen, particles, algorithm, options, max_rows, forced_runs,
+        read_ahead=read_ahead, drafter=drafter, certify=certify, max_tokens_read=max_tokens_read,
+        target_error=target_error, max_particles=max_particles,
+    )  # fmt: skip
+    time_limit(deadline, cancel)
+    if seed is not None:
+        whole("seed", seed)
+    settings = {
+        "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
+        "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter,
+        "target_error": target_error, "max_particles": max_particles,
+        "certify": certify, "max_tokens_read": max_tokens_read,
+        "deadline": deadline, "cancel": cancel, **options,
+    }  # fmt: skip
+    return _Decoding(constraint, seed, settings)
+
+
+class _Decoding:
+    """The decoding function for `generate` of `transformers`; it can be pickled and copied.
+
+    Args:
+        constraint, seed: as for `generate` of this module.
+        settings: the other arguments of `smc.sample`.
+    """
+
+    def __init__(
+        self,
+        constraint: TokenAutomaton | Sequence[TokenAutomaton],
+        seed: int | None,
+        settings: dict[str, Any],
+    ) -> None:
+        self._constraint = constraint
+        self._seed = seed
+        self._settings = settings
+        self._last: TransformersLM | None = None  # wrapper of the most recently used model
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        *,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> Tensor | GenerateSMCOutput:
+        config = generation_config
+        others = extra_arguments()
+        streamer = others.pop("streamer", None)
+        try:
+            refuse_settings(
+                config,
+                set_by_model(model, config),
+                logits_processor,
+                stopping_criteria,
+                others,
+                input_ids.shape[1],
+            )
+            sequences, posteriors = self._draws(model, input_ids, config, model_kwargs)
+            if streamer is not None:
+                for tokens in sequences[:, input_ids.shape[1] :].cpu().unbind(dim=1):
+                    streamer.put(tokens)
+        finally:
+            if streamer is not None:
+                streamer.end()  # unblocks the consumer
+        if not config.return_dict_in_generate:
+            return sequences
+        return GenerateSMCOutput(sequences=sequences, posteriors=tuple(posteriors))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_last": None}  # the model isn't shared between processes
+
+    def _draws(
+        self, model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]
+    ) -> tuple[Tensor, list[Posterior]]:
+        constraint = check_constraints(self._constraint)[0]
+        _check_model(model, constraint, eos_ids_of(config))
+        mask = _prompt_mask(input_ids, model_kwargs)
+        pad = _padding(config)
+        copies = config.num_return_sequences or 1
+        prompts = [row[here].tolist() for row, here in zip(input_ids, mask, strict=True)][::copies]
+        seed = self._seed
+        if seed is None:
+            seed = int(torch.randint(1 << 62, (), device="cpu"))
+        posteriors = sample(
+            self._language_model(model, constraint.vocabulary),
+            prompts,
+            self._constraint,
+            budget=config.max_length - input_ids.shape[1],
+            temperature=1.0 if config.temperature is None else config.temperature,
+            top_p=1.0 if config.top_p is None else config.top_p,
+            seed=seed,
+            **self._settings,
+        )
+        answers = [
+            list(drawn.ids)
+            for index, posterior in enumerate(posteriors)
+            for drawn in _draw(posterior, copies, seed, index)
+        ]
+        width = max(map(len, answers))
+        padded = [answer + [pad] * (width - len(answer)) for answer in answers]
+        answer_ids = torch.tensor(padded, dtype=input_ids.dtype, device=input_ids.device)
+        return torch.cat([input_ids, answer_ids], dim=1), posteriors
+
+    def _language_model(self, model: Any, vocabulary: Vocabulary) -> TransformersLM:
+        last = self._last  # another thread may replace it
+        if last is None or last.model is not model:
+            last = self._last = TransformersLM(model, None, vocabulary)
+        return last
+
+
+def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:
+    """Draw token sequences by their weights; empty ones if the posterior is dead."""
+    if posterior.dead:
+        return [Sample((), b"", -torch.inf, False, 0.0)] * count
+    numbers = torch.arange(count, device="cpu")
+    keys = Keys(torch.full_like(numbers, example), numbers, 0, Purpose.POSTERIOR)
+    log_weight = torch.tensor(
+        [[particle.log_weight for particle in posterior.particles]],
+        dtype=torch.float64,
+        device="cpu",
+    )
+    chosen = categorical(log_weight).at(torch.zeros_like(numbers), uniform(seed, keys))
+    return [posterior.particles[index] for index in chosen.tolist()]
+
+
+def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...]) -> None:
+    """Reject unsuitable models, and EOS tokens that differ from the constraint's."""
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"expected a decoder-only model, got the encoder-decoder {type(model).__name__}; "
+            "use smc.BudgetLogitsProcessor"
+        )
+    check_suitable(model)
+    check_state(model)
+    vocabulary = constraint.vocabulary
+    width = num_logits(model)
+    if width != vocabulary.size:
+        raise ConstraintError(
+            f"expected a constraint over the model's {width} tokens, got one over "
+            f"{vocabulary.size}; use "
+            "gcd.lift(constraint, smc.TransformersLM(model, tokenizer).vocabulary)"
+        )
+    unknown = [token for token in eos_ids if token not in vocabulary.eos_ids]
+    if unknown:
+        raise ConstraintError(
+            f"expected generate to stop at EOS ids of the constraint, {list(vocabulary.eos_ids)}, "
+            f"got {unknown} as well; lift the constraint to "
+            "smc.TransformersLM(model, tokenizer).vocabulary, or pass "
+            f"eos_token_id={list(vocabulary.eos_ids)}"
+        )
+
+
+def _prompt_mask(input_ids: Int64[Tensor, "R L"], given: dict[str, Any]) -> Bool[Tensor, "R L"]:
+    """Return which ids are prompt and not padding; raise an error for other model inputs."""
+    others = [name for name, value in given.items() if name not in _PLUMBING and value is not None]
+    if others:
+        raise ValueError(
+            f"smc.generate supports input_ids and attention_mask only, got {', '.join(others)}; "
+            "omit the other inputs"
+        )
+    for name in CACHE_ARGUMENTS:
+        cache = given.get(name)
+        if cache is not None and cache.get_seq_length():
+            raise ValueError(
+                f"expected an empty {name}, got one with {cache.get_seq_length()} tokens; omit it "
+                "and pass whole prompts as input_ids"
+            )
+    mask = given.get("attention_mask")
+    mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
+    if mask.shape != input_ids.shape or bool((mask.diff(dim=1) < 0).any()):
+        raise ValueError(
+            "expected attention_mask to be 0 before each prompt and 1 from there on; pad on the "
+            "left: tokenizer.padding_side = 'left'"
+        )
+    positions = given.get("position_ids")
+    if positions is not None:
+        expected = mask.cumsum(dim=1) - 1
+        if positions.shape != mask.shape or not torch.equal(positions * mask, expected * mask):
+            raise ValueError(
+                "expected position_ids to start at 0 in each prompt; omit position_ids"
+            )
+    return mask.bool()
+
+
+def _padding(config: Any) -> int:
+    """Return the padding token after short answers, chosen as in `generate`."""
+    ends = config.eos_token_id
+    first = ends[0] if isinstance(ends, list) and ends else ends
+    pad = first if config.pad_token_id is None else config.pad_token_id
+    if not isinstance(pad, int):
+        raise ValueError("the model has no padding token; pass pad_token_id to generate")
+    return pad

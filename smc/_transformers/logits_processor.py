@@ -1,0 +1,357 @@
+"""Logits processor that makes `generate` of `transformers` obey a constraint within a budget.
+
+    model.generate(**inputs, max_new_tokens=60,
+                   logits_processor=[smc.BudgetLogitsProcessor(constraint, budget=60)])
+
+In each step, tokens after which the answer can't be finished in time get the score -inf (GCD's
+mask). Greedy search, sampling and beam search therefore end with complete, valid answers. With a
+lookahead, the scores are those of its proposal,
+
+    score(v)  ->  score(v) + log g(v) - log g(last token),
+
+as in the sampler: q(v) is proportional to p_lm(v) g(v). The last term is the same for all v and
+matters for beams only. Summed along an answer, the potentials cancel. A beam is therefore ranked by
+p_lm of its tokens times the probability that it will be completed. A complete answer is ranked by
+p_lm alone (up to the defensive mixture and tying, see `smc._proposals.twisted`).
+
+Unlike `smc.generate`, the processor doesn't correct the bias of renormalizing at each step.
+
+**States are functions of the tokens.** The state of a batch row follows from its constraint and its
+generated tokens, which are read from `input_ids` in each call. States of recent calls are cached by
+the tokens that lead to them, so a row usually extends a cached state by one token, whichever row
+computed that state. No other data is kept. So beams may reorder and drop rows, an assistant's
+drafts may be rejected, and one processor may serve any number of calls with other prompts or in
+other threads.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from gcd import AutomatonBatch, ConstraintError, TokenAutomaton, check_budget
+from smc._forward.prefixes import has_nan, refuse_nan
+from smc._inference.settings import whole
+from smc._proposals import GCD, AutomatonPosition, Batch
+from smc._proposals.lookahead import Lookahead
+from smc._proposals.twisted import Twisted, looking_ahead
+from smc._transformers.generate_call import GenerateCall, generate_call
+
+MOST_KNOWN = 32
+"""Number of calls whose states are cached; it exceeds the usual length of an assistant's draft."""
+
+
+class _Known(NamedTuple):
+    """Cached states of the batch rows of one call.
+
+    Attributes:
+        row_of: the row in `state`, by constraint and generated tokens.
+        state: the proposal's state.
+        log_potential: log g of the last token of each row.
+    """
+
+    row_of: dict[tuple[int, bytes], int]
+    state: Any
+    log_potential: Float64[Tensor, "R"]
+
+
+class BudgetLogitsProcessor(LogitsProcessor):
+    """Logits processor that finishes constrained answers within a budget.
+
+    It supports greedy search, sampling, beams, assisted decoding, left padding and several returned
+    sequences, in any number of calls. Inside `generate` it finds the prompt length itself; in your
+    own loop, pass `prompt_length`.
+
+    Args:
+        constraint: a constraint for all prompts, or one per prompt, lifted to the model's
+            vocabulary.
+        budget: maximum number of tokens of an answer, including EOS; one for all constraints or one
+            per constraint. `max_new_tokens` must equal the largest budget.
+        lookahead: a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a `smc.Lookahead`; None
+            for GCD's mask only.
+        prompt_length: number of columns of `input_ids` before the answer. It defaults to the prompt
+            length of `generate`; pass a smaller number to continue a partial answer, whose tokens
+            then count toward the budget.
+
+    Raises:
+        InfeasibleBudgetError: a budget is shorter than the shortest answer.
+        OverlongBudgetError: a budget exceeds the lengths that its constraint covers.
+        ConstraintError: a constraint is not lifted to tokens, has no EOS token, or isn't supported
+            by the lookahead.
+        ValueError: another argument is invalid.
+    """
+
+    def __init__(
+        self,
+        constraint: TokenAutomaton | Sequence[TokenAutomaton],
+        budget: int | Sequence[int],
+        lookahead: Twisted[Any] | Lookahead[Any] | None = None,
+        *,
+        prompt_length: int | None = None,
+    ) -> None:
+        self.constraints = check_constraints(constraint)
+        self._one_each = isinstance(constraint, Sequence)
+        count = len(self.constraints)
+        budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
+        if len(budgets) != count:
+            raise ValueError(
+                f"expected one budget, or one per constraint ({count}), got {len(budgets)}"
+            )
+        self.vocabulary = self.constraints[0].vocabulary
+        if not self.vocabulary.eos_ids:
+            raise ConstraintError(
+                "expected a constraint with an EOS token, at which generate stops; set eos_ids of "
+                "its vocabulary, or use smc.generate"
+            )
+        for index, (automaton, tokens) in enumerate(zip(self.constraints, budgets, strict=True)):
+            check_budget(automaton, tokens, f"constraint {index}" if self._one_each else "")
+        if prompt_length is not None and whole("prompt_length", prompt_length) < 0:
+            raise ValueError(f"expected prompt_length to be 0 or more, got {prompt_length}")
+        self.proposal = looking_ahead(lookahead)
+        self.proposal.check(self.constraints, budgets)
+        self.budgets = [int(tokens) for tokens in budgets]
+        self.prompt_length = prompt_length
+        self._start: dict[torch.device, Any] = {}
+        self._known: OrderedDict[tuple[torch.device, int], _Known] = OrderedDict()
+
+    @torch.no_grad()
+    def __call__(
+        self, input_ids: Int64[Tensor, "R L"], scores: Float[Tensor, "R V"]
+    ) -> Float[Tensor, "R V"]:
+        """Return the scores of the next token under the constraint and the budget.
+
+        Args:
+            input_ids: prompts and generated tokens.
+            scores: the model's scores, normalized or not.
+
+        Raises:
+            ConstraintError: the model and the constraint differ in the number of tokens.
+            FloatingPointError: the scores contain NaN or +inf.
+            ValueError: the call doesn't match the constraints and budgets, or no token is allowed
+                by both the constraint and the other processors.
+        """
+        call = generate_call(self)
+        start = self._prompt_length(input_ids, call)
+        self._check_tensors(input_ids, scores)
+        if call is None or input_ids.shape[1] == call.prompt_length:
+            self._check(input_ids, call, start)
+        rows = torch.arange(len(input_ids), device=scores.device)
+        which = (
+            rows // max(1, len(input_ids) // len(self.constraints)) if self._one_each else rows * 0
+        )
+        generated = input_ids[:, start:].to(scores.device)
+        known = self._reach(which, generated)
+
+        walk: AutomatonPosition = known.state.walk
+        alive = ~walk.finished & (walk.states >= 0)
+        alive &= walk.automata.steps_to_accept[walk.states.clamp(min=0)] <= walk.remaining
+        if call is not None and call.plain and not bool((alive | walk.finished).all()):
+            self._refuse_strays(generated, alive | walk.finished)
+        if bool(alive.all()):
+            return self._scores(known, scores, call)
+        # Ended rows get EOS again, whatever else is allowed; beam search keeps such rows.
+        found = torch.full_like(scores, -torch.inf)
+        found[:, list(self.vocabulary.eos_ids)] = 0.0
+        some = alive.nonzero().squeeze(1)
+        if len(some):
+            rest = known._replace(
+                state=self.proposal.take(known.state, some), log_potential=known.log_potential[some]
+            )
+            found[some] = self._scores(rest, scores[some], call)
+        return found
+
+    def _scores(
+        self, known: _Known, scores: Float[Tensor, "R V"], call: GenerateCall | None
+    ) -> Float[Tensor, "R V"]:
+        """Return the scores after unfinished prefixes."""
+        walk: AutomatonPosition = known.state.walk
+        masked = scores.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
+        forbidden = masked.amax(dim=1).isneginf()
+        if bool(forbidden.any()):
+            self._refuse_forbidden(walk.take(forbidden.nonzero().squeeze(1)[:1]))
+        if isinstance(self.proposal, GCD):
+            return masked
+        # The temperature applies to p_lm, not to g, but `generate` divides the returned scores.
+        temperature = 1.0 if call is None else call.temperature
+        precision = torch.promote_types(scores.dtype, torch.float32)
+        log_p = (scores / temperature).log_softmax(dim=1, dtype=precision)
+        log_g = self.proposal.guide(known.state, log_p).log_g
+        twisted = scores + temperature * (log_g - known.log_potential.unsqueeze(1))
+        return twisted.to(scores.dtype)
+
+    def _prompt_length(self, input_ids: Int64[Tensor, "R L"], call: GenerateCall | None) -> int:
+        """Return the column where answers begin."""
+        start = self.prompt_length
+        if start is None:
+            if call is None:
+                raise ValueError(
+                    "called outside of generate of transformers, where the prompt length is "
+                    "unknown; pass prompt_length=input_ids.shape[1] to BudgetLogitsProcessor"
+                )
+            start = call.prompt_length
+        if not 0 <= start <= input_ids.shape[1]:
+            raise ValueError(
+                f"expected prompt_length to be at most {input_ids.shape[1]}, the number of columns "
+                f"of input_ids, got {start}"
+            )
+        return start
+
+    def _check_tensors(self, input_ids: Int64[Tensor, "R L"], scores: Float[Tensor, "R V"]) -> None:
+        """Raise an error if scores and ids don't match the vocabulary; runs in every call."""
+        size = self.vocabulary.size
+        if scores.dim() == 2 and scores.shape[1] != size:
+            raise ConstraintError(
+                f"expected scores of the constraint's {size} tokens, got {scores.shape[1]}; lift "
+                "the constraint to the model's vocabulary, "
+                "smc.TransformersLM(model, tokenizer).vocabulary"
+            )
+        if input_ids.dim() != 2 or scores.dim() != 2 or len(scores) != len(input_ids):
+            raise ValueError(
+                f"expected ids of shape (rows, length) and scores of shape (rows, {size}), got "
+                f"{tuple(input_ids.shape)} and {tuple(scores.shape)}"
+            )
+        if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+            raise ValueError(f"expected token ids as integers, got {input_ids.dtype}")
+        if not scores.is_floating_point():
+            raise ValueError(f"expected scores as floats, got {scores.dtype}")
+        refuse_nan(has_nan(scores).any())
+
+    def _check(
+        self, input_ids: Int64[Tensor, "R L"], call: GenerateCall | None, start: int
+    ) -> None:
+        """Raise an error if the call doesn't match the constraints and budgets."""
+        count = len(self.constraints)
+        prompts = len(input_ids) if call is None else call.num_prompts
+        fits = prompts % count == 0 if call is None else prompts == count
+        if self._one_each and not fits:
+            raise ValueError(
+                f"expected {count} {'rows' if call is None else 'prompts'}, one per constraint, "
+                f"got {prompts}; pass one constraint for all prompts, or one per prompt"
+            )
+        if call is None:
+            return
+        most = call.max_length - start
+        if most != max(self.budgets):
+            raise ValueError(
+                f"expected max_new_tokens to equal the budget {max(self.budgets)}, got {most}; "
+                "pass the same number to generate and BudgetLogitsProcessor"
+            )
+        if set(call.eos_ids) != set(self.vocabulary.eos_ids):
+            raise ConstraintError(
+                f"expected generate to stop at the constraint's EOS ids "
+                f"{list(self.vocabulary.eos_ids)}, got {list(call.eos_ids)}; pass "
+                f"eos_token_id={list(self.vocabulary.eos_ids)} to generate"
+            )
+
+    def _reach(self, which: Int64[Tensor, "R"], generated: Int64[Tensor, "R T"]) -> _Known:
+        """Return the states after these tokens, under the constraint of each row."""
+        device, length = which.device, generated.shape[1]
+        lines = generated.cpu().numpy()
+        if lines.size and not 0 <= lines.min() <= lines.max() < self.vocabulary.size:
+            wrong = int(lines.min()) if lines.min() < 0 else int(lines.max())
+            raise ValueError(
+                f"expected answer tokens from 0 to {self.vocabulary.size - 1}, got {wrong}; check "
+                "that prompt_length is the column where the answer begins"
+            )
+        owners = which.tolist()
+        names = [(owner, line.tobytes()) for owner, line in zip(owners, lines, strict=True)]
+        known = self._look_up(device, length, names)
+        if known is not None:
+            return known
+        parents = [(owner, line[:-1].tobytes()) for owner, line in zip(owners, lines, strict=True)]
+        known = self._look_up(device, length - 1, parents)
+        if known is None:
+            state = self.proposal.take(self._start_state(device), which)
+            none = torch.zeros(len(which), dtype=torch.float64, device=device)
+            known = _Known({}, state, none)
+            for token in generated[:, :-1].unbind(dim=1):
+                known = self._extend(known, token)
+        if length:
+            known = self._extend(known, generated[:, -1])
+        known = known._replace(row_of={name: row for row, name in enumerate(names)})
+        self._known[device, length] = known
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return known
+
+    def _look_up(
+        self, device: torch.device, length: int, names: list[tuple[int, bytes]]
+    ) -> _Known | None:
+        """Return the states of these rows if all of them are cached, else None."""
+        known = self._known.get((device, length))
+        if known is None or not known.row_of.keys() >= set(names):
+            return None
+        rows = torch.tensor([known.row_of[name] for name in names], device=device)
+        return _Known({}, self.proposal.take(known.state, rows), known.log_potential[rows])
+
+    def _extend(self, known: _Known, token: Int64[Tensor, "R"]) -> _Known:
+        """Return the states one token later; ended rows stay unchanged and ignore padding."""
+        running = known.state.walk.running
+        some = running.nonzero().squeeze(1)
+        log_potential = torch.zeros_like(known.log_potential)
+        if len(some):
+            before = self.proposal.take(known.state, some)
+            log_potential[some] = self.proposal.log_g_of_forced(before, token[some])
+        run = token.masked_fill(~running, -1).unsqueeze(1)
+        return _Known({}, self.proposal.advance(known.state, run), log_potential)
+
+    def _start_state(self, device: torch.device) -> Any:
+        """Return the state before the first token, one row per constraint."""
+        if device not in self._start:
+            batch = AutomatonBatch(self.constraints, device=device)
+            budgets = torch.tensor(self.budgets, device=device)
+            self._start[device] = self.proposal.start(Batch(batch, budgets))
+        return self._start[device]
+
+    def _refuse_forbidden(self, walk: AutomatonPosition) -> None:
+        """Raise an error: the model or another processor forbids every allowed token."""
+        tokens = walk.mask.mask(walk.states, walk.remaining)[0].nonzero().squeeze(1).tolist()
+        others = f" and {len(tokens) - 1} others" if len(tokens) > 1 else ""
+        taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
+        raise ValueError(
+            f"after {taken} tokens, constraint and budget allow only {self._shown(tokens[0])}"
+            f"{others}, but the score of each is -inf; remove the logits processor that forbids "
+            "them (suppress_tokens, bad_words_ids, min_new_tokens, …) or relax the constraint"
+        )
+
+    def _refuse_strays(self, generated: Int64[Tensor, "R T"], good: Tensor) -> None:
+        """Raise an error: a row has a token that was not allowed."""
+        row = int((~good).nonzero()[0])
+        raise ValueError(
+            f"the answer in row {row} ends with {self._shown(int(generated[row, -1]))}, which was "
+            "not allowed: a later processor allowed it again; pass BudgetLogitsProcessor last"
+        )
+
+    def _shown(self, token: int) -> str:
+        if token in self.vocabulary.eos_ids:
+            return f"token {token} (EOS)"
+        return f"token {token} ({self.vocabulary.token_bytes[token]!r})"
+
+    def __repr__(self) -> str:
+        return f"BudgetLogitsProcessor({self.constraints}, {self.budgets}, {self.proposal!r})"
+
+
+def check_constraints(constraint: object) -> list[TokenAutomaton]:
+    """Return one constraint or a sequence of constraints as a list.
+
+    Raises:
+        ConstraintError: the sequence is empty, or a constraint is not lifted to tokens.
+    """
+    several = isinstance(constraint, Sequence)
+    constraints = list(constraint) if isinstance(constraint, Sequence) else [constraint]
+    for index, each in enumerate(constraints):
+        if not isinstance(each, TokenAutomaton):
+            raise ConstraintError(
+                f"expected constraint{f' {index}' if several else ''} to be a TokenAutomaton, got "
+                f"{type(each).__name__}; use gcd.lift(constraint, "
+                "smc.TransformersLM(model, tokenizer).vocabulary)"
+            )
+    if not constraints:
+        raise ConstraintError("expected at least one constraint, got an empty list")
+    return constraints  # type: ignore[return-value]

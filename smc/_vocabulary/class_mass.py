@@ -1,0 +1,139 @@
+"""Sums of a language model's probabilities over the token classes of an automaton.
+
+All tokens of a class lead to the same state, so a proposal needs to compute g for hundreds of
+classes instead of a hundred thousand tokens. Two passes over the whole vocabulary remain. One finds
+the K most probable allowed tokens and the probability of each class without them
+(`top_k_and_class_mass`). The other adds log g to log p, where a token is drawn
+(`Factors.applied`). Both are O(R V) and memory-bound. On the CPU they are compiled and read their
+inputs once; on other devices they are a few tensor operations without host synchronization.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from gcd._support.threads import shared_out
+from gcd._tokens.batch import TokenClasses
+from smc._vocabulary import factors
+from smc._vocabulary.factors import FactorGuide, Factors, by_class_alone, check_rows, unsigned
+from smc._vocabulary.kernels import tying as kernels
+
+FEW = 32  # if less than 1/FEW of the tokens is allowed, they are looked up one by one
+
+
+class TopKAndClassMass(NamedTuple):
+    """R rows of log-probabilities, summed by class.
+
+    Attributes:
+        tokens: the K most probable tokens of the allowed classes. If fewer than K have positive
+            probability, the others are arbitrary tokens with log-probability -inf.
+        best: their log-probabilities.
+        log_mass: log-probability of each class without these tokens; -inf for forbidden classes.
+    """
+
+    tokens: Int64[Tensor, "R K"]
+    best: Float64[Tensor, "R K"]
+    log_mass: Float64[Tensor, "R C"]
+
+
+def top_k_and_class_mass(
+    log_p: Float[Tensor, "R V"],
+    classes: TokenClasses,
+    automaton_of_row: Int64[Tensor, "R"],
+    alive: Bool[Tensor, "R C"],
+    K: int,
+) -> TopKAndClassMass:
+    """Find the K most probable allowed tokens, and the probability of each class without them.
+
+    Nothing is subtracted, so a class with little remaining mass is as exact as any other.
+
+    Args:
+        log_p: log-probabilities of the next token in float32 or float64. Shares of tokens are in
+            this precision; sums are in float64.
+        classes: token classes of each of B automata.
+        automaton_of_row: the automaton of each row.
+        alive: the allowed classes.
+        K: number of top tokens, at most V.
+    """
+    check_rows(log_p, classes, automaton_of_row, alive)
+    (R, C), V = alive.shape, log_p.shape[1]
+    if not 0 <= K <= V:
+        raise ValueError(f"expected K from 0 to the vocabulary size {V}, got {K}")
+    if log_p.device.type in factors.COMPILED_DEVICES:
+        tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
+        best, log_mass = (
+            torch.empty(R, width, dtype=torch.float64, device="cpu") for width in (K, C)
+        )
+        shared_out(
+            kernels.weigh,
+            R,
+            log_p.numpy(),
+            unsigned(classes.of),
+            classes.tokens.numpy(),
+            classes.start.numpy(),
+            automaton_of_row.numpy(),
+            alive.numpy(),
+            V // FEW,
+            tokens.numpy(),
+            best.numpy(),
+            log_mass.numpy(),
+        )
+        return TopKAndClassMass(tokens, best, log_mass)
+    of_row = classes.of[automaton_of_row].long()
+    allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
+    best, tokens = allowed.topk(K, dim=1)
+    rest = allowed.scatter(1, tokens, -torch.inf)
+    # Each class has its own scale, because a lookahead may allow only the least probable class.
+    top = torch.full((R, C), -torch.inf, dtype=torch.float64, device=log_p.device)
+    top = top.scatter_reduce(1, of_row, rest, "amax")
+    finite = torch.where(top.isneginf(), 0.0, top)
+    p = (rest - finite.gather(1, of_row)).exp()
+    return TopKAndClassMass(
+        tokens, best, torch.zeros_like(top).scatter_add_(1, of_row, p).log() + finite
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MaskGuide(FactorGuide):
+    """A guide with g = 1 for some token classes, and g = 0 for the others.
+
+    Z is computed on demand, because the discrete particle filter doesn't need it.
+
+    Attributes:
+        log_p: log-probabilities of the next token.
+        alive: the classes of each row with g = 1.
+        classes: token classes of each of B automata.
+        automaton_of_row: the automaton of each row.
+        fallback: always None; see `smc._vocabulary.factors.Guide`.
+    """
+
+    log_p: Float[Tensor, "R V"]
+    alive: Bool[Tensor, "R C"]
+    classes: TokenClasses
+    automaton_of_row: Int64[Tensor, "R"]
+    fallback: None = None
+
+    @cached_property
+    def factors(self) -> Factors:  # type: ignore[override]
+        """Log g by class: zero or -inf."""
+        by_class = torch.zeros_like(self.alive, dtype=torch.float64)
+        by_class.masked_fill_(~self.alive, -torch.inf)
+        return by_class_alone(by_class, self.classes, self.automaton_of_row)
+
+    @cached_property
+    def log_z(self) -> Float64[Tensor, "R"]:
+        """Log-probability of all tokens with g = 1."""
+        if self.log_p.device.type in factors.COMPILED_DEVICES:
+            rest = top_k_and_class_mass(
+                self.log_p, self.classes, self.automaton_of_row, self.alive, 0
+            )
+            return rest.log_mass.logsumexp(dim=1)
+        # Not by class: scatter-adds of many numbers to few targets are slow and nondeterministic.
+        mask = self.alive.gather(1, self.classes.of[self.automaton_of_row].long())
+        return self.log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()

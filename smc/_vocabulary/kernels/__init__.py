@@ -1,0 +1,5 @@
+"""Loops over the vocabulary, compiled for the CPU and in Triton."""
+
+from gcd._support.native import check_built
+
+check_built(__name__, __path__[0])

@@ -1,0 +1,290 @@
+"""Block sums over a row of next tokens, and drawing a token; see `smc._vocabulary.compiled`.
+
+Token v of class c has the weight exp(x[v] + g[c] - scale), or its own g in place of g[c]. The
+oracle is `smc._vocabulary.tensors.draws`.
+"""
+
+from __future__ import annotations
+
+import cython
+import numpy as np
+
+from smc._vocabulary.kernels.best import exponentials
+
+if cython.compiled:
+    from cython.cimports.libc.math import exp
+    from cython.cimports.smc._vocabulary.kernels.lines import Lines
+else:
+    from math import exp
+
+    from smc._vocabulary.kernels.lines import Lines
+
+BLOCK = 512
+"""Tokens per block: a row of 128 000 tokens has 250 blocks, and one block fits into a cache."""
+_BLOCK = cython.declare(cython.Py_ssize_t, BLOCK)
+_LOG_ZERO = cython.declare(cython.double, -np.inf)
+
+Real = cython.fused_type(cython.float, cython.double)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _log_g(
+    v: cython.Py_ssize_t, lines: Lines, row: cython.Py_ssize_t, marked: cython.uchar[::1]
+) -> cython.double:
+    """Return log g of one token."""
+    k: cython.Py_ssize_t
+    if marked[v]:
+        for k in range(lines.tokens.shape[1]):
+            if lines.tokens[row, k] == v:
+                return lines.by_token[row, k]
+    return lines.by_class[row, lines.klass[lines.automaton[row], v]]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark(
+    lines: Lines, row: cython.Py_ssize_t, marked: cython.uchar[::1], value: cython.uchar
+) -> cython.void:
+    """Mark or unmark the tokens with their own g."""
+    k: cython.Py_ssize_t
+    for k in range(lines.tokens.shape[1]):
+        marked[lines.tokens[row, k]] = value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _block_sums(
+    x: cython.const[Real][::1],
+    share: cython.const[Real][::1],
+    top: cython.double,
+    lines: Lines,
+    row: cython.Py_ssize_t,
+    weight: cython.double[::1],
+    marked: cython.uchar[::1],
+    least: cython.double,
+    sums: cython.double[:, ::1],
+) -> cython.double:
+    """Sum one row by blocks.
+
+    Args:
+        x: log-probabilities, up to an additive constant.
+        share: exp(x - top), with top the largest x.
+        lines, row: log g of each class, and of tokens with their own.
+        weight: work space, one number per class.
+        marked: work space, False for every token before and after the call.
+        least: relative threshold of the sum below which exponentials are recomputed, because shares
+            have lost precision.
+        sums: output, the sums of blocks.
+
+    Returns:
+        The scale of the sums.
+    """
+    size: cython.Py_ssize_t = x.shape[0]
+    number: cython.Py_ssize_t = lines.automaton[row]
+    most: cython.double = _LOG_ZERO
+    total: cython.double = 0
+    scale: cython.double
+    some: cython.double
+    y: cython.double
+    b: cython.Py_ssize_t
+    c: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    for c in range(weight.shape[0]):
+        most = max(most, lines.by_class[row, c])
+    for k in range(lines.tokens.shape[1]):
+        most = max(most, lines.by_token[row, k])
+    scale = top + most
+    for c in range(weight.shape[0]):
+        weight[c] = exp(lines.by_class[row, c] - most) if most > _LOG_ZERO else 0.0
+    _mark(lines, row, marked, 1)
+    for b in range(sums.shape[1]):
+        some = 0
+        for v in range(b * _BLOCK, min(size, (b + 1) * _BLOCK)):
+            if marked[v] and most > _LOG_ZERO:
+                some += cython.cast(cython.double, share[v]) * exp(
+                    _log_g(v, lines, row, marked) - most
+                )
+            else:
+                some += share[v] * weight[lines.klass[number, v]]
+        sums[row, b] = some
+        total += some
+    if total < least and most > _LOG_ZERO:
+        scale = _LOG_ZERO
+        for v in range(size):
+            scale = max(scale, x[v] + _log_g(v, lines, row, marked))
+        for b in range(sums.shape[1]):
+            sums[row, b] = 0
+        if scale > _LOG_ZERO:
+            for v in range(size):
+                y = x[v] + _log_g(v, lines, row, marked)
+                if y > _LOG_ZERO:
+                    sums[row, v // _BLOCK] += exp(y - scale)
+    _mark(lines, row, marked, 0)
+    return scale
+
+
+@cython.cfunc
+def _sum_rows(
+    kind: Real,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    least: cython.double,
+    sums: cython.double[:, ::1],
+    scale: cython.double[::1],
+) -> None:
+    """Implement `sum_rows` for the number type of `kind`."""
+    weight: cython.double[::1] = np.empty(lines.by_class.shape[1])
+    marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
+    share_array = np.empty(log_p.shape[1], log_p.dtype)
+    share: cython.const[Real][::1] = share_array
+    x: cython.const[Real][::1]
+    top: cython.double
+    row: cython.Py_ssize_t
+    b: cython.Py_ssize_t
+    for row in range(first, last):
+        x_array = np.ascontiguousarray(log_p[row])
+        x = x_array
+        greatest = x_array.max()
+        top = float(greatest)
+        if top == _LOG_ZERO:  # no token is possible
+            scale[row] = _LOG_ZERO
+            for b in range(sums.shape[1]):
+                sums[row, b] = 0
+            continue
+        exponentials(x_array, greatest, share_array)
+        with cython.nogil:
+            scale[row] = _block_sums(x, share, top, lines, row, weight, marked, least, sums)
+
+
+def sum_rows(
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    least: cython.double,
+    sums: cython.double[:, ::1],
+    scale: cython.double[::1],
+) -> None:
+    """Sum some rows by blocks.
+
+    Args:
+        first, last: the range of rows.
+        log_p: log-probabilities of each row up to an additive constant, in float32 or float64.
+        lines: log g.
+        least: relative threshold of a sum below which exponentials are recomputed, because shares
+            have lost precision.
+        sums, scale: outputs, the sums of blocks, and the scale of each row.
+    """
+    if log_p.itemsize == 4:
+        _sum_rows(cython.cast(cython.float, 0), first, last, log_p, lines, least, sums, scale)
+    else:
+        _sum_rows(cython.cast(cython.double, 0), first, last, log_p, lines, least, sums, scale)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _draw_token(
+    log_p: cython.const[Real][:, :],
+    lines: Lines,
+    row: cython.Py_ssize_t,
+    marked: cython.uchar[::1],
+    scale: cython.double,
+    sums: cython.const[cython.double][:, ::1],
+    u: cython.double,
+) -> cython.Py_ssize_t:
+    """Find the token at u times the total in the cumulative weights; 0 if all weights are zero.
+
+    A point that rounding moves past the last token of positive weight in a block gives this token.
+    """
+    total: cython.double = 0
+    running: cython.double = 0
+    point: cython.double
+    y: cython.double
+    latest: cython.Py_ssize_t = -1
+    block: cython.Py_ssize_t = 0
+    found: cython.Py_ssize_t = 0
+    b: cython.Py_ssize_t
+    v: cython.Py_ssize_t
+    for b in range(sums.shape[1]):
+        total += sums[row, b]
+        if sums[row, b] > 0:
+            latest = b
+    if latest < 0:
+        return 0
+    point = u * total
+    while block < latest and sums[row, block] <= point:
+        point -= sums[row, block]
+        block += 1
+    _mark(lines, row, marked, 1)
+    for v in range(block * _BLOCK, min(log_p.shape[1], (block + 1) * _BLOCK)):
+        y = log_p[row, v] + _log_g(v, lines, row, marked)
+        if y > _LOG_ZERO:
+            running += exp(y - scale)
+            found = v
+            if running > point:
+                break
+    _mark(lines, row, marked, 0)
+    return found
+
+
+@cython.cfunc
+def _draw_rows(
+    kind: Real,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    sums: cython.const[cython.double][:, ::1],
+    scale: cython.const[cython.double][::1],
+    rows: cython.const[cython.longlong][::1],
+    u: cython.const[cython.double][::1],
+    out: cython.longlong[::1],
+) -> None:
+    """Implement `draw_rows` for the number type of `kind`."""
+    x: cython.const[Real][:, :] = log_p
+    marked: cython.uchar[::1] = np.zeros(log_p.shape[1], np.uint8)
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for i in range(first, last):
+            out[i] = _draw_token(x, lines, rows[i], marked, scale[rows[i]], sums, u[i])
+
+
+def draw_rows(
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    log_p: np.ndarray,
+    lines: Lines,
+    sums: cython.const[cython.double][:, ::1],
+    scale: cython.const[cython.double][::1],
+    rows: np.ndarray,
+    u: np.ndarray,
+    out: cython.longlong[::1],
+) -> None:
+    """Draw tokens from the cumulative weights of rows; 0 for a row without positive weight.
+
+    Args:
+        first, last: the range of draws.
+        log_p, lines: as in `sum_rows`.
+        sums, scale: the outputs of `sum_rows`.
+        rows, u: the row of each draw, and its uniform number.
+        out: output, the tokens.
+    """
+    row_of: cython.const[cython.longlong][::1] = np.ascontiguousarray(rows)
+    part: cython.const[cython.double][::1] = np.ascontiguousarray(u)
+    if log_p.itemsize == 4:
+        _draw_rows(
+            cython.cast(cython.float, 0), first, last, log_p, lines, sums, scale, row_of, part, out
+        )
+    else:
+        _draw_rows(
+            cython.cast(cython.double, 0), first, last, log_p, lines, sums, scale, row_of, part, out
+        )

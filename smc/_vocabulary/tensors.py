@@ -1,0 +1,190 @@
+"""Passes over the vocabulary as tensor operations: the reference implementation for any device.
+
+The passes over V tokens dominate the cost of a step. There are four; this module implements three,
+and `smc._vocabulary.class_mass` implements the fourth:
+
+    draws     log Z of every prefix, and the token at a uniform number of its distribution
+    best      the K candidates with the highest scores of every prefix, and the sum of the others
+    locate    the candidates at given points of the cumulative sum over those others
+
+A candidate is a next token; its score is p(v) times a factor (`smc._vocabulary.factors.Factors`).
+None of these operations synchronizes with the host. Each reads R x V numbers about five times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from smc._vocabulary.draw import Categorical, bisect, categorical
+from smc._vocabulary.factors import Factors, Guide
+
+
+@runtime_checkable
+class TokenSampler(Protocol):
+    """The distributions q proportional to p g of R prefixes, prepared for drawing."""
+
+    @property
+    def log_z(self) -> Float64[Tensor, "R"]:
+        """Log of the sum over v of p(v) g(v)."""
+        ...
+
+    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """Return the token at quantile u of the distribution of each of these rows."""
+        ...
+
+    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
+        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
+        ...
+
+    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Return log g of one token in each of these rows."""
+        ...
+
+
+class TensorSampler(NamedTuple):
+    """The distributions q of R prefixes, token by token; see `TokenSampler`."""
+
+    guide: Guide
+    q: Categorical
+
+    @property
+    def log_z(self) -> Float64[Tensor, "R"]:
+        """Log of the sum over v of p(v) g(v)."""
+        return self.guide.log_z.double()
+
+    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """Return the token at quantile u of the distribution of each of these rows."""
+        return self.q.at(rows, u)
+
+    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
+        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
+        return self.q.breaks(rows)
+
+    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Return log g of one token in each of these rows."""
+        return self.guide.at(rows, tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorSampler:
+    """The part of `TokenSampler` that is common to all passes with g by token class.
+
+    Attributes:
+        log_p: log-probabilities of the next token.
+        factors: log g.
+        log_z: log of the sum over v of p(v) g(v).
+    """
+
+    log_p: Float[Tensor, "R V"]
+    factors: Factors
+    log_z: Float64[Tensor, "R"]
+
+    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
+        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
+        return categorical(self.factors.applied(self.log_p)).breaks(rows)
+
+    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Return log g of one token in each of these rows."""
+        return self.factors.at(rows, tokens)
+
+
+def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorSampler:
+    """Prepare to draw from q proportional to p g, for R prefixes."""
+    return TensorSampler(guide, categorical(guide.tilted(log_p)))
+
+
+class Best(NamedTuple):
+    """For each of R rows, the K candidates with the highest scores, and the sum of the others.
+
+    Attributes:
+        tokens: the K best candidates in descending order; token 0 where there are fewer.
+        log_score: log of their scores; -inf where there are fewer.
+        log_rest: log of the sum of all other scores of the row.
+    """
+
+    tokens: Int64[Tensor, "R K"]
+    log_score: Float64[Tensor, "R K"]
+    log_rest: Float64[Tensor, "R"]
+
+
+class Known(NamedTuple):
+    """The candidates of each row that are kept with certainty.
+
+    Attributes:
+        tokens: candidates in descending order of score.
+        kept: how many of them are kept, from the first.
+    """
+
+    tokens: Int64[Tensor, "R K"]
+    kept: Int64[Tensor, "R"]
+
+
+def inclusion_probabilities(
+    log_p: Float[Tensor, "R V"],
+    factors: Factors,
+    known: Known,
+    log_c: Float64[Tensor, "R"],
+) -> Float64[Tensor, "R V"]:
+    """Return pi of every candidate that is not kept with certainty; zero for all others."""
+    log_pi = factors.applied(log_p) - torch.where(log_c.isneginf(), 0.0, log_c).unsqueeze(1)
+    columns = torch.arange(known.tokens.shape[1], device=log_p.device)
+    sure = columns < known.kept.unsqueeze(1)
+    hidden = torch.zeros_like(log_pi, dtype=torch.int8)
+    hidden.scatter_reduce_(1, known.tokens, sure.to(torch.int8), "amax")
+    return log_pi.masked_fill(hidden.bool() | log_c.isneginf().unsqueeze(1), -torch.inf).exp()
+
+
+def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
+    """Find the K candidates with the highest scores in each row, and sum the others.
+
+    Args:
+        log_p: log-probabilities of the next token.
+        factors: log s - log p; -inf where a token is not a candidate.
+        K: at most V.
+    """
+    log_s = factors.applied(log_p)
+    log_score, tokens = log_s.topk(K, dim=1)
+    rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
+    return Best(torch.where(log_score.isneginf(), 0, tokens), log_score, rest)
+
+
+def locate(
+    log_p: Float[Tensor, "R V"],
+    factors: Factors,
+    known: Known,
+    log_c: Float64[Tensor, "R"],
+    rows: Int64[Tensor, "M"],
+    targets: Float64[Tensor, "M"],
+) -> Int64[Tensor, "M"]:
+    """Invert the cumulative inclusion probabilities at each target.
+
+    Args:
+        log_p, factors: as for `best`.
+        known: candidates to exclude.
+        log_c: log of the threshold of each row.
+        rows: the row of each target, in ascending order.
+        targets: in ascending order within a row, at a distance of one.
+
+    Returns:
+        Tokens, in the order of the targets, each at most once per row. A target that rounding moves
+        beyond the last candidate gives the last candidate, or -1 if it is taken. The result is
+        undefined if c is zero or the target is outside the row's mass.
+    """
+    pi = inclusion_probabilities(log_p, factors, known, log_c)
+    index = torch.arange(log_p.shape[1], device=rows.device)
+    last = torch.where(pi > 0, index, -1).amax(dim=1)
+    # The first candidate whose interval ends beyond the target, skipping candidates with pi = 0.
+    found = torch.minimum(bisect(pi.cumsum(dim=1), rows, targets), last[rows])
+    return torch.where(is_repeated(rows, found), -1, found)
+
+
+def is_repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
+    """Return True for a token that equals the previous one of its row, caused by rounding."""
+    same = torch.zeros_like(tokens, dtype=torch.bool)
+    same[1:] = (tokens[1:] == tokens[:-1]) & (rows[1:] == rows[:-1])
+    return same

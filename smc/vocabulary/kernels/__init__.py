@@ -1,5 +1,0 @@
-"""Loops over the vocabulary, compiled for the CPU and in Triton."""
-
-from gcd.support.native import check_built
-
-check_built(__name__, __path__[0])

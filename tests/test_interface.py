@@ -1,0 +1,138 @@
+"""Public names: what users may import, and that nothing outside of the library needs more."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.list_api import LISTING, list_interface
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ("gcd", "hmm", "smc", "gcd_cli", "gcd_vllm")
+PUBLIC_MODULES = {*LIBRARY, "gcd_cli.__main__", "smc.testing"}
+EXCEPTIONS: dict[str, dict[str, set[str]]] = {
+    "experiments": {
+        "files are written whole, and errors name them, as in the library": {
+            "gcd._errors", "gcd._support.files", "gcd._support.optional", "gcd._tokens.disk_cache",
+        },
+        "answers are judged by the rules that constrain them": {
+            "gcd._automata.horizon", "gcd._languages.json_schema.schema",
+            "gcd._languages.sql.reading", "gcd._languages.sql.schema",
+            "gcd._languages.tools.tool_keys", "gcd._languages.values.python_values",
+        },
+        "settings are checked before a run by what the sampler checks them with": {
+            "gcd._tokens.canonical", "gcd._tokens.distances", "hmm._product",
+            "smc._inference.algorithms", "smc._inference.answers", "smc._inference.execution",
+            "smc._inference.settings", "smc._vocabulary.passes",
+        },
+        "distillation writes the files of a model, and what a stopped run resumes from": {
+            "hmm._checkpoint", "hmm._em", "hmm._shared_rows", "hmm._transition",
+        },
+        "convergence and latency measure parts of the sampler": {
+            "gcd._tokens.batch", "hmm._lumping", "smc._forward.eager", "smc._inference.loop",
+            "smc._inference.observation", "smc._models.protocol", "smc._models.static_cache",
+            "smc._proposals.twisted", "smc._vocabulary.competition", "smc._vocabulary.draw",
+            "smc._vocabulary.factors",
+        },
+    },
+    "scripts": {"a page lists every format": {"gcd._languages.text.formats"}},
+    "gcd_cli": {
+        "errors and texts read as in the library": {
+            "gcd._readable", "gcd._serving.spelling", "gcd._support.optional",
+        },
+    },
+    "gcd_vllm": {
+        "the plugin has the library's version, and runs its serving parts on the engine's device": {
+            "gcd._errors", "gcd._requests", "gcd._serving.constraint_cache", "gcd._serving.pace",
+            "gcd._serving.pool", "gcd._serving.reading", "gcd._tokens.bitmask",
+            "gcd._tokens.vocabulary",
+        },
+        "its posteriors are made by the sampler's own parts": {
+            "smc._inference.algorithms", "smc._inference.resampling", "smc._inference.settings",
+            "smc._models.checks", "smc._models.protocol", "smc._results.posterior",
+            "smc._results.reliability", "smc._vocabulary.draw",
+        },
+    },
+    "docs": {},
+    "README.md": {},
+}  # fmt: skip
+"""Private modules that are imported outside of their package, by folder and reason.
+
+Benchmarks measure single parts and may import any.
+"""
+
+
+@pytest.mark.parametrize("package", LIBRARY)
+def test_what_is_not_exported_is_private_by_its_name(package):
+    for path in (ROOT / package).rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        assert parts[1].startswith("_") or module in PUBLIC_MODULES, f"{module} looks public"
+
+
+def sources(folder: str) -> Iterator[tuple[Path, str]]:
+    """Return the Python files of a folder, and the Python blocks of its pages."""
+    root = ROOT / folder
+    for path in sorted([root] if root.is_file() else root.rglob("*")):
+        if path.suffix == ".py":
+            yield path, path.read_text(encoding="utf-8")
+        elif path.suffix == ".md":
+            for block in re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), re.DOTALL):
+                yield path, block
+
+
+def private_imports(source: str, package: str) -> set[str]:
+    """Return the private modules of other packages of the library that a source imports."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules = [node.module]
+            if "._" not in node.module:  # from gcd import _errors
+                modules = [name for name in names if "._" in name]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            top = module.split(".")[0]
+            if top in LIBRARY and top != package and "._" in module:
+                found.add(module)
+    return found
+
+
+@pytest.mark.parametrize("folder", sorted(EXCEPTIONS))
+def test_private_modules_are_imported_for_a_stated_reason(folder):
+    allowed = set().union(*EXCEPTIONS[folder].values())
+    used = set()
+    for path, source in sources(folder):
+        found = private_imports(source, folder)
+        beyond = found - allowed
+        assert not beyond, f"{path.relative_to(ROOT)} imports {sorted(beyond)}"
+        used |= found
+    assert used == allowed, f"no longer needed: {sorted(allowed - used)}"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from gcd._tokens.lifting import lift", {"gcd._tokens.lifting"}),
+        ("from gcd import _errors, lift", {"gcd._errors"}),
+        ("def f():\n    import smc._inference.loop", {"smc._inference.loop"}),
+        ("import gcd\nfrom smc.testing import ToyLM", set()),
+        ("from experiments._private import x", set()),
+    ],
+)
+def test_private_imports_are_found(source, found):
+    assert private_imports(source, "experiments") == found
+
+
+def test_the_listing_shows_the_present_interface():
+    """A change of the interface shows in a review as a change of this file."""
+    assert LISTING.read_text(encoding="utf-8") == list_interface(), (
+        "expected the listing of the interface as it is; run `python -m scripts.list_api --write`"
+    )
