@@ -535,5 +535,5 @@ def test_values_of_another_type(name: str, value: object) -> None:
     made = object.__new__(Discrete)
     for option, chosen in {**vars(Discrete()), name: value}.items():
         object.__setattr__(made, option, chosen)
-    with pytest.raises(ValueError, match=f"{name} is .*{value!r}"):
+    with pytest.raises(ValueError, match=f"expected {name} to be .*{value!r}"):
         made.__post_init__()
