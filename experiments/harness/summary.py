@@ -332,6 +332,7 @@ def _budget(group: Sequence[Row]) -> dict[str, float | None]:
 def as_table(summary: Sequence[dict[str, Any]]) -> Table:
     """Format the summary as a table: percentages, intervals, and costs per example."""
     repeated = any(s["repeats"] > 1 for s in summary)
+    with_budget = any("budget_removed" in s for s in summary)  # the HMM alone has none
     titles = titles_in(summary)
     return [
         {
@@ -356,12 +357,8 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
                 else {}
             ),
             **(
-                {
-                    "removed by budget %": number(
-                        s["budget_removed"] and 100 * s["budget_removed"], 1
-                    )
-                }
-                if "budget_removed" in s
+                {"removed by budget %": number(_percent(s.get("budget_removed")), 1)}
+                if with_budget
                 else {}
             ),
             "dead rows": s["dead"],
@@ -420,6 +417,11 @@ def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, An
 def styles_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the styles of rows or records, in order of first appearance; "" for none."""
     return list(dict.fromkeys(record.get("style", "") for record in records))
+
+
+def _percent(share: float | None) -> float | None:
+    """Return a share in percent, or None."""
+    return None if share is None else 100 * share
 
 
 def _best_over_majority(row: Row) -> float | None:

@@ -80,6 +80,12 @@ def test_groups_keep_their_order():
     assert [(r["method"], r["particles"]) for r in records] == [("gcd", 4), ("lcd", 1), ("gcd", 1)]
 
 
+def test_the_column_of_the_budget_is_in_every_row_of_a_table():
+    rows = [row("gcd", 4, 1.0) | {"budget_removed": 0.25}, row("hmm", 4, 1.0)]
+    table = as_table(summarize(rows))
+    assert [line["removed by budget %"] for line in table] == ["25.0", "–"]
+
+
 def test_algorithms_are_groups_of_their_own():
     rows = [row("gcd", 4, 1.0), row("gcd", 4, 0.0, algorithm="discrete")]
     plain, discrete = summarize(rows)
