@@ -79,9 +79,8 @@ class Infill:
 
         Returns:
             The ids of the shortened prompt (empty if the prompt begins with text and has no such
-            boundary), and the infilling that the model then has to generate: its `before` is the
-                rest
-            of the prompt's text.
+            boundary), and the infilling that the model then has to generate: its `before` is
+            the rest of the prompt's text.
 
         Raises:
             ConstraintError: the prompt's text does not end with `before`, or an id is outside the

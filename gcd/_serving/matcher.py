@@ -183,8 +183,7 @@ class Matcher:
 
         Returns:
             The remaining tokens: the smaller one of `tokens` and `remaining`, but at least those of
-                a
-            shortest completion. 0 after the end.
+            a shortest completion. 0 after the end.
 
         Raises:
             ValueError: if it is not a whole number, or negative.
