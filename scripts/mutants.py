@@ -273,7 +273,8 @@ def order(items: Sequence[pytest.Item], mutant: Mutant, first: str | None) -> li
     (the rarer the name, the earlier), those that name the module, and those of its folder.
     """
     module = Path(mutant.path).with_suffix("").parts
-    folder = "/".join(part for part in module[:-1] if part != "kernels")
+    folder = "/".join(part.lstrip("_") for part in module[:-1] if "kernels" not in part)
+    stem = module[-1].lstrip("_")
     texts = {file: file.read_text("utf-8") for file in {item.path for item in items}}
     words = [f"{module[-2]} import {module[-1]}", ".".join(module), module[-1]]
     names = [part for part in mutant.function.split(".") if not part.startswith("_")] + words
@@ -285,7 +286,7 @@ def order(items: Sequence[pytest.Item], mutant: Mutant, first: str | None) -> li
             score |= {file: score.get(file, 0.0) + 1 / len(found) for file in found}
     for file in texts:
         if file.parent == ROOT / "tests" / folder:
-            score[file] = score.get(file, 0.0) + (100 if file.stem == f"test_{module[-1]}" else 0.1)
+            score[file] = score.get(file, 0.0) + (100 if file.stem == f"test_{stem}" else 0.1)
     chosen = [item for item in items if item.path in score]
     return sorted(chosen, key=lambda item: (item.nodeid != first, -score[item.path]))
 
