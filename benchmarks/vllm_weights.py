@@ -176,7 +176,7 @@ def evidence(options: argparse.Namespace) -> None:
     prompts = [prompt_of(city, 2 + n % 7) for n, city in enumerate(CITIES[: options.prompts])]
     common: dict[str, Any] = {"budget": BUDGET, "particles": options.particles, "seed": 1}
     whole = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common)
-    parts = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common, chunk=8, ess_threshold=1.0)
+    parts = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common, chunk=8)
     exact = smc.sample(
         lm, prompts, automaton, budget=BUDGET, particles=128, proposal=smc.GCD(),
         algorithm="discrete", seed=1,
