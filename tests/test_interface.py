@@ -30,7 +30,7 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "smc._inference.settings", "smc._vocabulary.passes",
         },
         "distillation writes the files of a model, and what a stopped run resumes from": {
-            "hmm._checkpoint", "hmm._em", "hmm._shared_rows", "hmm._transition",
+            "hmm._checkpoint", "hmm._em", "hmm._inference", "hmm._shared_rows", "hmm._transition",
         },
         "convergence and latency measure parts of the sampler": {
             "gcd._tokens.batch", "hmm._lumping", "smc._forward.eager", "smc._inference.loop",
@@ -39,7 +39,10 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
             "smc._vocabulary.factors",
         },
     },
-    "scripts": {"a page lists every format": {"gcd._languages.text.formats"}},
+    "scripts": {
+        "a page lists every format": {"gcd._languages.text.formats"},
+        "schemas are read as the command reads them": {"gcd_cli._ordering"},
+    },
     "gcd_cli": {
         "errors and texts read as in the library": {
             "gcd._readable", "gcd._serving.spelling", "gcd._support.optional",

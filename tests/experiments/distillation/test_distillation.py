@@ -674,7 +674,8 @@ def test_the_cards_command_gives_the_same_settings(name):
 @pytest.mark.parametrize("page", ["docs/experiments.md", "docs/distillation.md"])
 def test_the_commands_of_the_pages_are_accepted(page, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # faiss, where there is none
-    commands = re.findall(r"-m scripts\.distill_hmm ([^#\n]+)", (ROOT / page).read_text("utf-8"))
+    text = re.sub(r"\\\n\s*", "", (ROOT / page).read_text("utf-8"))
+    commands = re.findall(r"-m scripts\.distill_hmm ([^#\n]+)", text)
     assert commands
     for command in commands:
         distill_config.check(composed(*shlex.split(command)))
