@@ -37,25 +37,32 @@ PHRASES = {
     r"(?<!\bthere )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|fewer\b)(?=\w)": (
         'negate the verb: "is not an error", not "is no error"'
     ),
-    r"\bof (?:which|whom)\b": 'use a relative clause or a participle instead of "of which"',
-    r"\bof (?:its|their|your|our|his|her|one's) own\b": (
+    (  # "one of which" is good English
+        r"(?<!\b(?:one|two|all) )(?<!\b(?:each|half|last) )(?<!\bfirst )(?<!\bsecond )"
+        r"(?<!th )(?<!\d )\bof (?:which|whom)\b"
+    ): ('use a relative clause or a participle instead of "of which"'),
+    r"(?<!\bnone )(?<!thing )\bof (?:its|their|your|our|his|her|one's) own\b": (
         'put "its own" before the noun: "its own cache", not "a cache of its own"'
     ),
     r"\b(?:lets?|letting) in\b": 'use "accepts" or "admits" instead of "lets in"',
     r"\bthat which\b": 'name the thing instead of "that which"',
     r"\bwaits of\b": 'use "host synchronizations" instead of "waits of"',
-    r"\b(?:pays|lodges|wishes|seats)\b": "don't personify: state the cost or the requirement",
+    r"\b(?:pays(?! off\b)|lodges|wishes|seats)\b": (
+        "don't personify: state the cost or the requirement"
+    ),
 }
 """Regular expressions of idioms to avoid, with a hint for each."""
 _COMPILED = [(re.compile(each, re.IGNORECASE), hint) for each, hint in PHRASES.items()]
 
 _SECTIONS = {"Args:", "Attributes:", "Note:", "Notes:", "Raises:", "Returns:", "Yields:"}
 _BULLET = re.compile(r"\s*(?:[-*+]|\d+[.)])\s+")
-_FIELD = re.compile(r"\s*\*{0,2}\w+(?: \([^)]*\))?:\s+")
+_FIELD = re.compile(r"\s*\*{0,2}\w+(?:, \*{0,2}\w+)*(?: \([^)]*\))?:\s+")
 _DIRECTIVE = re.compile(
     r"#\s*(?:!|noqa\b|type:|fmt:|ruff:|mypy:|cython:|distutils:|pragma\b|coding[:=]|isort:|-{3,})"
 )
-_NOT_AN_END = re.compile(r"(?:\b(?:e\.g|i\.e|al|Fig|Eq|eq|vs|cf|pp?|No|St|approx|resp)|\b[A-Z])\.$")
+_NOT_AN_END = re.compile(
+    r"(?:\b(?:e\.g|i\.e|al|Fig|Eq|eq|vs|cf|pp?|No|St|approx|resp)|\b(?!X)[A-Z])\.$"
+)
 _MASKED = [  # what counts as one word, and what isn't read at all
     (re.compile(r"(`+).+?\1|\$[^$\n]+\$|<?https?://[^\s>)]+>?"), "X"),
     (re.compile(r"(?<=\])\([^()]*(?:\([^()]*\)[^()]*)*\)|<!--.*?-->|\{\w+\}(?=X)"), " "),
@@ -217,17 +224,18 @@ def docstring_blocks(lines: list[str], first: int) -> Iterator[list[Line]]:
     margins = [len(line) - len(line.lstrip()) for line in lines[1:] if line.strip()]
     margin = min(margins, default=0)
     block: list[Line] = []
-    section = False
+    section, code = False, "    "
     for number, line in enumerate(lines, first):
         text = line if number == first else line[margin:]
         stripped = text.strip()
         if not stripped or stripped[0] == "|" or not re.search(r"\w", stripped):
             yield from _taken(block)
-        elif stripped in _SECTIONS:
+        elif stripped in _SECTIONS or stripped == "Examples:":
             yield from _taken(block)
-            section = True
-        elif text.startswith("    ") and not section and not block:
-            continue  # indented code
+            section = stripped in _SECTIONS
+            code = "    " if section else " "
+        elif text.startswith(code) and not section and not block:
+            continue
         elif begin := (_FIELD if section and text[4:5] != " " else _BULLET).match(text):
             yield from _taken(block)
             block.append(Line(number, text[begin.end() :]))
