@@ -31,7 +31,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy.special import stdtrit
 
 from smc._inference.bounds import Bounds
 
@@ -240,6 +239,8 @@ class Reliability:
     @property
     def quantile(self) -> float:
         """Half-width of a 90 % interval in standard errors (Student's t)."""
+        from scipy.special import stdtrit  # a fifth of a second to import
+
         return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))
 
 

@@ -84,7 +84,7 @@ def test_what_does_no_harm_is_let_in(tokens):
         (WORDS, {}, 61, "max_model_len less the prompt: needs at least 4 .* budget is 3"),
         (WORDS | {"budget": 2.5}, {}, 1, "whole number"),
         (WORDS | {"regex": "a"}, {}, 1, "exactly one of"),
-        ({"choice": "one"}, {}, 1, "list of texts"),
+        ({"choice": "one"}, {}, 1, "list of strings"),
         ({"sql": "/etc/passwd"}, {}, 1, "an object that describes a database"),
         ({"regex": "("}, {}, 1, "without"),
         ({"json_schema": {"$ref": "http://example.org/x"}}, {}, 1, "ref"),

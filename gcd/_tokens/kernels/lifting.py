@@ -7,12 +7,11 @@ byte class on the edge into a node (for units: the byte, or the class, that thei
 Loops over many states release the interpreter's lock, because constraints are lifted in the
 background (`gcd._serving.background`) while others are served.
 
-There are three walks. `walk` runs all strings from one state. `walk_unit` runs them from a place of
-a unit (`gcd._tokens.kernels.counted_runs`). The end of a string inside counted runs depends only on
-its place and on how many boundaries it passed, not on the run. Where it leaves, at an *exit*, the
+`walk` runs all strings from one state. `walk_unit` runs them from a place of a unit
+(`gcd._tokens.kernels.counted_runs`). The end of a string inside counted runs depends only on its
+place and on the number of boundaries it passed, not on the run. Where it leaves, at an *exit*, the
 rest must be walked in the automaton. `walk_apart` runs two states side by side and visits only
-nodes where they differ: a state that excludes a few words from a run is like the run's boundary
-nearly everywhere.
+nodes where they differ: a state that excludes a few words from a run is mostly like its boundary.
 """
 
 from __future__ import annotations
