@@ -1,4 +1,4 @@
-"""What is refused, by whom, and that an engine goes on whatever it is asked."""
+"""Refusals by the frontend and by the engine, which continues after any request."""
 
 from __future__ import annotations
 

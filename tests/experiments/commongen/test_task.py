@@ -149,7 +149,7 @@ def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(
     assert without_seconds(rows_of(tmp_path / "run")) == without_seconds(chosen)
     with pytest.raises(ValueError, match="fitted for commongen/none, not for commongen/some"):
         note_of(*common, "task.told=some", "resume=false")
-    # Methods with a lookahead of their own need no fit, either.
+    # Methods with their own lookahead don't need a fit, either.
     fixed = ("task.told=some", "task.methods=[gcd,pgcd_conditional,hmm]")
     assert "fitted" not in note_of(*common, *fixed, "resume=false")
     # A number that is given needs no fit.
