@@ -198,7 +198,7 @@ def test_an_installation_that_cannot_be_imported_is_disabled_with_one_warning(
     tokens, monkeypatch, caplog
 ):
     for engine in ("v1", "v2", "frontend"):
-        monkeypatch.setitem(sys.modules, f"gcd_vllm.{engine}", None)
+        monkeypatch.setitem(sys.modules, f"gcd_vllm._{engine}", None)
     processor = gcd_vllm.Processor(VllmConfig(tokens), torch.device("cpu"), False)
     assert len(caplog.records) == 1
     processor.update_state(BatchUpdate(1, [], [(0, params(WORDS), [1], [])], []))
