@@ -1,7 +1,7 @@
 """The site is built by Sphinx from the Markdown pages of the whole checkout: `make docs`.
 
-The source folder is the checkout's root, not this one: pages link to the README, to benchmarks and
-to the cards of models, and those links have to hold in the site as they do in a file browser.
+The source folder is the checkout's root, not this one. Pages link to the README, to benchmarks and
+to the cards of models, and those links have to work in the site as they do in a file browser.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Diagnostics that explain which tokens a constraint allows after a prefix, and why.
 
-They answer the question "why can't the model say this here?". A token is refused for one of three
-reasons: it never occurs in a text (a special token, for example), no string of the language
+They answer the question "why can't the model say this here?". There are three reasons to refuse a
+token. It never occurs in a text (a special token, for example), no string of the language
 continues with it, or the shortest completion after it exceeds the budget. `why_refused` gives the
 reason in a sentence, with the bytes or the numbers; `inspect_prefix` reports everything about a
 prefix.

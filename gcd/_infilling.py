@@ -79,7 +79,7 @@ class Infill:
 
         Returns:
             The ids of the shortened prompt (empty if the prompt begins with text and has no such
-            boundary), and the infilling that the model then has to generate: its `before` is
+            boundary), and the infilling that the model then has to generate. Its `before` is
             the rest of the prompt's text.
 
         Raises:

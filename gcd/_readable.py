@@ -21,7 +21,7 @@ def readable_bytes(text: bytes, most: int | None = _SHOWN_BYTES) -> str:
     """
     start = 0 if most is None else max(len(text) - most, 0)
     shown = text[start:].decode(errors="surrogateescape")
-    if start:  # possibly inside a character, of which at most three bytes remain
+    if start:  # possibly inside a character, with at most three bytes left
         shown = shown[:3].lstrip(_CONTINUATIONS) + shown[3:]
     quoted = _ESCAPE.sub(lambda m: m[1] + _escape(m[2] == "udc", m[3]), repr(shown))
     return ("..." if start else "") + quoted

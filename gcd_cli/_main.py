@@ -441,7 +441,7 @@ def _sources(
     """Return the language, and its token automaton if there is a tokenizer.
 
     Quick checks come first, because compiling may take seconds. A budget that no text fits isn't
-    bad input here: the answer is no for every text.
+    bad input here: the answer is "no" for every text.
     """
     import gcd
     from gcd_cli import _sources as sources

@@ -8,7 +8,7 @@ answer must be, and perhaps a budget (`gcd._requests`):
     extra_body={"vllm_xargs": {"gcd": '{"json_schema": {...}}'}}    # over HTTP
 
 vLLM loads this module in every one of its processes, whether anybody uses constraints or not. So it
-imports nothing but vLLM's interfaces; the rest is imported when a request or an engine asks for it,
+imports nothing but vLLM's interfaces. The rest is imported when a request or an engine asks for it,
 and if that fails, constrained requests are refused with the reason, and the engine serves the rest.
 
 `sample` draws posteriors from a `vllm.LLM`: weighted answers with their log evidence.
@@ -121,7 +121,7 @@ class Processor(*_bases()):  # type: ignore[misc]
                 f"{error}; leave extra_args['gcd'] out"
             ) from error
 
-    # What one interface asks for and the other does not have.
+    # Methods that only one of the interfaces has.
     def is_argmax_invariant(self) -> bool:
         return False
 

@@ -1,8 +1,8 @@
-"""Who is let in: the constraint of a request, compiled, and what of the request contradicts it.
+"""Admission control: compile and validate the constraint of a vLLM request.
 
 The frontend and the engine ask the same questions. The frontend asks first, because it can answer
-the client with an error; an engine can only end the request. What an engine alone finds, or what
-passed the frontend because it did not know the vocabulary, becomes an answer that states the
+the client with an error; an engine can only end the request. Some errors are found by the engine
+alone, or pass the frontend because it did not know the vocabulary. Then the answer states the
 reason, as a text and an end (`refusal`), under the same machinery as any other constraint.
 """
 
@@ -43,7 +43,7 @@ NO_TOKENS = (
     "VLLM_USE_V2_MODEL_RUNNER=1"
 )
 REFUSED = "[gcd] refused: "
-"""How the answer begins of a request that was let in and then could not be served."""
+"""Beginning of the answer to a request that was admitted and then couldn't be served."""
 _LONGEST = 500  # bytes of a reason
 _LONG_WAIT = 1.0  # seconds in which a process compiles, and serves nobody
 _WARM_UP = {  # has values of all types
@@ -71,7 +71,7 @@ _CONFLICTS = {
 
 
 class Admitted(NamedTuple):
-    """A request that is let in.
+    """An admitted request.
 
     Attributes:
         automaton: its constraint; None if it may do nothing but end.
@@ -89,7 +89,7 @@ class Admitted(NamedTuple):
 
 
 class Engine:
-    """What the requests of one model share: its vocabulary and the compiled constraints.
+    """State shared by the requests of one model: its vocabulary and the compiled constraints.
 
     Args:
         vllm_config: vLLM's configuration.
@@ -222,7 +222,7 @@ class Engine:
 
     @property
     def has_processor(self) -> bool:
-        """Whether a processor masks for this model."""
+        """Return whether a processor masks for this model."""
         return self._processor() is not None
 
     def pool(self, device: Any) -> AutomatonPool:

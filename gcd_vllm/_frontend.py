@@ -2,8 +2,8 @@
 
 `validate_params` is given a request's parameters and nothing else: no tokenizer, no configuration.
 But whoever calls it has both: the frontend's input processor stands on the stack, with the engine's
-configuration as `vllm_config`, and further out the request's prompt. What is read there are these
-two names. Should another version of vLLM name them differently, only what needs no vocabulary is
+configuration as `vllm_config`, and further out the request's prompt. Only these two names are read
+there. Should another version of vLLM name them differently, only what needs no vocabulary is
 checked here, and the engine checks the rest (`gcd_vllm._admission`).
 
 vLLM's server asks on its event loop, which waits for a constraint that is new. For V1 that takes
@@ -30,11 +30,11 @@ def adopt_structured_outputs(params: Any) -> bool:
     """Make vLLM's structured output a constraint of this project, which is finished in time.
 
     So an unchanged client, with `response_format` or `structured_outputs`, gets finished answers.
-    What this project has no constraint for (a grammar, any JSON object, structural tags) stays
+    Constraints that this project doesn't have (a grammar, any JSON object, structural tags) stay
     with vLLM's backend.
 
     Returns:
-        Whether the request has a constraint of this project now.
+        True if the request has a constraint of this project now.
     """
     extra, wanted = params.extra_args or {}, params.structured_outputs
     if extra.get(NAME) is not None or wanted is None:

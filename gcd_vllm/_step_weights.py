@@ -6,7 +6,7 @@ At step t the mask leaves the share
 
 of the model's probability p at temperature T. An answer drawn under the masks has the importance
 weight prod_t Z_t. Its tokens have the log-probabilities log p(x_t) under the model, and
-log p(x_t) - log Z_t = log q(x_t) under the sampler. vLLM divides logits by T after logits
+log p(x_t) - log Z_t = log q(x_t) under the sampler. In vLLM logits are divided by T after logits
 processors, so T is part of the computation here.
 
 Two passes over the logits per step, a log-softmax before the mask and one after it, give log Z_t:

@@ -5,8 +5,8 @@ which may cut it (preemption, discarded steps) or fill in placeholders of -1 lat
 scheduling). So each step reads on from what was read before as long as that still stands there,
 and from the beginning otherwise. States are found on the host, masks on the device of the logits.
 
-A constraint that is new is served before it is lifted (`gcd._serving.lazy`): the masks of such rows
-are made on the host as well, and so are those after the lifted form has taken over in the row. The
+A new constraint is served before it is lifted (`gcd._serving.lazy`). The masks of such rows are
+made on the host as well, and so are those after the lifted form has taken over in the row. The
 next request with the constraint has its automaton on the device.
 
 Rows of particles (`gcd_vllm._particle_request`) are served lifted, and their weights are kept
@@ -61,7 +61,7 @@ class _Row:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether its masks are made on the host."""
+        """Return whether its masks are made on the host."""
         return isinstance(self._reader, LazyReader)
 
     def fill_mask(self, out: np.ndarray, fit: int) -> None:

@@ -9,9 +9,9 @@ A slot's state is a function of its constraint and its committed tokens; `count`
 them it has read. When a request enters, or comes back after preemption, its slot starts at the
 beginning and reads all that it has. A step commits at most one token more than it had drafts.
 
-The runner does not say when a request ends. So what uses room in the pool are the constraints of
-the batch, and those of all other slots may have to make room; a slot that comes back has its
-automaton entered again, wherever there is room, and its state, counted in the automaton, is kept.
+The runner does not say when a request ends. So the pool holds the constraints of the batch, and
+those of all other slots may have to make room. If a slot comes back, its automaton is entered
+again, wherever there is room, and its state, counted in the automaton, is kept.
 
 Rows along a draft have the state after the draft's tokens, which lie in `input_ids`; that of the
 slot stays where the committed tokens have led, so that a draft may be refused.
@@ -100,7 +100,7 @@ class EngineProcessor(Processor):
             self._leave(slot)
         entering = [slot for slot in batch if slot not in self._placed]
         begun: list[list[int]] = []
-        # What has no constraint any more is a row that no mask changes.
+        # A slot that no longer has a constraint is a row that no mask changes.
         new = [[slot, *NOWHERE, 0, 0, 0, 0] for slot in self._new if not self._constrained[slot]]
         for slot in sorted(entering, key=self._new.__contains__):  # who has begun goes first
             taken = self._taken[slot] or Admitted(None, 1)
@@ -164,7 +164,7 @@ class EngineProcessor(Processor):
             if one_each:
                 at = on_device(torch.from_numpy(np.flatnonzero(constrained)), logits.device)
             else:
-                # How many rows each request has, the host does not know, but at most how many.
+                # The host knows only the most rows that each request may have, not their number.
                 # Rows without a constraint have width 0, and come last.
                 most = int(constrained.sum()) * (1 + self._drafts)
                 at = (self._slots[rows, 1] == 0).long().argsort(stable=True)[:most]

@@ -6,17 +6,17 @@
     emission (V, H)  or  emission_rows (R, H) and row_of (V, int32), emission[v] = rows[row_of[v]]
 
 All arrays but `row_of` are probabilities, in the type in which they were saved. Half types make
-small files: bfloat16 has the range of float32 and a relative error of 0.4% per entry. float16 has
-an error of 0.05%, but its range ends at 6e-8, so it is refused for a model with smaller positive
+small files: bfloat16 has the range of float32 and a relative error of 0.4% per entry. In float16
+the error is 0.05%, but its range ends at 6e-8, so it is refused for a model with smaller positive
 entries, which would become impossible. Rounded values are normalized again when they are loaded, in
 float32.
 
 The second form of the emissions is exact (`hmm._shared_rows`), and used where it is smaller.
 
-**Ctrl-G's** (arXiv 2406.13892), in which HMMs distilled from public language models are published:
-`model.safetensors` (or `pytorch_model.bin`) with `alpha_exp` (H x H), the transition
+**Ctrl-G's** (arXiv 2406.13892), in which HMMs distilled from public language models are published.
+Its `model.safetensors` (or `pytorch_model.bin`) has `alpha_exp` (H x H), the transition
 probabilities; `beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H), logarithms up to a
-constant; and `config.json` with `hidden_states`, `vocab_size`, `eos_token_id`.
+constant. Its `config.json` has `hidden_states`, `vocab_size`, `eos_token_id`.
 
 **Vocabulary.** An HMM belongs to one tokenizer. The files include `eos_token_id`, and in our layout
 also `vocabulary_digest`, of every token's bytes. If a vocabulary is passed on loading, an HMM of

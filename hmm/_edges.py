@@ -3,7 +3,7 @@
 All tokens of a class lead from a state to the same next state, so only the mass of the class
 matters: P(token of the class | h) = the sum of its tokens' emissions. Further, all classes that
 lead from one state to the same next state form an edge, and the recursion of `hmm._product` needs
-only the mass of the edge: a state inside a string has hundreds of classes, but a handful of edges.
+only the mass of the edge. A state inside a string has hundreds of classes, but a handful of edges.
 Sets of classes that label several edges are summed once.
 
 Cost: O(V H) for the classes, each allowed token's emission read once; O(D C H) for the D distinct

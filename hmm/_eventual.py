@@ -5,13 +5,13 @@
     u_unbounded(h, s)    = sum over edges (s, t) of  mass[set, h] beta_unbounded(h, t)
 
 This is one system of linear equations instead of a level for each r. The equation of a state that
-cannot reach itself is solved once, after its successors: states are processed in layers from the
+cannot reach itself is solved once, after its successors. States are processed in layers from the
 end, those of the condensation (strongly connected components by scipy), a whole layer at once.
 
 **Cycles** (the characters of a string, digits, repeated items) are cut at some states such that
 every cycle contains one: usually the state inside the string, or between two items. Given x, the
 beta of these cuts, one sweep from the cuts backward computes beta of the other states, and then x
-again: the equation is x = M x + c, where c is the probability of completion without reaching a cut
+again. The equation is x = M x + c, where c is the probability of completion without reaching a cut
 again. A cut with an edge to a cut, as for each character of a string, is repeated `REPEATS` times
 in each sweep, which costs one row each time. Sweeps alone, from x = 0, converge slowly if a cycle
 is left with a small probability: a long string would take thousands.

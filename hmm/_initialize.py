@@ -59,7 +59,7 @@ def cluster(
     Args:
         vectors: points, on any device, in any type.
         num_clusters: number of groups.
-        restarts: number of runs, of which the tightest groups are kept. With few well-separated
+        restarts: number of runs; the tightest groups are kept. With few well-separated
             groups, a single run often merges two of them.
         seed: of faiss's own choices. The same seed and data give the same groups.
 

@@ -13,8 +13,9 @@ exact values for the token. Summed over all classes, `joint` is P(completed with
 
 Values are computed only for classes and tokens that are *alive*: after which the automaton can
 reach its end in r - 1 tokens. All values are returned as logarithms, because they differ by
-hundreds of orders of magnitude. -inf means either not alive, or of no probability in the HMM (or so
-little that it underflows in the HMM's type). The caller can distinguish these by the mask.
+hundreds of orders of magnitude. A value of -inf means either not alive, or of no probability in the
+HMM (or so little that it underflows in the HMM's type). The caller can
+distinguish these by the mask.
 
 Cost for R prefixes with C classes each: O(R C H) for all classes, O(R V H) in the exact form, for
 all V tokens; on the CPU only for those that are alive.

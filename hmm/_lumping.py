@@ -9,7 +9,7 @@ EM over classes is equivalent to EM over tokens, if every token that occurs is a
 and all tokens that don't occur form one class. These have no counts, only pseudo-counts, and if the
 pseudo-counts are equal in the class, so are the results of the M-step. The pseudo-count of a class
 is the sum of its tokens'. The likelihood is the same, because no sequence contains a token of a
-larger class. So every pass over V H numbers becomes one over C H, in time and in memory, and tokens
+larger class. So every pass over V H numbers becomes one over C H, in time and in memory. Tokens
 of a class have the same row, bit for bit, in any type it is rounded to (`hmm._shared_rows` then
 stores it once).
 """

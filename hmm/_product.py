@@ -23,8 +23,8 @@ classes share one row of emission mass; the class masses are O(V H), once per au
 (r, s) that needs its own row costs O(H) per edge of s and O(H²) for the transition (O(H (K + M))
 for Monarch factors), and H numbers of memory. `hmm._recursion` defines which pairs those are. It
 excludes pairs from which the end is out of reach, pairs that the given budgets never lead to, and
-pairs whose row doesn't change: beyond the longest text of a finite language, or where longer texts
-add a negligible amount. Once no row changes, the table serves every budget.
+pairs whose row doesn't change. A row stays the same beyond the longest text of a finite language,
+or where longer texts add a negligible amount. Once no row changes, the table serves every budget.
 """
 
 from __future__ import annotations
@@ -322,9 +322,9 @@ def _check_memory(
     if size > max_bytes:
         raise ConstraintError(
             f"expected a lookahead table of at most {max_bytes / 2**20:.0f} MiB, got "
-            f"{size / 2**20:.0f} MiB: {int(needed.sum())} needed pairs of {needed.shape[1]} states "
+            f"{size / 2**20:.0f} MiB for {int(needed.sum())} pairs of {needed.shape[1]} states "
             f"of the constraint and budgets up to {needed.shape[0] - 1}, x {hmm.num_states} hidden "
-            f"states in {str(hmm.dtype).removeprefix('torch.')}; lower the budget, sample fewer "
+            f"states in {str(hmm.dtype).removeprefix('torch.')}. Lower the budget, sample fewer "
             "examples at a time (max_rows), use an HMM with fewer hidden states, or raise the "
             "limit"
         )

@@ -218,10 +218,9 @@ def rows_at_once(hmm: HMM) -> int:
 def _empty(rows: int, H: int, hmm: HMM) -> Float[Tensor, "rows H"]:
     """Allocate rows; unwritten rows take no memory on the CPU.
 
-    numpy isn't used, because it requests large pages. They are the fastest to write for the first
-    time
-    if memory is available (454 MiB in 0.08 s, small pages in 0.34 s), but took 1.4 to 2.1 s on a
-    virtual machine whose host had reclaimed free memory.
+    numpy isn't used, because it requests large pages. If memory is available, they are the fastest
+    to write for the first time (454 MiB in 0.08 s, small pages in 0.34 s). They took 1.4 to 2.1 s
+    on a virtual machine whose host had reclaimed free memory.
     """
     return hmm.initial.new_empty(rows, H, dtype=hmm.dtype)
 

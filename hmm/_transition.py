@@ -1,15 +1,15 @@
 """Transitions between hidden states, as a full matrix or as two sparse factors.
 
 Inference needs three operations of the transition matrix A (H x H, each row a distribution): the
-product with a row vector, the product with a column vector, and, for EM, the expected use of each
-parameter. `Dense` stores A itself: 2 H² operations a product. `Monarch` stores
+products with a row vector and a column vector, and, for EM, the expected use of each parameter.
+`Dense` stores A itself: 2 H² operations a product. `Monarch` stores
 
     A = L P R P⁻¹,     H = K M,     state h = k M + m  for (k, m)
 
-with L and R block-diagonal and P the permutation that transposes the K x M grid of states (Dao et
-al., "Monarch", arXiv 2204.00595; as transitions of an HMM, Zhang et al., "Scaling up probabilistic
-circuits via monarch matrices", arXiv 2506.12383). L has K blocks of M x M, R has M blocks of
-K x K. A transition then is two draws, first the new m, then the new k:
+with L and R block-diagonal and P the permutation that transposes the K x M grid of states. L has K
+blocks of M x M, and R has M of size K x K each. Sources: Dao et al., "Monarch", arXiv 2204.00595;
+for transitions of an HMM, Zhang et al., "Scaling up probabilistic circuits via monarch matrices",
+arXiv 2506.12383. A transition then is two draws, first the new m, then the new k:
 
     A[(k, m), (k', m')] = first[k, m, m'] · second[m', k, k']
 

@@ -54,7 +54,7 @@ hypothesis.settings.load_profile("same")
 # The checks put several frames around each call: as deep as for users is several times deeper here.
 sys.setrecursionlimit(5 * sys.getrecursionlimit())
 
-# What is made until tests are collected is there for good, and a million objects: to look through
+# The objects made until tests are collected stay alive, and there are a million of them. Searching
 # them for garbage took a tenth of the time.
 gc.disable()
 
@@ -82,7 +82,7 @@ _begun: tuple[Path, str] | None = None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Count the calls of every function anew, of which some are checked.
+    """Restart the count of each function's calls, which selects the calls to check.
 
     The same test with other parameters goes on with the count.
     """

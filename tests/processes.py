@@ -1,8 +1,8 @@
-"""Commands in processes of their own that don't import everything again.
+"""Commands in separate processes that don't import everything again.
 
 `python -m tests.processes` imports the libraries once and then forks for each command. A forked
-process runs a module as `python -m` does, or several of them as `torchrun` does, with standard
-streams, arguments and an environment of its own. Importing PyTorch, transformers and Hydra takes
+process runs a module as `python -m` does, or several of them as `torchrun` does, with its own
+standard streams, arguments and environment. Importing PyTorch, transformers and Hydra takes
 five seconds of processor time; a fork takes none. The project's own modules are imported by each
 command, in its order.
 """

@@ -14,7 +14,7 @@ from tests import processes
     reason="this version of PyTorch has no devices that are written in Python",
 )
 def test_on_a_device_that_pretends() -> None:
-    """In a process of its own, to which the device belongs from then on."""
+    """Run in a separate process, because the device belongs to the process from then on."""
     done = processes.run(
         "-m", "pytest", "tests/devices", "-p", "no:xdist", "-p", "no:cacheprovider",
         GCD_TEST_DEVICE="mock",

@@ -51,7 +51,7 @@ def _defined(path: Path) -> set[str]:
 
 
 def _resolves(name: str) -> bool:
-    """Whether a dotted name is a module, or something in one."""
+    """Return whether a dotted name is a module, or something in one."""
     parts = name.split(".")
     for size in range(len(parts), 0, -1):
         try:

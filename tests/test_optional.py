@@ -53,8 +53,8 @@ def hub():
     vocabulary("some/model")
 
 def sample():
-    from gcd_cli import sampling
-    sampling.draw("some/model", None, lifted, prompt="", budget=4, particles=1, proposal="gcd",
+    from gcd_cli import _sampling
+    _sampling.draw("some/model", None, lifted, prompt="", budget=4, particles=1, proposal="gcd",
                   algorithm="smc", hmm=None, seed=0, deadline=None)
 
 vocabulary = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], eos_ids=256)

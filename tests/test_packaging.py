@@ -1,4 +1,4 @@
-"""What an installation holds: the library, and nothing that belongs to the checkout."""
+"""Contents of an installation: the library, and nothing that belongs to the checkout."""
 
 from __future__ import annotations
 

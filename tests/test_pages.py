@@ -52,7 +52,7 @@ INDENTED = re.compile(r"(?:^ {4}.*\n?|^\n(?= {4}))+", re.MULTILINE)
 
 
 def is_ours(code: str) -> bool:
-    """Whether this is Python that uses the library; other indented text is output or commands."""
+    """Recognize Python that uses the library; other indented text is output or commands."""
     try:
         ast.parse(code)
     except SyntaxError:

@@ -23,10 +23,10 @@ def in_some_calls(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
     """Make jaxtyping's decorator one that checks calls 1, 10, 100 … of a function in a test.
 
     The calls are counted over all parameters of a test. A walk over all choices calls some
-    functions thousands of times with the same kinds of arguments: to check the first fifty calls of
-    each took the tests in `test_executions.py` a quarter longer, and to check every dataclass that
-    is made took half of the tutorial's time. What a function's annotations say is compiled at its
-    first check, which most functions never reach in a process. Functions that are made anew in
+    functions thousands of times with the same kinds of arguments. Checking the first fifty calls of
+    each made the tests in `test_executions.py` a quarter slower, and checking every dataclass that
+    is made took half of the tutorial's time. A function's annotations are compiled at its first
+    check, which most functions never reach in a process. Functions that are made anew in
     every call of another are left alone, as their checks would be compiled every time.
     """
 

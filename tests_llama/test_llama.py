@@ -28,7 +28,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def vocabulary(model):
-    """What each token writes; special ones write nothing."""
+    """Return the bytes of each token; special tokens have none."""
     tokens = [model.detokenize([token]) for token in range(model.n_vocab())]
     return gcd.Vocabulary.from_bytes(tokens, eos_ids=model.token_eos())
 

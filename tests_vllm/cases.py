@@ -63,7 +63,7 @@ SMALL_BUDGETS = {"json_schema": 70, "regex": 9, "choice": 8, "tools": 70, "segme
 
 
 def is_valid(constraint: dict[str, Any], text: str) -> bool:
-    """Whether an answer satisfies one of `CONSTRAINTS`, by other means than this project's."""
+    """Check an answer against one of `CONSTRAINTS` by other means than this project's."""
     (kind,) = constraint
     if kind == "regex":
         return re.fullmatch(constraint["regex"], text) is not None

@@ -1,10 +1,10 @@
-"""What an engine hands to a processor, kept as plain lists in JSON.
+"""Record the calls of an engine to a processor, as plain lists in JSON.
 
 `tests/gcd_vllm/test_recorded.py` hands it to the processors again, without vLLM.
 `RECORD=1 make vllm` records anew.
 
 A record is one list of events. In both engines, a request is [constraint, most tokens, prompt],
-with the constraint as a number of `CONSTRAINTS`; tokens are [n, more]: those of the last event of
+with the constraint as a number of `CONSTRAINTS`. Tokens are [n, more]: those of the last event of
 the same list up to the nth, and more.
 
     V1: ["update", removed, [[index, request, list], ...], [[here, there, "SWAP" or other], ...]]

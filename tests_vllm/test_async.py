@@ -1,6 +1,6 @@
 """The V1 runner with asynchronous scheduling, which vLLM's CPU platform switches off.
 
-Here it is switched on again, in this process, and V1 then works as on a GPU: a step is scheduled
+Here it is switched on again, in this process, and V1 then works as on a GPU. A step is scheduled
 before the token of the last one is known, and the lists of tokens have placeholders at their ends.
 
 VLLM_ENABLE_V1_MULTIPROCESSING=0 pytest ...

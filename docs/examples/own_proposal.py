@@ -1,4 +1,4 @@
-"""A proposal of your own: draw some tokens more often; the weights correct for it."""
+"""A custom proposal: draw some tokens more often; the weights correct for it."""
 
 import math
 

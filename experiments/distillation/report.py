@@ -99,8 +99,8 @@ def table_of(summary: dict[str, Any], dtype: str) -> str:
         lines.append(f"| {name} | {value:.4f} | {_perplexity(value)} | {value - floor:+.4f} |")
     lines += [
         "",
-        f"Sequences: {summary['source']}; {summary['training_sequences']} of them "
-        f"({summary['training_tokens']} tokens) "
+        f"Sequences: {summary['source']}. {summary['training_sequences']} of them "
+        f"({summary['training_tokens']} tokens) are "
         f"for training, those of other prompts held out; {summary['unended_share']:.1%} have no "
         "end-of-sequence token. Tokens include it. The HMM, the unigram and the bigram do not see "
         "the prompt; the language model does. "
@@ -150,8 +150,8 @@ Distilled from {summary["source"]}.
 It is for the tokenizer of the model named here and no other, and sees generated tokens only, never
 a prompt.
 
-{table.replace("## ", "## How good it is. ", 1)}
-## How it was made
+{table.replace("## ", "## Evaluation. ", 1)}
+## Training
 
     {command(config)}
 

@@ -2,7 +2,7 @@
 
 Step 0 counts all training data, because its counts replace the initial ones, and a small batch
 would forget most of the initial model. Mini-batch steps follow, with decreasing step sizes
-(`hmm.em`) and a new order in each pass. The last `full_steps` steps are EM on all data.
+(`hmm.em_step`) and a new order in each pass. The last `full_steps` steps are EM on all data.
 
 **The step number is the only state.** The sequences of a step are a function of the seed and the
 step. Batches are divided into pieces of `piece_size` sequences, and process r of w takes every w-th

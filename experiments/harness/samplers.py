@@ -34,9 +34,11 @@ import smc
 from gcd import TokenAutomaton, Vocabulary
 from hmm import HMM
 from hmm._product import MAX_BYTES
-from smc import LanguageModel
+from smc import HMMLanguageModel, LanguageModel
 from smc._inference.observation import Observation, Observe, Watch
-from smc._models.hmm_lm import PROMPT, HMMLanguageModel
+
+_PROMPT = (0,)
+"""A prompt for a model that ignores prompts."""
 
 
 class HMMAlone(smc.PGCD):
@@ -81,7 +83,7 @@ class HMMAlone(smc.PGCD):
             Posteriors marked as inexact and without evidence, as both would refer to the HMM. The
             language model wasn't called, so `lm_calls` and `tokens` are zero.
         """
-        unread = [PROMPT] * len(prompts)
+        unread = [_PROMPT] * len(prompts)
         model = proposal.model(lm.vocabulary)
         if finished is not None:
             options["finished"] = lambda found: finished(
@@ -159,7 +161,7 @@ class _LastPrefixes:
         self._also = also
 
     def observe(self, names: Sequence[int]) -> Watch:
-        """Observe a batch of these examples; see `smc.observation`."""
+        """Observe a batch of these examples; see `smc._inference.observation`."""
         other = None if self._also is None else self._also(names)
 
         def watch(seen: Observation) -> None:

@@ -1,9 +1,10 @@
 """Traces of the sampler: every sequence at every step, for a few examples of a run.
 
-A `Recorder` observes batches (`smc.observation`) and converts the steps of the chosen examples to
-plain values. `TraceStore` writes them to `traces.jsonl`, one line per example and trial. For each
-distinct prefix the line has only some next tokens: the most probable under the language model, the
-most probable under the proposal, and all drawn ones. `docs/report.md` documents the format.
+A `Recorder` observes batches (`smc._inference.observation`) and converts the steps of the chosen
+examples to plain values. `TraceStore` writes them to `traces.jsonl`, one line per example and
+trial. For each distinct prefix the line has only some next tokens: the most probable under the
+language model, the most probable under the proposal, and all drawn ones. `docs/report.md` documents
+the format.
 
 Cost: for batches with a traced example, one pass over R x V numbers and two top-k searches in that
 example's rows. It isn't included in the seconds of rows.

@@ -12,10 +12,11 @@ Why bytes, and why automata? Tokens are byte strings that ignore character bound
 constraints on bytes work with every tokenizer. And regular languages are closed under intersection,
 complement, concatenation and bounded repetition, so combinations stay exact.
 
-Costs, with S states, K byte classes: minimization O(S K) where fingerprints decide equivalence
-(`gcd._automata.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of
-two automata O(S1 S2 K) over reachable pairs; determinization O(subsets x K x mean subset size),
-and most subsets are single states.
+Costs, with S states, K byte classes:
+- Minimization: O(S K) where fingerprints decide equivalence (`gcd._automata.kernels.residuals`),
+  O(S K log S) at most (Valmari and Lehtinen 2008).
+- Product of two automata: O(S1 S2 K) over reachable pairs.
+- Determinization: O(subsets x K x mean subset size), and most subsets are single states.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Automaton:
         class_of_byte: class of each byte; bytes with equal columns share one.
         max_bytes: longest string, in bytes, for which the language is exact; longer strings are not
             in it (`gcd._automata.horizon`). None: exact for all strings.
-        factors: automata of which it is known to be a Boolean combination; used by lifting.
+        factors: automata whose Boolean combination it is known to be; used by lifting.
         caveats: parts of its constraint that are not enforced in every text.
 
     State 0 is initial. The empty language has one state, which does not accept.

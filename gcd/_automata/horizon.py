@@ -6,10 +6,11 @@ to the whole.
 1. Parts that are enforced up to a length. Counting a limit of 32 767 characters takes hundreds of
    thousands of states, and no answer of a few hundred tokens comes near it. Such an automaton has
    `max_bytes`: it accepts exactly the strings of its language that have at most that many bytes,
-   and is undefined for longer ones. Whether a string is in a union, an intersection, a difference,
-   a concatenation or a repetition depends only on strings that are not longer, so the result is
-   exact up to the smallest `max_bytes` of its parts (`holds_as_far_as_its_parts`). Budgets whose
-   texts could be longer are refused (`gcd._tokens.token_automaton.TokenAutomaton.max_budget`).
+   and is undefined for longer ones. Membership of a string in a union, an intersection, a
+   difference, a concatenation or a repetition depends only on strings that are not longer. So the
+   result is exact up to the smallest `max_bytes` of its parts (`holds_as_far_as_its_parts`).
+   Budgets whose texts could be longer are refused
+   (`gcd._tokens.token_automaton.TokenAutomaton.max_budget`).
 2. Parts that no automaton enforces, which have to be checked in the finished text.
 """
 
@@ -37,7 +38,7 @@ class Caveat(NamedTuple):
         pointer: JSON pointer (RFC 6901) of the schema with the keyword, `""` for the root.
         value: the value of the keyword.
         max_bytes: the keyword is enforced in texts of at most this many bytes, and budgets that
-            allow longer ones are refused; None: it is not enforced at all, and has to be checked
+            allow longer ones are refused. None: it is not enforced at all, and has to be checked
             in the finished text.
     """
 

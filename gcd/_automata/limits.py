@@ -20,16 +20,17 @@ are exhausted, and reports its units (`pay`). A cached result costs its price ag
 before it.
 
 **Units.** A unit is about one access to a table entry. The loops' prices (`PAIR`, `SET`,
-`MEMBER`, ... beside each) are set so that a unit takes at most some 5 ns in all of them, measured
-(the script `work` among the benchmarks of commit f4021d8) on inputs that are bad for each: products
+`MEMBER`, ... beside each) are set so that a unit takes at most about 5 ns in all of them. This was
+measured (the script `work` among the benchmarks of commit f4021d8) on bad inputs for each: products
 of 490 000 pairs that miss every cache, `.*a.{16}`, minimization where fingerprints decide nothing.
 So the default limit of 2 000 000 000 units is at most about 10 s on one core of a 2020s server, and
 3 s in the usual case.
 
 **Memory.** Work also bounds memory, because every stored entry has a high enough price. Members of
 subsets cost 64 units each (`MEMBER`), so at most 31 million of them, 125 MB, are alive. One table
-has at most a 64th of the limit as entries (`max_cells`), that is 31 million or 125 MB by default:
-twice that while it grows, and three copies while it is minimized, at most some 0.7 GB together.
+has at most a 64th of the limit as entries (`max_cells`), that is 31 million or 125 MB by default.
+It takes twice that while it grows, and there are three copies while it is minimized, at most about
+0.7 GB together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Arguments from engines: token ids, numbers of tokens, and arrays for masks.
 
 Engines pass tensors, arrays and lists. Whole numbers of each kind are accepted, and so are mask
-arrays on the CPU, which are written in place; everything else is refused by name. numpy wouldn't
+arrays on the CPU, which are written in place. Everything else is refused by name. numpy wouldn't
 refuse it: it makes 126 of 126.7, 1 of True, and copies where it cannot view.
 """
 

@@ -307,7 +307,7 @@ class Matcher:
                 Rows after a refused token are 0, because nothing may follow it.
 
         Returns:
-            How many of the draft's tokens, from the first on, are allowed.
+            The number of the draft's tokens, from the first on, that are allowed.
 
         Raises:
             ValueError: if a token is not an id of the vocabulary, or `out` has another form.

@@ -82,10 +82,10 @@ def lift(
     Raises:
         EmptyLanguageError: if the language is empty, or the vocabulary's tokens can spell no string
             of it; with `"canonical"`, if the tokenizer produces none of its strings.
-        ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`; if `eos` is
+        ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`. If `eos` is
             `"accept"` and a string of the language is a prefix of another one, or segments are
-            lifted; if `literals` is `"canonical"` and the vocabulary was not made from a tokenizer;
-            if a segment ends with an id that is not a special token.
+            lifted. If `literals` is `"canonical"` and the vocabulary was not made from a tokenizer.
+            If a segment ends with an id that is not a special token.
         InfeasibleBudgetError: if a segment's own limit of tokens is too low for it.
     """
     check_kind(
@@ -217,7 +217,7 @@ def lift_arrays(
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
     """Return the token transitions of a byte automaton with initial state 0, without those of EOS.
 
-    `factors` are automata of which it is a Boolean combination, empty if unknown. A table of more
+    `factors` are automata whose Boolean combination it is, empty if unknown. A table of more
     than `max_bytes` is refused (`ConstraintError`).
 
     Returns:

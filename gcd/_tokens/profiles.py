@@ -3,8 +3,8 @@
 A text of at most 200 characters is a run of 200 copies of one small automaton, the *unit*, which
 consumes one character (`gcd._tokens.kernels.counted_runs` finds such runs). The same unit occurs in
 every string of every schema. So the behavior of tokens in it is computed once for a unit and a
-vocabulary, not once for each of the 200 copies. The states of a unit are called its *places*, of
-which place 0 is the boundary between two copies. From a place, a token does one of three things:
+vocabulary, not once for each of the 200 copies. The states of a unit are called its *places*;
+place 0 is the boundary between two copies. From a place, a token does one of three things:
 
 * it stays in the run; then only the place where it ends matters, and how many copies of the unit it
   completes;

@@ -2,14 +2,14 @@
 
 A text can be spelled with the tokens of a vocabulary in many ways. The tokenizer's own spelling,
 the **canonical** one, is the only one that occurs in a language model's training data. For
-byte-pair encoding it can be recognized from pairs of neighbors: a sequence of tokens is canonical
+byte-pair encoding it can be recognized from pairs of neighbors. A sequence of tokens is canonical
 exactly if every two adjacent tokens are what the tokenizer produces for their bytes (Vieira et al.,
 "Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One direction also holds
 for Unigram models: no merge crosses the boundaries of a pair in a canonical sequence, so the same
 merges happen for the pair alone.
 
 **Contexts.** Before merging tokens, most tokenizers split text by a pattern that depends on the
-neighborhood: in `it's` the letters `'s` are one piece, in `"'s` they are not; digits are split into
+neighborhood. In `it's` the letters `'s` are one piece, in `"'s` they are not; digits are split into
 groups of three; of several spaces the last one belongs to the following word. So a pair that is
 canonical in some text may be split differently by itself. Therefore it is tried by itself, and then
 beside a letter, a digit or two, a space, a line feed, a sign. These are rare characters that are
@@ -19,9 +19,9 @@ can then be spelled in several ways); admitting too few would lose texts.
 
 A pair that is not valid UTF-8 cannot be tried, and is admitted.
 
-Steps that a tokenizer applies to text before splitting it (a space before the first word, Unicode's
-normal forms, special tokens) are disabled, because an answer is the text that its tokens spell,
-after a prompt.
+The tokenizer's steps before splitting a text (a space before the first word, Unicode's normal
+forms, special tokens) are disabled, because an answer is the text that its tokens spell, after a
+prompt.
 """
 
 from __future__ import annotations

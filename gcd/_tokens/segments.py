@@ -50,7 +50,7 @@ class Segment:
             the end; or the id of a special token without bytes. None: the part ends where its
             language and the rest of the answer allow.
         tokens: most tokens that belong to the part, including its `until`, and EOS if it is the
-            last part; None for no limit of its own. A token belongs to the part that contains its
+            last part; None if the part has no limit. A token belongs to the part that contains its
             first byte; a special token belongs to the part that it ends.
 
     Raises:

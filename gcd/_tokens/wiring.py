@@ -70,9 +70,9 @@ def from_transitions(
             `"accept"`: a text ends automatically in an accepting state, which has no edges.
 
     Raises:
-        ConstraintError: for an id outside the vocabulary, an EOS id or an id without bytes; a
-            token that leads from one state to two; with `eos="token"` a vocabulary without EOS;
-            with `eos="accept"` an accepting state with edges.
+        ConstraintError: for an id outside the vocabulary, an EOS id, an id without bytes, or a
+            token that leads from one state to two. With `eos="token"`, for a vocabulary without
+            EOS. With `eos="accept"`, for an accepting state with edges.
         EmptyLanguageError: if no tokens lead from `initial` to an accepting state.
     """
     if eos not in ENDINGS:

@@ -4,7 +4,7 @@
 
 The classes that lead from one state to the same next state form an edge. The set of these classes
 is hashed to a signature: the sum, modulo 2^64, of a random number for each class. Equal sets have
-equal signatures. Whether different sets have different signatures is verified.
+equal signatures. The converse, that different sets have different signatures, is verified.
 """
 
 from __future__ import annotations

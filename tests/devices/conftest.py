@@ -1,4 +1,4 @@
-"""A pretending device belongs to its process, so these tests have one of their own.
+"""The simulated device belongs to its process, so these tests have a separate process.
 
 `tests/test_devices.py` starts it; on a machine with a GPU the same tests run there by
 `GCD_TEST_DEVICE=cuda pytest tests/devices`.

@@ -130,7 +130,7 @@ COSTS = {"lm_calls", "tokens", "read", "drafted", "used", "landed", "seconds"}
 
 
 def leaves(value: object, *path: str | int) -> dict[tuple[str | int, ...], object]:
-    """What is in a row, by where it is; numbers with a tolerance, costs left out."""
+    """Map the path of each value in a row to it; numbers get a tolerance, costs are left out."""
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         parts = (leaves(each, *path, key) for key, each in pairs if key not in COSTS)

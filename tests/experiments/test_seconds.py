@@ -22,7 +22,7 @@ SMALL = (
     "+task=xlam", "task.num_examples=4", "model.adapter=none", "task.particles=[2]",
     "task.budget=tight", "task.max_calls=1", "task.styles=[python]",
     "task.methods=[gcd,again]", "task.repeats=2",
-    "wandb=disabled", "trace.examples=0",  # an observer has a clock of its own
+    "wandb=disabled", "trace.examples=0",  # an observer has its own clock
     f"model.path={ROOT / 'tests' / 'models' / 'stories260K'}", "model.device=cpu",
     f"data.path={ROOT / 'tests' / 'experiments' / 'requests.jsonl'}",
 )  # fmt: skip
@@ -62,7 +62,7 @@ def _two_names(monkeypatch):
     ids=["all prompts fit", "some prompts fit", "no memory for prompts"],
 )
 def test_the_first_method_is_charged_what_the_others_are(memory, kept, monkeypatch, tmp_path):
-    """One method under two names, of which the second must not find what the first has read."""
+    """One method under two names; the second must not find what the first has read."""
     config = composed(f"run_dir={tmp_path}")
     lm, tokenizer = load_model(config.model)
     lm = smc.TransformersLM(lm.model, tokenizer, prompt_bytes=memory)

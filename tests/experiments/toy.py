@@ -40,7 +40,7 @@ SHARP = Method("Sharp GCD", "#CC79A7", "*", make=lambda settings, hmm: Sharp())
 
 @dataclass
 class ToyConfig:
-    """How probable some words are together, to a toy language model."""
+    """A task: the joint probability of some words under a toy language model."""
 
     name: str = "toy"
     words: int = 4  # examples: the first word, the first two, ...

@@ -1,8 +1,8 @@
-"""What an offline run of wandb has on disk, read without wandb's own reader.
+"""Reader for the files of an offline wandb run, independent of wandb's own reader.
 
-A `.wandb` file is a header of seven bytes and a log as LevelDB writes it: blocks of 32 KiB, in them
-pieces of records, each with a checksum (4 bytes), a length (2) and a type (1: whole, 2: first,
-3: middle, 4: last). A record is a message of wandb's protocol.
+A `.wandb` file is a header of seven bytes and a log as LevelDB writes it, in blocks of 32 KiB. They
+contain pieces of records, each with a checksum (4 bytes), a length (2) and a type (1: whole, 2:
+first, 3: middle, 4: last). A record is a message of wandb's protocol.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class TensorAutomaton:
 
     @cached_property
     def deterministic(self) -> bool:
-        """Whether there is one initial state and at most one target for each state and class."""
+        """True if there is one initial state and at most one target for each state and class."""
         source = self.source[self.label_edge]
         key = source * self.num_classes + self.label_class
         return int(self.initial.sum()) == 1 and key.unique().numel() == key.numel()

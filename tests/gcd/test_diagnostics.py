@@ -74,7 +74,7 @@ def test_reasons_name_what_is_wrong() -> None:
     assert why([4], 2, remaining=4) is None
     assert why([4, 5], 0) == "the text has ended"
     assert why([4, 0], 0) == "no string of the language has '1' after '121'; it ends"
-    assert "goes on with token 2 ('x') after ''" in str(gcd.why_refused(lifted, [], 2))
+    assert "continues with token 2 ('x') after ''" in str(gcd.why_refused(lifted, [], 2))
 
 
 def test_a_refused_prefix_says_where() -> None:

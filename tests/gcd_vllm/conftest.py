@@ -14,7 +14,7 @@ def tokens():
 
 @pytest.fixture(autouse=True)
 def engines_know_their_vocabulary(monkeypatch):
-    """What vLLM's tokenizer would say, the fake configuration says."""
+    """Take the vocabulary from the fake configuration instead of vLLM's tokenizer."""
     known = {}
 
     def start(self, config):

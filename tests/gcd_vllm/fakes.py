@@ -1,4 +1,4 @@
-"""What vLLM 0.32 hands to processors, with its names and shapes, without vLLM.
+"""Fakes of the objects that vLLM 0.32 hands to processors, with its names and shapes.
 
 Recorded from `vllm/sampling_params.py`, `vllm/v1/sample/logits_processor/interface.py` and
 `vllm/v1/worker/gpu/sample/logits_processor/interface.py`; `tests_vllm` runs the same processors
@@ -88,14 +88,14 @@ class RequestStates:
         self.prompt_len, self.prefill_len, self.total_len = (_numbers(slots) for _ in range(3))
 
     def enter(self, slot: int, prompt: list[int], output: list[int]) -> None:
-        """What the runner writes when a request enters, or comes back with what it has written."""
+        """Write what the runner does when a request enters, or returns with its output so far."""
         tokens = prompt + output
         self.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         self.prompt_len.np[slot] = len(prompt)
         self.prefill_len.np[slot] = self.total_len.np[slot] = len(tokens)
 
     def commit(self, slot: int, tokens: list[int]) -> None:
-        """What the runner writes after a step."""
+        """Write what the runner does after a step."""
         end = int(self.total_len.np[slot])
         self.all_token_ids.gpu[slot, end : end + len(tokens)] = torch.tensor(tokens).int()
         self.total_len.np[slot] += len(tokens)
@@ -130,7 +130,7 @@ def lifted(text: str, vocabulary: Vocabulary) -> gcd.TokenAutomaton:
 def allowed_after(matcher: gcd.Matcher, draft: list[int], size: int) -> set[int]:
     """The tokens that a matcher allows after a draft; an end where the draft is not allowed.
 
-    A runner also drafts what is no token, -1.
+    A runner's drafts may also contain -1, which is not a token.
     """
     matcher = matcher.copy()
     if not all(token >= 0 and matcher.advance(token) for token in draft):

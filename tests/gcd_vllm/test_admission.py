@@ -1,4 +1,4 @@
-"""What is refused, by whom, and that an engine goes on whatever it is asked."""
+"""Refusals by the frontend and by the engine, which continues after any request."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_does_no_harm_is_let_in(tokens):
         (WORDS, {}, 61, "max_model_len less the prompt: needs at least 4 .* budget is 3"),
         (WORDS | {"budget": 2.5}, {}, 1, "whole number"),
         (WORDS | {"regex": "a"}, {}, 1, "exactly one of"),
-        ({"choice": "one"}, {}, 1, "list of texts"),
+        ({"choice": "one"}, {}, 1, "list of strings"),
         ({"sql": "/etc/passwd"}, {}, 1, "an object that describes a database"),
         ({"regex": "("}, {}, 1, "without"),
         ({"json_schema": {"$ref": "http://example.org/x"}}, {}, 1, "ref"),
@@ -198,7 +198,7 @@ def test_an_installation_that_cannot_be_imported_is_disabled_with_one_warning(
     tokens, monkeypatch, caplog
 ):
     for engine in ("v1", "v2", "frontend"):
-        monkeypatch.setitem(sys.modules, f"gcd_vllm.{engine}", None)
+        monkeypatch.setitem(sys.modules, f"gcd_vllm._{engine}", None)
     processor = gcd_vllm.Processor(VllmConfig(tokens), torch.device("cpu"), False)
     assert len(caplog.records) == 1
     processor.update_state(BatchUpdate(1, [], [(0, params(WORDS), [1], [])], []))

@@ -186,7 +186,7 @@ def test_v2_takes_room_from_requests_that_are_not_in_the_batch(tokens):
     assert finite(masks[0]) == allowed(5, [])
     assert finite(masks[1]) == allowed(0, [ord("a")] * 2)
     enter(6)
-    masks = v2_step(processor, [6, 5, 0], tokens.size)  # too many, of which the last is refused
+    masks = v2_step(processor, [6, 5, 0], tokens.size)  # too many; the last is refused
     assert finite(masks[0]) < set(b"[") | set(tokens.eos_ids)
     assert finite(masks[1]) == allowed(5, [])
     assert finite(masks[2]) == allowed(0, [ord("a")] * 2)
@@ -197,7 +197,7 @@ def test_v2_takes_room_from_requests_that_are_not_in_the_batch(tokens):
 
 
 def draft_of(rng, request, most, size):
-    """Tokens of which some follow the constraint and some do not."""
+    """Draft tokens; some follow the constraint and some do not."""
     draft = []
     for _ in range(rng.randint(0, most)):
         allowed = request.allowed(draft, size)

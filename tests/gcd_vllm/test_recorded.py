@@ -51,7 +51,7 @@ class Request:
         self.output = []
 
     def allowed(self, output, draft=()):
-        """What may come after the tokens, each of which the processor has let through."""
+        """Return the tokens allowed after an output that the processor has allowed."""
         assert output[: len(self.output)] == self.output
         for token in output[len(self.output) :]:
             # A step that was scheduled before the end was known writes one more.

@@ -172,7 +172,7 @@ def test_tables_under_way_are_bounded(max_bytes: int, most: int) -> None:
 def test_automata_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     automata = [replace(automaton) for automaton in examples()["constraint"]]
     most = 3 * max(8 * automaton.delta.size for automaton in automata) // 2
-    monkeypatch.setattr(smc.interface, "MOST_AUTOMATA", most)
+    monkeypatch.setattr(smc._interface.interface, "MOST_AUTOMATA", most)
     sizes: dict[int, int] = {}
     under_way: set[int] = set()
 

@@ -202,7 +202,7 @@ def test_constraints_leave_when_nobody_has_their_requests():
         ({"top_p": 1.5}, ValueError, "expected top_p .*got 1.5"),
         (
             {"constraint": lift(regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
-            ConstraintError, "the logits have 6",
+            ConstraintError, "the width of the logits",
         ),
         (
             {"constraint": lift(regex("a"), Vocabulary.from_bytes([b"a"] * 6, []), eos="accept")},

@@ -253,7 +253,7 @@ def test_an_answer_is_found_in_time_and_is_bounded(
 ) -> None:
     """The clock counts the prefixes that the model reads."""
     now = [0.0]
-    monkeypatch.setattr(smc.deadlines, "_clock", lambda: now[0])
+    monkeypatch.setattr(smc._inference.deadlines, "_clock", lambda: now[0])
 
     class Slow(ToyLM):
         def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:

@@ -242,7 +242,7 @@ def test_states_that_are_none_are_refused(name: str) -> None:
     STATES[name]([AUTOMATON.initial])
     STATES[name]([-1])  # where nothing is allowed
     for wrong in (-2, AUTOMATON.num_states, 1 << 40):
-        with pytest.raises(ValueError, match=f"{wrong}\\b.*{AUTOMATON.num_states}"):
+        with pytest.raises(ValueError, match=rf"-1\.\.{AUTOMATON.num_states - 1}, got {wrong}\b"):
             STATES[name]([wrong])
 
 
@@ -268,7 +268,7 @@ BUFFERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", BUFFERS)
 def test_buffers_of_another_form_are_refused(name: str) -> None:
     buffer = BUFFERS[name]
-    with pytest.raises(ValueError, match=r"for masks|numpy supports"):
+    with pytest.raises(ValueError, match=r"for masks|numpy supports|on the CPU"):
         gcd.Matcher(AUTOMATON).fill_mask(buffer)
     with pytest.raises(ValueError):
         gcd.GrammarMatcher(AUTOMATON).fill_next_token_bitmask(buffer, 3)
@@ -281,7 +281,7 @@ def test_buffers_of_another_form_are_refused(name: str) -> None:
 @pytest.mark.parametrize("index", [-1, 2, 1 << 40])
 def test_rows_that_a_bitmask_has_not_are_refused(index: int) -> None:
     bitmask = torch.zeros(2, WORDS, dtype=torch.int32)
-    with pytest.raises(ValueError, match=f"row {index} .*\\(2, {WORDS}\\)"):
+    with pytest.raises(ValueError, match=f"row of .*\\(2, {WORDS}\\), got {index}"):
         gcd.GrammarMatcher(AUTOMATON).fill_next_token_bitmask(bitmask, index)
     assert not bitmask.any()
 

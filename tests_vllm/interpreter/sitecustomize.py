@@ -1,7 +1,7 @@
 """Lets vLLM's V2 model runner run on a CPU: its Triton kernels are interpreted. For tests alone.
 
-A folder with this module on PYTHONPATH, in all processes of vLLM, and TRITON_INTERPRET=1. vLLM asks
-for a Triton backend named cpu, which is in builds of Triton that no index has; the interpreter
+Put this module's folder on PYTHONPATH and set TRITON_INTERPRET=1 in all processes of vLLM. It asks
+for a Triton backend named cpu, which is in builds of Triton that no index has. The interpreter
 takes masks of integers, as vLLM's kernels make them, for indices, so they become truth values here.
 """
 

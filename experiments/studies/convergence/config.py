@@ -83,8 +83,8 @@ def _check_discrete(config: DictConfig) -> None:
     if names and methods:
         raise ValueError(
             f"task.methods has {', '.join(methods)}, which +task=convergence cannot run with "
-            f"task.algorithms={','.join(names)}: all tokens that the constraint forbids are one "
-            "column of its tables, so they would compete as one candidate and not each for itself; "
+            f"task.algorithms={','.join(names)}: the tables have one column for all forbidden "
+            "tokens, which would compete as one candidate; "
             f"leave {', '.join(methods)} out, or give task.algorithms=[smc]"
         )
 

@@ -63,9 +63,10 @@ def estimate(
 
     Returns:
         A dictionary with `runs` and `particles`; the `law`; its total variation `tv`, and
-        `tv_floor`; the mean `one_run_tv`; `evidence_bias` and `evidence_variance`, both relative;
-        `ess` as a share of N; `dead` as a share of the runs; the mean `read`; and `enumerated`,
-        whether the runs left nothing out. Intervals have the keys `..._low` and `..._high`.
+        `tv_floor`; the mean `one_run_tv`; and `evidence_bias` and `evidence_variance`, relative.
+        It also has `ess` as a share of N, `dead` as a share of the runs, the mean `read`, and
+        `enumerated`, whether the runs left nothing out. Intervals have the keys
+        `..._low` and `..._high`.
     """
     from scipy import stats  # slow to import
 

@@ -205,9 +205,9 @@ def prepare(
     """Prepare or refuse a problem, without calling the language model.
 
     Raises:
-        ValueError: the budget is too short for every answer, no answer can be written with the
-            vocabulary, EOS or prompt ids are outside of the vocabulary, the prompt is too long for
-            the context, or the tree is too large.
+        ValueError: the budget is too short for every answer, or no answer can be written with the
+            vocabulary. Also if EOS or prompt ids are outside of the vocabulary, the prompt is too
+            long for the context, or the tree is too large.
     """
     where = f"problem {problem.name!r}"
     try:

@@ -45,7 +45,7 @@ _ROWS_GUIDED = 512
 
 
 class ProposalTable(NamedTuple):
-    """Guide and scores (`smc.competition`) of a proposal at every prefix of a tree.
+    """Guide and scores (`smc._vocabulary.competition`) of a proposal at every prefix of a tree.
 
     Attributes:
         log_g: of each slot; -inf for tokens that are never drawn.

@@ -150,9 +150,9 @@ class Tree:
 
     Nodes are in order of levels; the first `num_exact` nodes are the tree within the budget, and
     late nodes follow. Columns over nodes (of length n) are `state` in the restricted automaton,
-    `depth`, `parent`, `slot` (the slot that leads to the node, numbered over all slots), `text`
-    (the answer that ends here, or -1), `start` and `width` of the node's slots, `log_other`
-    (log-probability of all tokens outside of the slots). Columns over slots are `token`
+    `depth`, `parent`, and `slot` (the slot that leads to the node, numbered over all slots). They
+    also are `text` (the answer that ends here, or -1), `start` and `width` of the node's slots, and
+    `log_other` (log-probability of all tokens outside of the slots). Columns over slots are `token`
     (restricted), `child`, and `log_p` (NaN until it is computed).
 
     Args:

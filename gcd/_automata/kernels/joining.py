@@ -1,8 +1,8 @@
 """Subset construction over deterministic automata that are joined by nodes.
 
-The parts are minimal automata, copies of which (*joints*) lead from one node to another: a path at
-a joint's source may begin its part, and after a string of the part it may continue at the target.
-`skips` lead from node to node without consuming anything.
+The parts are minimal automata. Copies of them, the *joints*, lead from one node to another: a path
+at a joint's source may begin its part, and after a string of that part it may continue at the
+target. `skips` lead from node to node without consuming anything.
 
 Nearly all of the result is a part's own table. From one state of one part a byte leads to one
 state, and if that leads to no node, the subset is that state alone. So the subset after a lone

@@ -10,14 +10,14 @@ References at the left end are always flat: the path through the automaton deter
 was just completed. Others are added as long as the result is proven exact, in three steps for the
 symbols X of a strongly connected component:
 
-1. *Guess.* Each X has an entry and an exit; a production X -> u Y v Z w leads from the entry of X
-   through u to that of Y, from the exit of Y through v to the entry of Z, and from the exit of Z
-   through w to that of X. Paths from the entry of X to its exit are a superset R_X of its texts
-   (Mohri and Nederhof, "Regular approximation of context-free grammars through transformation",
-   2001).
-2. *Improve.* Replace each R_X by the same guess for X alone, given R for the other symbols, and
-   then by H(R)_X, the texts that the productions of X form from R. The texts are the least fixed
-   point of both, so R stays a superset.
+1. *Guess.* Each X has an entry and an exit. A production X -> u Y v Z w leads from the entry of X
+   through u to Y's entry. It goes on from the exit of Y through v to the entry of Z, and from the
+   exit of Z through w to X's exit. Paths from the entry of X to its exit are a superset R_X
+   of its texts (Mohri and Nederhof, "Regular approximation of context-free grammars through
+   transformation", 2001).
+2. *Improve.* Replace each R_X by the same guess for X alone, given R for the other symbols. Then
+   replace it by H(R)_X, the texts that X's productions form from texts in R. The least fixed
+   point of both steps is the texts, so R stays a superset.
 3. *Prove.* If H(R) = R, R is exact. For this, H forms each text from at least two non-empty parts,
    or with a letter; single parts are eliminated by following them (X -> Y, also beside empty
    symbols). Then a shortest text in R without a derivation has a shorter one as a part, so H has

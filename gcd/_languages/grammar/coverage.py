@@ -7,9 +7,9 @@ k bytes it is a convolution,
     d(Y_1 ... Y_i, k)  =  sum_j  d(Y_1 ... Y_{i-1}, j) d(Y_i, k - j),
 
 over all j, where automata count texts. With j = 0 or j = k, one side has all k bytes. Such terms
-lead from one symbol to others, without cycles after *empty cycles* are removed: empty text counts
-once, however it is derived, and symbols that derive each other next to empty text share the texts,
-counted once each, that any of them has otherwise. This removes no text's last derivation. So the
+lead from one symbol to others, without cycles after *empty cycles* are removed. Then empty text
+counts once, however it is derived, and symbols that derive each other next to empty text share the
+texts that any of them has otherwise, each counted once. No text loses its last derivation. So the
 quotient is a lower bound, and exact if each text has a single derivation
 (`gcd._languages.grammar.ambiguity`). Cost: O(symbols n^2) products of whole numbers.
 """

@@ -8,9 +8,10 @@ are written as ignored terminals at the beginning, then terminals, each followed
 The first byte then determines what comes next. Nothing is ignored inside a terminal.
 
 Syntax that would change the language is refused by name: priorities of terminals and lazy
-quantifiers, by which a lexer chooses (priorities of rules only rank parses of one text, and have no
-effect), look-around, terminals that are declared elsewhere, and imports of files. Two terminals of
-lark's library use look-behind and laziness; they are supported with their exact matches.
+quantifiers, by which a lexer chooses, look-around, terminals that are declared elsewhere, and
+imports of files. Priorities of rules only rank parses of one text, so they have no effect. Two
+terminals of lark's library use look-behind and laziness; they are supported with their exact
+matches.
 """
 
 from __future__ import annotations

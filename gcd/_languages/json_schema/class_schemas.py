@@ -4,8 +4,8 @@ pydantic's own JSON schema omits what its core schema knows: that a `NaiveDateti
 that patterns use Rust's syntax, that the keys of a `dict[int, ...]` are numerals. The public class
 `GenerateJsonSchema` receives the core schema of each type. The subclass in this module puts a
 pattern in its place that stands for exactly the accepted texts
-(`gcd._languages.text.dialects.TextPattern`). What a type's own hooks add afterwards, such as
-`"format": "uuid4"`, is replaced by `class_hooks.Finisher`.
+(`gcd._languages.text.dialects.TextPattern`). Additions by a type's own hooks afterwards, such as
+`"format": "uuid4"`, are replaced by `class_hooks.Finisher`.
 
 If the JSON schema is narrower than the validator, as for a datetime that pydantic also parses from
 a number, the JSON schema applies. Types that no automaton can decide (existing files, future dates,

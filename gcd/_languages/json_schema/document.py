@@ -46,7 +46,7 @@ from gcd._languages.text.dialects import search_language
 _PER_SCHEMA, _PER_PLACE = 2_000, 1_000
 _MAX_BESIDE = 64  # nested schemas of the same value, with references followed
 _MADE = "~ "  # prefix of generated schemas' names; impossible in a JSON pointer
-# Keyword -> function from a count to the longest text in bytes that cannot exceed the count: a
+# Keyword -> function from a count to the longest text in bytes that cannot exceed the count. A
 # character takes at least one byte, an element two with its comma, a member five with its comma,
 # quotes and colon.
 HORIZONS: dict[str, Callable[[int], int]] = {

@@ -1,7 +1,7 @@
 """Merging of plain schemas into a single description of a value.
 
 Keywords for one kind of value don't affect the others: `{"minLength": 3}` admits every number. So
-the description has a part for each kind, and a value is checked against the part of its own kind.
+the description has a part for each kind, and a value is checked against the part for its kind.
 Merging schemas instead of their languages keeps siblings exact: `properties` beside an `anyOf` of
 `required` describes one object, whose members have one order.
 
@@ -69,7 +69,7 @@ class Facets:
     Attributes:
         kinds: its possible JSON types; "number" comes with "integer".
         constants: the only possible scalars, by `identity` (None: no `enum` or `const`).
-        length: shortest and longest string, in code points; None is no upper bound.
+        length: shortest and longest string, in code points; None means no upper bound.
         patterns, formats: (pattern or format, schema that has it) of a string.
         lower, upper: bounds of a number.
         divisors: numbers that a number has to be a multiple of.

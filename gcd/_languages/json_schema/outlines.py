@@ -1,8 +1,8 @@
 """Outlines: coarse descriptions of schemas' values that show which schemas exclude each other.
 
 Deciding with automata whether two schemas have a value in common costs a product. Most pairs of a
-`oneOf` don't need it: a `kind` that is `"a"` in one schema and `"b"` in the other, a required
-member that the other schema excludes, an object in one and a string in the other. An outline keeps
+`oneOf` don't need it. A `kind` is `"a"` in one schema and `"b"` in the other, one schema excludes a
+member that the other requires, or one describes objects and the other strings. An outline keeps
 what distinguishes such schemas, and never omits a value:
 
     outline(S and T) = meet(outline(S), outline(T))        outline(S or T) = join(...)

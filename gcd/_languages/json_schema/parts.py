@@ -60,7 +60,7 @@ class Parts:
 
     Attributes:
         caveats: what the languages don't enforce in every text.
-        excluding: caveats of subtracted schemas, because of which too much may be excluded.
+        excluding: caveats of subtracted schemas, which may cause too much to be excluded.
     """
 
     def __init__(self, document: Document) -> None:

@@ -105,10 +105,10 @@ def json_schema(
         unknown: treatment of keywords and formats that the draft doesn't know, and that therefore
             constrain nothing: "warn", "ignore", or "refuse".
         unsupported: treatment of keywords that no automaton of the allowed size can enforce.
-            "warn": upper bounds such as `"maxLength": 65536` are enforced for texts too short to
-            reach them, and longer budgets are refused (`gcd.OverlongBudgetError`); `uniqueItems`
-            over arbitrary strings, and Python validators of a class, are not enforced, so validate
-            the finished text; and a warning names them. "ignore": none of these keywords are
+            "warn": a warning names them. Upper bounds such as `"maxLength": 65536` are enforced for
+            texts too short to reach them, and longer budgets are refused
+            (`gcd.OverlongBudgetError`). `uniqueItems` over arbitrary strings, and Python validators
+            of a class, aren't enforced, so validate the finished text. "ignore": none of these are
             enforced, without a warning. "refuse": they are errors. The result's `caveats` lists
             them.
 

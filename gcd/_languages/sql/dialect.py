@@ -1,6 +1,6 @@
 """Size of the supported part of SQL: how much is joined, nested and combined.
 
-Every option costs states, because an automaton's only memory is its state: from the FROM clause to
+Every option costs states, because an automaton's only memory is its state. From the FROM clause to
 the end it tracks which tables are joined, and before a set operator also how many columns were
 selected. `SqlDialect.widest` finds the largest dialect of a list that fits into a number of states.
 """

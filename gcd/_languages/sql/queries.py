@@ -13,13 +13,13 @@ columns belong to tables that it joins. The states enforce the second condition:
   both sides need the same number.
 
 So with T joinable sets of tables, and C bytes of column names in a set, there are O(T C) states for
-each clause: the construction is a union over table sets with shared parts, and one subset
+each clause. The construction is a union over table sets with shared parts, and one subset
 construction resolves the remaining nondeterminism (a prefix that two tables share). A sub-query
 ends its WHERE clause and its statement. So the outer tables may be forgotten inside it, and one
 copy of it serves all outer statements.
 
 SQLite's other rules: aggregates don't occur in WHERE or GROUP BY, are not nested, and occur in
-ORDER BY only after GROUP BY; HAVING needs a GROUP BY; a sub-query selects one column; ORDER BY and
+ORDER BY only after GROUP BY. HAVING needs a GROUP BY; a sub-query selects one column; ORDER BY and
 LIMIT end a statement, not one side of a set operator.
 """
 

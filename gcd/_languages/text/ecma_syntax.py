@@ -1,15 +1,16 @@
 """Parser of ECMA-262 patterns with the `u` flag, the syntax of JSON Schema's `pattern`.
 
 A text satisfies a `pattern` if some part of it matches (`ecma_pattern`): the language is `.* P .*`,
-except for the anchors in P. A recursive-descent parser supports the part of ECMA-262 that describes
+except for P's anchors. A recursive-descent parser supports the part of ECMA-262 that describes
 regular sets of texts. Classes and escapes become ranges of code points, with ECMA's meaning: `\\d`
 and `\\w` are ASCII, `\\s` is its white space and line terminators, `.` is all but line terminators.
 Captures and laziness don't affect which texts match, and are ignored.
 
-Strictness. The `u` flag makes many malformed patterns errors. Where all implementations agree on
-the meaning, such a pattern is accepted with it, as Annex B of the standard does without the flag:
-`{`, `}` and `]` for themselves, `\\-` and other escaped punctuation, `[\\w-.]` with a literal
-hyphen. Where dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is refused.
+Strictness. The `u` flag makes many malformed patterns errors. Such a pattern is accepted if all
+implementations agree on its meaning, as Annex B of the standard does without the flag. Examples
+are `{`, `}` and `]` for themselves, `\\-` and other escaped punctuation, and `[\\w-.]` with a
+literal hyphen. Where dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is
+refused.
 
 Look-around and word boundaries are conditions on a position (`gcd._languages.text.look_around`).
 ES2025's modifiers `(?ims-ims:...)` are supported. Non-regular syntax (back-references) is refused

@@ -12,8 +12,8 @@ automaton enforces the relation by remembering the local minute across the secon
 so that only the matching offset remains. All 1 440 offsets take some ten thousand states, for one
 second in fifty million. Hence there are two variants, as `gcd._languages.text.formats` explains:
 
-* the narrow one has leap seconds at offsets of whole quarters of an hour, as all in civil use are,
-  and in a `date-time` only where one can be: from -12:00 to +14:00, at the end of June or of
+* the narrow one has leap seconds at offsets of whole quarters of an hour, as all in civil use are.
+  A `date-time` has them only where one can be: from -12:00 to +14:00, at the end of June or of
   December in UTC;
 * the wide one has them at every offset and on every date.
 

@@ -34,7 +34,7 @@ open question both are the same. The narrow variants exclude:
   text, which IDNA2008 restricts by tables and rules of context; others are reserved (RFC 5890
   section 2.3.1). In the official suite this excludes the valid A-labels, and nothing else. The wide
   variant has all of them, and 255 characters instead of 253. The narrow one rounds every label with
-  its dot up to 16, 32, 48 or 64 characters, and limits their sum to 240, so names of more than 15
+  its dot up to 16, 32, 48 or 64 characters, and limits their sum to 240. So names of more than 15
   labels, and some of more than 180 characters, are excluded;
 * `email`: address literals other than `[127.0.0.1]` and `[IPv6:::1]`, because no other tag is
   registered, and numbers such as `[127.0.0.001]` in them. RFC 5321 requires `::` to stand for at
@@ -121,7 +121,7 @@ def _ipv4() -> Automaton:
 
 @lru_cache(maxsize=2)
 def _ipv6(fewest_elided: int = 1) -> Automaton:
-    """Return eight groups of 16 bits, of which `::` may replace `fewest_elided` or more."""
+    """Return eight groups of 16 bits; `::` may replace `fewest_elided` or more of them."""
     group, ahead, ipv4 = regex(f"{_HEX}{{1,4}}"), regex(f"{_HEX}{{1,4}}:"), _ipv4()
     forms = [ahead.repeat(7, 7) + group, ahead.repeat(6, 6) + ipv4]
     most = 8 - fewest_elided  # groups written out beside `::`

@@ -9,8 +9,9 @@ contains, its *mark*, and the pattern is compiled in four steps:
    `.* behind mark ahead .*`, which is compiled recursively if it contains look-around. The language
    of the negated condition is the complement of G among the texts with one mark.
 3. C is the language of texts in which every mark is where the condition holds. If the pattern
-   requires a condition at most once on a path, C is the texts without marks and G. Otherwise it is
-   the complement of the texts that have one mark in the wrong position, beside any others.
+   requires a condition at most once on a path, C is the union of G and the texts without marks.
+   Otherwise it is the complement of the texts that have one mark in the wrong position, beside any
+   others.
 4. The result is the intersection of P with C for every mark, with the marks erased.
 
 This holds for look-around anywhere: inside repetitions, alternatives and other look-around. A mark

@@ -1,7 +1,7 @@
 r"""Parser for the patterns of Python's `re`, which a pydantic class may select.
 
 `gcd._languages.text.python_syntax` parses the syntax that Rust and Python agree on. This parser
-follows `re` where the two differ: `$` also matches before a line feed that ends the text, `[` has
+follows `re` where the two differ. `$` also matches before a line feed that ends the text, `[` has
 no special meaning inside a class, and `\d`, `\w`, `\s` and the cases of letters are those of the
 running Python.
 """

@@ -7,7 +7,7 @@ and `~~` between them, POSIX classes and `\\p{...}`; Python's look-around, comme
 (possessive, or a repetition repeated), `[--/]`, white space in classes under the flag x, `\\<`.
 
 Where they differ in the characters that a name denotes, this parser follows Rust, that is, the
-Unicode standard: `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple
+Unicode standard. `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple
 case folding, and `$` is the end of the text, even after a line feed. The flags a (Python) and -u
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 

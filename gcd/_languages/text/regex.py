@@ -2,7 +2,7 @@
 
 The syntax is the common part of Python's `re` and Rust's `regex` crate
 (`gcd._languages.text.python_syntax`). A constraint is the set of all texts that match from the
-first character to the last, so it doesn't matter which match an engine would find first: `a|ab`
+first character to the last. So it doesn't matter which match an engine would find first: `a|ab`
 contains both, and laziness has no effect.
 """
 

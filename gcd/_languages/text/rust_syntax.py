@@ -1,7 +1,7 @@
 r"""Parser for the regular expressions of Rust's `regex` crate, which pydantic uses by default.
 
 `gcd._languages.text.python_syntax` parses the syntax that Rust and Python agree on. This parser
-adds what Python reads differently: `a*+` repeats a repetition, `a{ 2 }` is a count, `\<`, `\>` and
+adds what Python reads differently. `a*+` repeats a repetition, `a{ 2 }` is a count, `\<`, `\>` and
 `\b{start}` are edges of words, the flag R sets line ends to `\r\n`, and the flag x ignores white
 space in classes. Rust has no look-around, comments `(?#...)` or `\Z`.
 

@@ -36,7 +36,7 @@ class Look:
     """Condition on a position of the text, which consumes nothing.
 
     The condition holds if, for one of the `options`, the text before the position ends with a match
-    of the first node and the text after it begins with a match of the second; `negated` inverts it.
+    of the first node and the text after it begins with a match of the second. `negated` inverts it.
     """
 
     options: tuple[tuple[Node, Node], ...]

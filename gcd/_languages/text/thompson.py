@@ -3,8 +3,8 @@
 Thompson's construction (1968) turns the tree into a graph: what consumes text is an edge, labeled
 here with a finished automaton over UTF-8 bytes instead of one byte; everything else is a skip. One
 subset construction over the whole graph (`Automaton.join`) gives the result. Labels that are
-automata keep the graph small: a class of characters is one edge however many bytes it takes, and
-so is a word, a list of words (as a prefix tree), and a counted repetition, which is made
+automata keep the graph small. A class of characters is one edge however many bytes it takes, and
+so is a word or a list of words (as a prefix tree). So is a counted repetition, which is made
 deterministic separately before it is inserted.
 
 **Anchors** are edges that consume nothing and have a condition: `Start` that nothing was consumed

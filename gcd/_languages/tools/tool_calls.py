@@ -65,7 +65,7 @@ def tool_calls(
         tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM, as
             `gcd.parse_tools` reads them.
         style: "json" or "python".
-        min_calls, max_calls: fewest and most calls; None is no upper bound.
+        min_calls, max_calls: fewest and most calls; None means no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
         max_depth: nesting of values whose type doesn't describe them, such as `any`.
         escapes, formats, unknown, unsupported: as in `gcd.json_schema`, for the schemas of all

@@ -149,7 +149,7 @@ def says_optional(schema: Mapping[str, Any], pointer: str) -> bool:
     says = schema.get("optional", False)
     if isinstance(says, str):
         says = _TRUTH.get(says.lower(), says)
-    if isinstance(says, list):  # names of its own properties that are optional
+    if isinstance(says, list):  # names of its optional properties
         return False
     if not isinstance(says, bool):
         raise ConstraintError(

@@ -1,9 +1,9 @@
 """JSON strings with a given content, in every legal spelling of each character.
 
 A `pattern`, a `format` or a set of names describes the *content* of a string. A model generates a
-spelling of it, and RFC 8259 allows several: a code point is written as itself (unless it is a
+spelling of it, and RFC 8259 allows several. A code point is written as itself (unless it is a
 control character, a quote or a backslash), or as `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, or as
-`\\uXXXX` with digits of either case, above U+FFFF as two of those, a surrogate pair.
+`\\uXXXX` with digits of either case. Above U+FFFF it takes two of those, a surrogate pair.
 
 `quoted` translates an automaton. Between two code points the automaton is in one of its states, and
 the next code point leads to another state; every spelling has to lead to the same one. So raw bytes
@@ -27,7 +27,7 @@ from gcd._languages.text.texts import texts
 _HEX = [f"{d:x}{d:X}".encode() if d > 9 else f"{d}".encode() for d in range(16)]
 _ESCAPED, _LETTERS = b'"\\/\b\f\n\r\t', b'"\\/bfnrt'
 _NOT_RAW = [*range(0x20), *b'"\\']
-# Bytes that escapes distinguish: each is a class of its own, except control characters.
+# Bytes that escapes distinguish: each is its own class, except control characters.
 _STRUCTURE = np.zeros(NUM_BYTES, np.uint8)
 _STRUCTURE[:0x20] = 1
 for _number, _byte in enumerate(sorted({*b"".join(_HEX), *_LETTERS, *b"u"})):

@@ -69,7 +69,7 @@ def multiples(divisor: Decimal) -> Automaton:
     remainders = np.arange(modulus)
     # The remainder after one more digit: [remainder, digit].
     after = (10 * remainders[:, None] + _DIGITS) % modulus
-    # Whether the remainder is 0 after appending 0..places zeros.
+    # True where the remainder is 0 after appending 0..places zeros.
     divisible = [remainders * pow(10, k, modulus) % modulus == 0 for k in range(places + 1)]
 
     # The integer part.

@@ -1,6 +1,6 @@
 """Numbers as they are written, and numbers between two bounds.
 
-Integers and decimals without exponent are ordered by their digits: a longer integer part is the
+Integers and decimals without exponent are ordered by their digits. A longer integer part is the
 greater number, integer parts of equal length compare digit by digit, and then the fractions
 compare, as if padded with infinitely many zeros. So "at least 12.5" is a finite automaton with a
 few states per digit of the bound, for numbers of any length. With exponents, comparison is not

@@ -67,7 +67,7 @@ def mapping(
         notation: the notation of objects.
         members: members that may occur once, in order.
         extras: members that may occur any number of times afterwards; not required.
-        count: fewest and most written members; None is no upper bound.
+        count: fewest and most written members; None means no upper bound.
         any_order: whether all members, including `extras`, may occur in any order; no member is
             unpacked then.
         frame: delimiters around the members.

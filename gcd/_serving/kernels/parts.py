@@ -3,8 +3,8 @@
 The tokens of a mask are grouped by their targets. A part of few tokens stores their ids; a part of
 many is a whole mask, which takes less memory and less time to copy.
 
-What tokens do inside counted runs (`gcd._tokens.kernels.counted_runs`) depends only on the unit, so
-it is computed once for a unit and a vocabulary, whatever constraints it occurs in.
+The effect of tokens in counted runs (`gcd._tokens.kernels.counted_runs`) depends only on the unit,
+so it is computed once for a unit and a vocabulary, whatever constraints it occurs in.
 """
 
 from __future__ import annotations

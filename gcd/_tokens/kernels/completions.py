@@ -155,7 +155,7 @@ def by_any_token(
         most: limit on visits of trie nodes.
 
     Returns:
-        Whether the visits were enough: then no tokens complete the remaining states.
+        True if the visits were enough: then no tokens complete the remaining states.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     class_of: cython.const[cython.uchar][::1] = class_of_byte

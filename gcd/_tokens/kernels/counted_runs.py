@@ -3,7 +3,7 @@
 A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters.
 Between consecutive boundaries are the states inside a character: the bytes of UTF-8, the escapes.
 All these pieces, the *cells*, have the same structure; the states of one are its *places*, place 0
-the boundary. Their common structure is the *unit*: `unit[p, k]` is the place after byte class k, 0
+the boundary. Their common structure is the *unit*. `unit[p, k]` is the place after byte class k, 0
 at the end of the unit, that is at the next boundary, and -1 if the class is not part of it. A
 boundary may have other ways out (a closing quote), which differ between cells; an inner place may
 not. A boundary without bound on the number of characters is its own next boundary.

@@ -1,18 +1,17 @@
 """Walks of a byte automaton over a prefix tree, and the token classes that follow from them.
 
 Conventions: `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is the tuple of
-arrays (label, depth, skip, entry) of `gcd._tokens.trie.Trie` in preorder, `label[node]` being the
+arrays (label, depth, skip, entry) of `gcd._tokens.trie.Trie` in preorder. `label[node]` is the
 byte class on the edge into a node (for units: the byte, or the class, that their columns mean).
 
 Loops over many states release the interpreter's lock, because constraints are lifted in the
 background (`gcd._serving.background`) while others are served.
 
-There are three walks. `walk` runs all strings from one state. `walk_unit` runs them from a place of
-a unit (`gcd._tokens.kernels.counted_runs`). The end of a string inside counted runs depends only on
-its place and on how many boundaries it passed, not on the run. Where it leaves, at an *exit*, the
+`walk` runs all strings from one state. `walk_unit` runs them from a place of a unit
+(`gcd._tokens.kernels.counted_runs`). The end of a string inside counted runs depends only on its
+place and on the number of boundaries it passed, not on the run. Where it leaves, at an *exit*, the
 rest must be walked in the automaton. `walk_apart` runs two states side by side and visits only
-nodes where they differ: a state that excludes a few words from a run is like the run's boundary
-nearly everywhere.
+nodes where they differ: a state that excludes a few words from a run is mostly like its boundary.
 """
 
 from __future__ import annotations
@@ -370,10 +369,9 @@ def references(
 ) -> np.ndarray:
     """Find, for each state outside the runs, a state of a run to compare it with, or -1.
 
-    It is chosen among the places before the boundary that most of the state's bytes lead to: the
-    place with the fewest tree nodes below bytes where the two states differ, if these are fewer
-    than
-    half of the nodes below the state's bytes.
+    It is chosen among the places before the boundary that most of the state's bytes lead to. The
+    choice is the place with the fewest tree nodes below bytes where the two states differ, if these
+    are fewer than half of the nodes below the state's bytes.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)

@@ -1,7 +1,7 @@
 """Table of a lifted automaton: the state after each class of tokens.
 
 The tree contains one string for each class, so that entries are classes. The rows of states in
-counted runs come from one walk for each place of a unit (`gcd._tokens.kernels.lifting`): a class
+counted runs come from one walk for each place of a unit (`gcd._tokens.kernels.lifting`). A class
 that stays inside moves a fixed number of boundaries along the run, and a class that leaves goes
 to the target of the way out. The other rows are walked.
 

@@ -301,7 +301,7 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
             torch.equal(getattr(again, name), getattr(whole, name)) for name in distill_data.ARRAYS
         )
 
-    # What was known while sampling is what one reading of the whole says.
+    # The values known while sampling equal those of one forward pass over the whole sequence.
     with torch.inference_mode():
         for row in (0, 10):
             prompt, answer = whole.prompt(row), whole.sequence(row)
@@ -347,7 +347,7 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
         assert "seen at most 9 times" in card
         assert "save_pooled=9" in card
         assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
-    # What never occurs is stored once.
+    # Tokens that never occur share one stored row.
     (sampled,) = tmp_path.glob("sequences-*")
     answers = distill_data.read(sampled)
     assert answers.groups.unique(return_counts=True)[1].min() >= 2  # answers to each prompt
@@ -674,7 +674,8 @@ def test_the_cards_command_gives_the_same_settings(name):
 @pytest.mark.parametrize("page", ["docs/experiments.md", "docs/distillation.md"])
 def test_the_commands_of_the_pages_are_accepted(page, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # faiss, where there is none
-    commands = re.findall(r"-m scripts\.distill_hmm ([^#\n]+)", (ROOT / page).read_text("utf-8"))
+    text = re.sub(r"\\\n\s*", "", (ROOT / page).read_text("utf-8"))
+    commands = re.findall(r"-m scripts\.distill_hmm ([^#\n]+)", text)
     assert commands
     for command in commands:
         distill_config.check(composed(*shlex.split(command)))

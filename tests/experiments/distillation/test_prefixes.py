@@ -205,7 +205,7 @@ def test_the_tree_is_that_of_the_answers():
         assert (place is None) == (entry is None)
         if entry is not None:
             assert torch.equal(prefixes.top_tokens.tokens[place], found.top_tokens.tokens[entry])
-    with pytest.raises(ValueError, match="not known"):
+    with pytest.raises(ValueError, match="no next distributions"):
         TopTokenPrefixes.of(Sequences.from_lists([[0, 1]]), everything(SIX))
 
 

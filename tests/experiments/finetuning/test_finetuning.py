@@ -171,7 +171,7 @@ def test_the_rate_rises_and_falls(total, warm_up):
     assert max(rates) == 1
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_gradients_do_not_depend_on_the_pieces():
 
 @pytest.fixture(scope="module", params=["bytes", "stories"])
 def tokenizer(request, tmp_path_factory):
-    """One that adds nothing of its own, and one that begins every text with a token."""
+    """A tokenizer that adds no tokens, and one that begins every text with a token."""
     if request.param == "stories":
         return AutoTokenizer.from_pretrained(STORIES)
     return AutoTokenizer.from_pretrained(write_checkpoint(tmp_path_factory.mktemp("toy") / "lm"))

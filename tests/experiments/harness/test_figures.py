@@ -1,4 +1,4 @@
-"""What an axis says of a point is where the point is."""
+"""The axes of figures show each point at its value."""
 
 from __future__ import annotations
 

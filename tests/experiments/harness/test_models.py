@@ -1,4 +1,4 @@
-"""What tells one checkpoint from another, and what is said of one that cannot be loaded."""
+"""Identification of checkpoints, and the errors for those that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_model_over_all_devices_gives_what_it_gives_on_one(monkeypatch):
         load_model(ModelConfig(adapter=str(ROOT / "models" / "smollm2-xlam"), device_map="auto"))
 
 
-# What `auto` means.
+# The meaning of `auto`.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a run prints is narrow, and its sentence is computed from its rows."""
+"""A run's output is narrow, and its sentence is computed from its rows."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_algorithms_are_groups_of_their_own():
     assert (plain["algorithm"], plain["weighted_accuracy"]) == ("smc", 1.0)
     assert (discrete["algorithm"], discrete["weighted_accuracy"]) == ("discrete", 0.0)
     assert plain["ess_fraction"] == 0.5
-    assert discrete["ess_fraction"] is None  # answers of a pool are no share of N
+    assert discrete["ess_fraction"] is None  # the answers of a pool aren't a share of N
     table = as_table([plain, discrete])
     assert [line["algorithm"] for line in table] == ["SMC", "discrete"]
     assert "its sd" not in table[0]
@@ -174,7 +174,7 @@ def test_evidence_is_compared_over_all_examples_the_dead_as_none():
 
 
 def test_the_reference_is_the_estimate_that_varies_least():
-    """A method that is far from the evidence is no measure of one that is near it."""
+    """A method that is far from the evidence isn't the reference for one that is near it."""
     far = [row("gcd", 16, 1.0, log_evidence=-30.0 - int(e), example=e) for e in "01"]
     near = [row("pgcd", 16, 1.0, log_evidence=-12.0 - int(e), example=e) for e in "01"]
     few = [row("lm", 16, 1.0, log_evidence=-1.0), row("lm", 16, 0.0, dead=True, example="1")]

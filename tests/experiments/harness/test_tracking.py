@@ -215,7 +215,7 @@ def test_a_server_that_cannot_be_reached_is_asked_once(monkeypatch, tmp_path):
     assert modes == ["online"] + ["offline"] * 9
 
 
-@pytest.mark.slow  # wandb starts a process of its own
+@pytest.mark.slow  # wandb starts another process
 def test_a_summary_with_numbers_for_keys_is_logged_as_json_has_it(tmp_path, caplog):
     values = {"headline": {"reads": {"own": {1: {"median": 0.5}, 16: {"median": None}}}}}
     found = []

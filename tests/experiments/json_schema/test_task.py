@@ -30,7 +30,7 @@ MESSAGES = [{"role": "system", "content": "JSON!"}, {"role": "user", "content": 
 
 
 class Template:
-    """A tokenizer of which only the chat template is asked."""
+    """A tokenizer with nothing but a chat template."""
 
     chat_template = "there is one"
 

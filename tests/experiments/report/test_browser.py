@@ -102,7 +102,7 @@ def test_the_page_opens_at_the_end_of_an_example_where_methods_differ(run, tmp_p
     assert [found["trial"]["example"]] == list(differing_examples(rows)) != names_of(rows)[:1]
     assert found["trial"]["particles"] == 4
     assert found["measure"] == "complete"
-    page, rows = run  # of which none of the examples with a trace is one
+    page, rows = run  # methods differ in no traced example here
     found = ask(page, opening)
     assert found["trial"]["example"] == names_of(rows)[0]
     assert found["step"] == found["trial"]["steps"] > 0

@@ -268,8 +268,8 @@ def _spider_without_fields(tmp_path: Path) -> None:
         (lambda path: folder_of(path, [ASKED], pets="ATTACH 'x.db' AS x;"), "not authorized"),
         (lambda path: folder_of(path, [ASKED], pets=PETS + "CREATE TABLE cat (p REFERENCES pet"
          " (id)); INSERT INTO cat VALUES (9);"), "refers to no row of pet"),
-        (_broken, "pets.sqlite is not a SQLite database"),
-        (lambda path: (path / "pets.sqlite").mkdir(), "pets.sqlite cannot be read"),
+        (_broken, "expected a SQLite database in .*pets.sqlite"),
+        (lambda path: (path / "pets.sqlite").mkdir(), "cannot read .*pets.sqlite"),
         (lambda path: (path / "pets.sql").mkdir(), "pets.sql cannot be read"),
         (lambda path: (path / "tables.json").mkdir(), "tables.json cannot be read"),
         (lambda path: [folder_of(path, pets=PETS), (path / "questions.jsonl").mkdir()],

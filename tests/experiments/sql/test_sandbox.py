@@ -101,7 +101,7 @@ tables = st.lists(st.tuples(values, values), max_size=4)
 
 
 def alike(one: tuple, other: tuple) -> bool:
-    """Whether two rows are equal, number by number: an implementation of its own."""
+    """Compare two rows, number by number, independently of the implementation under test."""
 
     def same(a, b):
         numbers = isinstance(a, int | float) and isinstance(b, int | float)

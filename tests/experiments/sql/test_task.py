@@ -47,7 +47,7 @@ class LM(ToyLM):
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """A composed run, on data and with a model of its own."""
+    """A composed run with its own data and model."""
     data, model = tmp_path / "data", tmp_path / "model"
     data.mkdir()
     model.mkdir()

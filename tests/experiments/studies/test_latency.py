@@ -51,7 +51,7 @@ def test_every_method_is_timed(tmp_path, monkeypatch):
     table = (tmp_path / "run" / "table.md").read_text()
     assert f"{PAPER['gcd']:.2f}" in table
     assert "1.10" in table  # the paper's GCD over its unconstrained loop
-    # What is there is not measured again, and needs no model.
+    # Existing measurements aren't repeated, so they don't need a model.
     before = (tmp_path / "run" / "results.jsonl").read_text()
     monkeypatch.setattr(task, "timed_model", None)
     experiment.run(config)

@@ -1,4 +1,4 @@
-"""What is demanded beyond the request, against calls written by hand."""
+"""Demands beyond the request, against calls written by hand."""
 
 from __future__ import annotations
 

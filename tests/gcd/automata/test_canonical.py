@@ -98,7 +98,7 @@ def test_refinement_may_begin_with_any_coarser_partition(table, data):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17])
 def test_unrolled_loops_become_one_state(size):
-    """A chain that ends in a loop is the loop, though it has no cycle of its own."""
+    """A chain that ends in a loop is the loop, though its own states have no cycle."""
     delta = np.full((size + 1, 256), -1, np.int32)
     delta[:, ord("a")] = np.minimum(np.arange(size + 1) + 1, size)
     automaton = Automaton.from_transitions(delta, np.ones(size + 1, np.bool_))

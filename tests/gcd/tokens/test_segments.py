@@ -438,7 +438,7 @@ def test_limits_that_are_too_low_are_refused_with_what_is_needed() -> None:
     with pytest.raises(InfeasibleBudgetError, match=r"segment 1 of 2 \(until '<>'\)") as error:
         gcd.lift(segments([first, second]), VOCABULARY)
     assert (error.value.needed, error.value.budget) == (2, 1)
-    # What the second one needs depends on whether a token of the first one may begin it.
+    # The second segment's need depends on whether a token of the first one may begin it.
     whole = segments([Segment(gcd.literal("a"), until=6), second])
     with pytest.raises(InfeasibleBudgetError, match=r"segment 2 of 2: .* 3 tokens") as error:
         gcd.lift(whole, VOCABULARY)

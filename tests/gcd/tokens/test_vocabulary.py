@@ -88,8 +88,8 @@ def test_stories_tokens_spell_the_text_after_the_space_put_before_it(
 ) -> None:
     ids = stories.encode(text, add_special_tokens=False)
     spelled = Vocabulary.from_tokenizer(stories).decode(ids)
-    # Of an empty text there is nothing to put a space before; and this tokenizer writes the mark
-    # of a space as a space, so a text that has that character is not told from one with spaces.
+    # An empty text doesn't get a space before it. This tokenizer writes the mark of a space as a
+    # space, so a text with that character can't be distinguished from one with spaces.
     assert spelled == ((" " + text).replace("▁", " ").encode() if text else b"")
 
 

@@ -184,7 +184,7 @@ def test_parameters_are_the_formula_s():
     ends = torch.arange(5) == 3
     expected = tree.expected(torch.zeros_like(tree.token), 1)[0]
     kind = clones._kinds(expected, ends, 3)
-    assert sorted(kind.unique().tolist()) == [0, 1, 2, 3, 4]  # three of their own, rare, ends
+    assert sorted(kind.unique().tolist()) == [0, 1, 2, 3, 4]  # three own kinds, rare, ends
     states, kind_of = clones._states(tree, kind, ends, 12, 0)
     H, kinds = len(kind_of), kind_of.tolist()
     assert 5 < H <= 12

@@ -1,4 +1,4 @@
-"""The whole task on small problems: outputs, resumption, HMMs of one's own."""
+"""The whole task on small problems: outputs, resumption, custom HMMs."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
 def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
     save(HMM.random(3, 17), tmp_path / "hmm")
     problems = written(tmp_path / "problems.json", PROBLEMS)
-    with pytest.raises(ValueError, match=r"17 tokens.*512"):
+    with pytest.raises(ValueError, match=r"over 512 tokens.*got 17"):
         experiment.run(
             composed(
                 f"task.problems={problems}", f"task.hmm={tmp_path / 'hmm'}",
@@ -364,7 +364,7 @@ QUICK = ("task.methods=[gcd]", "task.algorithms=[smc]", "task.particles=[3]", "t
 
 
 def test_names_are_shown_as_they_are(tmp_path):
-    """Neither figure nor table takes them for markup; a number of particles of one's own."""
+    """Neither figure nor table takes them for markup; the number of particles is custom."""
     name = "$5 | $x_{ or " + "more " * 20
     problems = written(tmp_path / "p.json", [{**PROBLEMS[0], "name": name}])
     experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *QUICK))

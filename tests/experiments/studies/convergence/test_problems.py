@@ -1,4 +1,4 @@
-"""What no run could honour is refused in one line, before a model is asked anything."""
+"""Impossible settings are refused in one line, before the model runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _OF_THE_MODEL = [
 
 
 def refusal(content: object, tmp_path: Path, *overrides: str) -> str:
-    """What the task says of a file, or of one problem that differs from a good one in this."""
+    """Return the task's error for a file, or for a good problem changed in these fields."""
     path = tmp_path / "problems.json"
     if isinstance(content, dict):
         content = json.dumps([{"prompt": "x", "budget": 6, "strings": ["a", "b"], **content}])
@@ -119,7 +119,7 @@ def test_what_a_model_has_no_room_or_token_for_is_refused(content, message, tmp_
 
 
 def test_a_prompt_without_any_token_is_refused(tmp_path):
-    """The tokenizer of this toy adds none of its own."""
+    """The toy's tokenizer doesn't add any token."""
     toy = write_checkpoint(tmp_path / "toy")
     assert re.search("no tokens", refusal({"prompt": ""}, tmp_path, f"model.path={toy}"))
 

@@ -457,7 +457,10 @@ Picked = Annotated[
     ],
 )
 def test_types_that_json_does_not_decide_are_refused(kind: Any) -> None:
-    with pytest.raises(gcd.ConstraintError, match=r"not supported|Python|cannot be read|no JSON"):
+    with pytest.raises(
+        gcd.ConstraintError,
+        match=r"not supported|Python|cannot be (read|parsed)|that JSON can represent",
+    ):
         gcd.json_schema(pydantic.create_model("M", x=(kind, ...)))
 
 

@@ -97,7 +97,7 @@ def _chain(length: int, step: Any) -> Any:
     ],
 )
 def test_long_chains_of_references_are_refused_by_name(step: Any, message: str) -> None:
-    with pytest.raises(ConstraintError, match=f"schema at '/.*d.*{message}"):
+    with pytest.raises(ConstraintError, match=rf"{message}.*at '/.*d|schema at '/.*d.*{message}"):
         json_schema(_chain(2_000, step))
     json_schema(_chain(20, step))
 

@@ -65,7 +65,7 @@ def test_a_sqlite_file_is_read(tmp_path: Path) -> None:
         ForeignKey("Sale", "Buyer", "Buyer", "ID"),
     }
     assert gcd.sql_values(path) == ("b", "it's", "text", "x")
-    with pytest.raises(ConstraintError, match="more than 2 different texts"):
+    with pytest.raises(ConstraintError, match="at most 2 different texts"):
         gcd.sql_values(path, most=2)
     language = gcd.sql(path, SqlDialect(values=gcd.sql_values(path)))
     assert language.accepts("SELECT COUNT(*) FROM Sale WHERE Sale.\"Day of sale\" = 'it''s'")
@@ -78,9 +78,11 @@ def test_an_entry_of_spiders_list_is_read(tmp_path: Path) -> None:
     assert gcd.sql_schema(path, "shop") == SHOP
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert gcd.sql_schema(path, "shop") == SHOP
-    with pytest.raises(ConstraintError, match="'shops', but 2 others, such as other, shop"):
+    with pytest.raises(ConstraintError, match="'shops'; it has 2, such as other, shop"):
         gcd.sql_schema(path, "shops")
-    with pytest.raises(ConstraintError, match="is a list of databases, such as other, shop: say"):
+    with pytest.raises(
+        ConstraintError, match="is a list of databases, such as other, shop; select"
+    ):
         gcd.sql_schema(path)
     path.write_text(json.dumps([{**ENTRY, "foreign_keys": [[3, 9]]}]))
     with pytest.raises(ConstraintError, match="expected an entry of Spider's tables"):
@@ -91,14 +93,14 @@ def test_an_entry_of_spiders_list_is_read(tmp_path: Path) -> None:
 
 
 def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(ConstraintError, match="cannot be read"):
+    with pytest.raises(ConstraintError, match="cannot read"):
         gcd.sql(tmp_path / "nothing.sqlite")
     text = tmp_path / "text.sqlite"
     text.write_text("CREATE TABLE t (a);")
     with pytest.raises(ConstraintError, match=r"expected a SQLite database .* got b'CREATE"):
         gcd.sql_schema(text)
     empty = database(tmp_path / "empty.sqlite", "CREATE TABLE t (a); DROP TABLE t;")
-    with pytest.raises(ConstraintError, match="no tables"):
+    with pytest.raises(ConstraintError, match="at least one table, got none"):
         gcd.sql_schema(empty)
     whole = database(tmp_path / "whole.sqlite", "CREATE TABLE t (a); INSERT INTO t VALUES (1);")
     damaged = tmp_path / "damaged.sqlite"
@@ -112,8 +114,8 @@ def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SqlSchema(()), "no tables"),
-        (lambda: SqlSchema((Table("t", ()),)), "'t' has no columns"),
+        (lambda: SqlSchema(()), "at least one table, got none"),
+        (lambda: SqlSchema((Table("t", ()),)), "columns in table 't', got none"),
         (lambda: SqlSchema((table("t", "a"), table("T", "a"))), "'t' and 'T'"),
         (lambda: SqlSchema((table("t", "a", "A"),)), "'a' and 'A'"),
         (lambda: SqlSchema((table("t", "a\n"),)), "cannot be printed"),
@@ -236,7 +238,7 @@ def test_columns_without_a_printable_name_and_unknown_modules_are_named(tmp_path
         ('table', 'near', 'near', 0, 'CREATE VIRTUAL TABLE near USING nowhere(a)');
     """
     path = database(tmp_path / "odd.sqlite", script)
-    with pytest.warns(UserWarning, match="left out") as warned:
+    with pytest.warns(UserWarning, match="excluded") as warned:
         schema = gcd.sql_schema(path)
     assert [(t.name, len(t.columns)) for t in schema.tables] == [("t", 1), ("v", 1)]
     said = " ".join(str(each.message) for each in warned)

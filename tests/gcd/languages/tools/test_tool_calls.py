@@ -414,7 +414,7 @@ def test_limits_beyond_max_bytes_take_no_states(style: str) -> None:
         assert tool_calls(tools(maxLength=1 << 20), style=style).max_bytes == (1 << 20) + 2
     found = tool_calls(tools(maxLength=1 << 20), style=style, max_bytes=2_000, max_calls=1 << 20)
     assert found.num_states == tool_calls(tools(), style=style).num_states
-    with pytest.raises(EmptyLanguageError, match=r"at most [0-9]+ calls go into max_bytes=2000"):
+    with pytest.raises(EmptyLanguageError, match=r"at most [0-9]+ calls fit into max_bytes=2000"):
         tool_calls(tools(), style=style, max_bytes=2_000, min_calls=300)
     with pytest.raises(EmptyLanguageError, match="max_bytes=20: the part at '/0/parameters/a'"):
         tool_calls(tools(minLength=90), style=style, max_bytes=20)

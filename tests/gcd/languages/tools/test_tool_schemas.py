@@ -257,11 +257,11 @@ def _object(**properties: Any) -> dict[str, Any]:
         ({"a": {"type": "int", "optional": 3}}, "'optional' at '/0/parameters/a'"),
         (
             _object(b={"type": "char", "maxLength": 5}),
-            "'maxLength' at '/0/parameters/properties/b' says 5, but the type 'char' says 1",
+            "'maxLength' at '/0/parameters/properties/b' is 5, but the type 'char' requires 1",
         ),
         (
             {"a": {"type": "char", "minLength": 2}},
-            "'minLength' at '/0/parameters/a' says 2, but the type 'char' says 1",
+            "'minLength' at '/0/parameters/a' is 2, but the type 'char' requires 1",
         ),
         ({"type": "ArrayList", "properties": {}}, "to have type 'object', got 'ArrayList'"),
     ],
@@ -303,7 +303,7 @@ def test_an_unknown_type_is_refused_by_name_and_place(
     schema = {"type": name} if 'type": [' not in text else name
     filled = json.loads(text.replace('"?"', json.dumps(schema)))
     tool = {"type": "function", "function": {"name": "g", "parameters": filled}}
-    with pytest.raises(UnsupportedSchemaError, match="not known") as caught:
+    with pytest.raises(UnsupportedSchemaError, match="is unknown") as caught:
         tool_calls([{"name": "f"}, tool])
     assert (caught.value.keyword, caught.value.pointer) == ("type", pointer)
     assert repr(name) in str(caught.value)
