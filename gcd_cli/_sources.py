@@ -19,7 +19,6 @@ import click
 import gcd
 from gcd._support.optional import missing
 
-KINDS = ("schema", "regex", "tools", "sql", "grammar")
 _CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
 _GIVE = "pass a model directory that has a tokenizer.json, or a name on the hub"
 
@@ -70,7 +69,7 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
     Args:
         given: a file, or the regular expression itself. `tables.json#NAME` selects a database of
             Spider's list, and `FILE#RULE` the start rule of a grammar.
-        kind: one of `KINDS`.
+        kind: "schema", "regex", "tools", "sql" or "grammar".
         options: keyword arguments of `gcd.json_schema`, `gcd.tool_calls` or `gcd.grammar`.
 
     Raises:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gcd_vllm._errors import EngineStoppedError
     from gcd_vllm._particles import EngineDiagnostics, Rollout
+    from gcd_vllm._parts import PartRecord
     from gcd_vllm._sampling import sample, sample_from_server
     from gcd_vllm._worker import WorkerExtension
 
@@ -34,6 +35,7 @@ __all__ = [
     "Disabled",
     "EngineDiagnostics",
     "EngineStoppedError",
+    "PartRecord",
     "Processor",
     "Rollout",
     "WorkerExtension",
@@ -43,6 +45,7 @@ __all__ = [
 _PUBLIC = {
     "EngineDiagnostics": "gcd_vllm._particles",
     "EngineStoppedError": "gcd_vllm._errors",
+    "PartRecord": "gcd_vllm._parts",
     "Rollout": "gcd_vllm._particles",
     "WorkerExtension": "gcd_vllm._worker",
     "sample": "gcd_vllm._sampling",

@@ -104,7 +104,11 @@ class _Particle(NamedTuple):
         return not self.finished and len(self.ids) < budget
 
     def extend(self, drawn: Drawn, task: Task) -> _Particle:
-        """Return the particle with the tokens of a part."""
+        """Return the particle with the tokens of a part appended.
+
+        Raises:
+            RuntimeError: the constraint doesn't allow them.
+        """
         automaton, state = task.automaton, self.state
         for token in drawn.ids:
             state = automaton.step(state, token) if state >= 0 else -1

@@ -228,7 +228,10 @@ def _settle(
 def _steps(
     table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"]
 ) -> list[tuple[Int64[np.ndarray, "some"], bool]]:
-    """Plan a sweep: the states whose rows are computed together, and whether in place."""
+    """Plan a sweep: for each step, the states whose rows are computed together, and if in place.
+
+    Cut states that lead to a cut are computed `REPEATS` more times at the end.
+    """
     key = 2 * parts.depth[states] + parts.cut[states]
     steps = np.split(states, np.flatnonzero(np.diff(key)) + 1)
     cut = states[parts.cut[states]]

@@ -3,9 +3,9 @@
     python -m scripts.list_api            # print the listing
     python -m scripts.list_api --write    # update docs/reference/interface.txt
 
-The listing has each name that `gcd`, `hmm`, `smc` and `smc.testing` export, with the signatures of
-functions and of public methods, and the fields of classes. It is read from the sources by griffe,
-so it doesn't depend on the versions of Python or of the dependencies.
+The listing has each name that `gcd`, `gcd_vllm`, `hmm`, `smc` and `smc.testing` export, with the
+signatures of functions and of public methods, and the fields of classes. It is read from the
+sources by griffe, so it doesn't depend on the versions of Python or of the dependencies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import griffe
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTING = ROOT / "docs" / "reference" / "interface.txt"
-MODULES = ("gcd", "hmm", "smc", "smc.testing")
+MODULES = ("gcd", "gcd_vllm", "hmm", "smc", "smc.testing")
 
 
 def list_interface() -> str:

@@ -3,8 +3,9 @@
     python -m scripts.list_errors               the packages of `PACKAGES`
     python -m scripts.list_errors smc           other folders
 
-A message is the last text among the arguments of a raised call; `{}` marks values. Messages that
-a function or a variable provides are not listed.
+A message is a text among the arguments of a raised call; `{}` marks values. A call with several
+texts, such as a problem and a remedy, has a line for each. Messages that a function or a variable
+provides are not listed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("gcd", "gcd_cli", "hmm")
+PACKAGES = ("gcd", "gcd_cli", "gcd_vllm", "hmm", "smc")
 
 _RULES = {  # pattern of a bad message -> the rule
     r"^\s*$": "is not empty",
@@ -31,7 +32,7 @@ _RULES = {  # pattern of a bad message -> the rule
 
 
 class Message(NamedTuple):
-    """Message of one `raise` statement.
+    """Message, or part of the message, of one `raise` statement.
 
     Attributes:
         place: path and line of the statement.
@@ -54,10 +55,10 @@ def messages(package: str) -> Iterator[Message]:
         ]
         for node in sorted(statements, key=lambda each: each.lineno):
             assert isinstance(node.exc, ast.Call)
-            texts = [text for each in node.exc.args if (text := _text(each)) is not None]
-            if texts:
-                place = f"{path.relative_to(ROOT)}:{node.lineno}"
-                yield Message(place, ast.unparse(node.exc.func), texts[-1])
+            place = f"{path.relative_to(ROOT)}:{node.lineno}"
+            for each in node.exc.args:
+                if (text := _text(each)) is not None:
+                    yield Message(place, ast.unparse(node.exc.func), text)
 
 
 def faults(message: Message) -> list[str]:

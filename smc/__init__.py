@@ -2,21 +2,23 @@
 
 The path from a logit to a weight, by module:
 
-    models           log-probabilities of the next token, normalized from logits
-    prefixes         p_lm = p, the log-probabilities at the sampling temperature
-    proposals        g of the next token, and Z = sum p g
-    vocabulary       a token x, drawn from q = p g / Z
-    eager, static    a forward pass over x and the tokens f that are forced after it
+    _models                         log-probabilities of the next token, normalized from logits
+    _forward/prefixes               p_lm = p, the log-probabilities at the sampling temperature
+    _proposals                      g of the next token, and Z = sum p g
+    _vocabulary                     a token x, drawn from q = p g / Z
+    _forward/eager, _forward/static
+                                    a forward pass over x and the tokens f that are forced after it
 
-    step             SMC: with W the weight of a particle, psi its potential, and psi' the potential
-                     after the step (g of the last token; 1 for a complete answer),
-                         log W += log Z - log psi                            before the draw
-                         log W += log psi' - log g(x) + sum of log p(f)      after the draw
-    competition, selection, filter
-                     the discrete filter: x is not drawn. A prefix with its next token x has the
-                     score s = W p(x) g(x), and is kept with probability pi = min(1, s / c),
-                         log W += log p(x) - log pi + sum of log p(f)
-    posterior        answers with normalized weights
+    _inference/step
+        SMC: with W the weight of a particle, psi its potential, and psi' the potential after the
+        step (g of the last token; 1 for a complete answer),
+            log W += log Z - log psi                            before the draw
+            log W += log psi' - log g(x) + sum of log p(f)      after the draw
+    _vocabulary/competition, _inference/selection, _inference/filter
+        the discrete filter: x is not drawn. A prefix with its next token x has the score
+        s = W p(x) g(x), and is kept with probability pi = min(1, s / c),
+            log W += log p(x) - log pi + sum of log p(f)
+    _results/posterior              answers with normalized weights
 """
 
 from __future__ import annotations

@@ -80,11 +80,10 @@ def stories() -> dict[str, Any]:
     model = transformers.AutoModelForCausalLM.from_pretrained(STORIES)
     tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES, model_input_names=names)
     lm = smc.TransformersLM(model, tokenizer)
-    given = {"lm": lm, "model": model, "tokenizer": tokenizer, "vocabulary": lm.vocabulary}
+    given = {"lm": lm, "model": model, "path": STORIES, "vocabulary": lm.vocabulary}
     ids = tokenizer('Hm.</think>{"n":1}', add_special_tokens=False)["input_ids"]
-    inputs = tokenizer(["Tim"], return_tensors="pt")
     ahead = HMM.random(4, lm.vocabulary.size)
-    return {**given, "schema": SCHEMA, "ids": ids, "inputs": inputs, "ahead": ahead}
+    return {**given, "schema": SCHEMA, "ids": ids, "ahead": ahead}
 
 
 def smollm() -> dict[str, Any]:
@@ -132,7 +131,7 @@ def test_the_blocks_of_a_page_run(
     needs = NEEDS.get(page, smollm if page.startswith("models/") else dict)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").symlink_to(ROOT / "models")
-    given = {"gcd": gcd, "smc": smc, **needs()}
+    given = needs()
     for code in blocks(PAGES[page]):
         # It would set aside most of the machine's memory.
         code = code.replace("_async_batching=False,", "_async_batching=False, num_blocks=64,")

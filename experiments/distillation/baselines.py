@@ -65,7 +65,7 @@ def compare(training: Sequences, held_out: Sequences, num_tokens: int) -> Baseli
 
 
 def _contexts(sequences: Sequences, num_tokens: int) -> Tensor:
-    """Return the token before each token; `num_tokens` before the first of a sequence."""
+    """Return the token before each token; for the first of a sequence, the number `num_tokens`."""
     before = sequences.tokens.roll(1)
     before[sequences.lengths.cumsum(0) - sequences.lengths] = num_tokens
     return before

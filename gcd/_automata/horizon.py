@@ -60,10 +60,10 @@ class Caveat(NamedTuple):
 
 
 class CaveatWarning(UserWarning):
-    """Warning that an automaton does not enforce all of a constraint in every text.
+    """Warning that an automaton enforces some keywords only in texts up to a length, or not at all.
 
     Attributes:
-        caveats: everything that it does not enforce.
+        caveats: these keywords.
     """
 
     def __init__(self, message: str, caveats: Sequence[Caveat] = ()) -> None:

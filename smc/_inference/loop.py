@@ -183,7 +183,8 @@ class StaticRun:
         """Return the result.
 
         Raises:
-            FloatingPointError: log-probabilities were NaN or +inf.
+            FloatingPointError: the model's log-probabilities were NaN or +inf, or the proposal's Z
+                was NaN.
         """
         proposal = self._stepper.reader.proposal
         refuse_nan(self.carry.failed, f"the language model or {proposal!r}")

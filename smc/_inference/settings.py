@@ -63,8 +63,8 @@ class Settings:
             )
         if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
             raise ValueError(
-                "expected drafter to be an instance such as smc.PromptLookup(), got "
-                f"{self.drafter!r}"
+                "expected drafter to be an object with propose(texts, vocabulary), such as "
+                f"smc.PromptLookup() (an instance, not the class), got {self.drafter!r}"
             )
         if self.target_error is not None:
             if not self.target_error > 0:

@@ -65,7 +65,10 @@ class SharingRows:
         return out
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Reorder rows; prompts without a row are dropped once they are at least half of all."""
+        """Take these rows, which may repeat.
+
+        Prompts without a row are dropped once they are at least half of the prompts.
+        """
         if torch.equal(ancestors.long(), torch.arange(len(self._owner), device=ancestors.device)):
             return
         self._owner, self.lengths = self._owner[ancestors], self.lengths[ancestors]

@@ -129,7 +129,7 @@ def test_what_is_refused_by_name():
         hole.heal([0, 1, 0], vocabulary)
     with pytest.raises(gcd.ConstraintError, match="without special tokens after it"):
         hole.heal([0, 1, vocabulary.size - 2], vocabulary)
-    with pytest.raises(gcd.ConstraintError, match="prompt in 0..9, got 77"):
+    with pytest.raises(gcd.ConstraintError, match=r"prompt in 0\.\.9, got 77"):
         hole.heal([0, 77], vocabulary)
     with pytest.raises(gcd.ConstraintError, match=r"expected a gcd\.Vocabulary"):
         hole.heal([0, 1], None)

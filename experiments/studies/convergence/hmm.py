@@ -57,7 +57,7 @@ class Recipe:
     Attributes:
         states: maximum number of states.
         sequences: number of sequences to sample, besides held-out ones.
-        length: maximum tokens of each.
+        length: maximum number of tokens of each sequence.
         temperature: temperature of the language model.
         seed: seed of everything.
     """

@@ -175,7 +175,10 @@ class Document:
     # -- from schema to schema --------------------------------------------------------------
 
     def child(self, place: Place, *path: str | int) -> Place:
-        """Return the schema of an element or a member, at a path below the whole value's schema."""
+        """Return the schema of an element or a member of the value.
+
+        `path` leads to it from the value's schema.
+        """
         return self._at(place, path, asserted=place.asserted)
 
     def beside(self, place: Place, *path: str | int, asserted: bool | None = None) -> Place:

@@ -25,7 +25,9 @@ _SEVERAL = ("function_declarations", "functionDeclarations")
 _SINGLE = ("function", "toolSpec", "tool_spec")
 _MARKS = ("cachePoint", "cache_point")  # Bedrock: appears among tools, but isn't a tool
 _EXPECTED = "a list of objects, or an object that has such a list under 'tools'"
-_RUN_ELSEWHERE = "if the provider runs the tool itself, it has no calls to constrain; remove it"
+_RUN_ELSEWHERE = (
+    "remove it if the provider runs the tool itself, because its calls can't be constrained"
+)
 
 
 class Declaration(NamedTuple):

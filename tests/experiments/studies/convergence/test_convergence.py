@@ -243,7 +243,10 @@ def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["task.methods=[lm,gcd]"], r"task\.methods has lm, .*task\.algorithms=discrete: .* all forbidden"),
+        (
+            ["task.methods=[lm,gcd]"],
+            r"task\.methods has lm, .*task\.algorithms=discrete: .* all forbidden",
+        ),
         (["task.algorithms=[smc_none]", "smc.ess_threshold=0.7"], "no algorithm of this run"),
     ],
 )
