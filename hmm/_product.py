@@ -322,9 +322,7 @@ def _check_memory(
     if size > max_bytes:
         raise ConstraintError(
             f"expected a lookahead table of at most {max_bytes / 2**20:.0f} MiB, got "
-            f"{size / 2**20:.0f} MiB for {int(needed.sum())} pairs of {needed.shape[1]} states "
-            f"of the constraint and budgets up to {needed.shape[0] - 1}, x {hmm.num_states} hidden "
-            f"states in {str(hmm.dtype).removeprefix('torch.')}. Lower the budget, sample fewer "
-            "examples at a time (max_rows), use an HMM with fewer hidden states, or raise the "
-            "limit"
+            f"{size / 2**20:.0f} MiB for {needed.shape[1]} states, budgets up to "
+            f"{needed.shape[0] - 1}, {hmm.num_states} hidden states; lower the budget or max_rows, "
+            "use a smaller HMM, or raise max_bytes"
         )

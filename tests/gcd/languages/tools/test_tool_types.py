@@ -241,11 +241,11 @@ def test_unknown_types_are_counted_over_the_list() -> None:
         ([{"functionDeclarations": [3]}], "tool at '/0/functionDeclarations/0' to be an object"),
         (
             [{"google_search": {}}],
-            "expected a tool with a name, .* got .* 'google_search'; if the ",
+            "expected a tool with a name, .* got .* 'google_search'; remove it if the ",
         ),
         (
             [{"type": "web_search"}],
-            "a name for tool 0 of type 'web_search', got none; .* remove it",
+            "a name for tool 0 of type 'web_search', got none; remove it if the",
         ),
         ([{"type": "mcp", "server_label": "x"}], "a name for tool 0 of type 'mcp'"),
         ([{"type": "custom", "name": "x"}], "for the tool 'x' of type 'custom' at '/0'"),
