@@ -321,7 +321,7 @@ def _check_memory(
     size = table_bytes(hmm, automata, needed, eventual)
     if size > max_bytes:
         raise ConstraintError(
-            f"expected a lookahead table of at most {max_bytes / 2**20:.0f} MiB, got "
+            f"expected a table of at most {max_bytes / 2**20:.0f} MiB, got "
             f"{size / 2**20:.0f} MiB for {needed.shape[1]} states, budgets up to "
             f"{needed.shape[0] - 1}, {hmm.num_states} hidden states; lower the budget or max_rows, "
             "use a smaller HMM, or raise max_bytes"
