@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hydra
-from omegaconf import DictConfig, OmegaConf
+from gcd._support.optional import missing
+
+try:
+    import hydra
+    from omegaconf import DictConfig, OmegaConf
+except ImportError as error:
+    raise missing("hydra", "experiments", "the package experiments") from error
 
 from experiments.harness.models import ROOT
 from experiments.harness.processes import errors_in_one_line
