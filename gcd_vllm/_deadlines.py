@@ -2,7 +2,7 @@
 
 A request says `"deadline_ms": n` beside its constraint, milliseconds from when it enters the batch.
 In each step the tokens that fit are the time left divided by the engine's pace, the median seconds
-of its last steps. They limit what is left of the budget as `gcd.Matcher.finish_within` does: never
+of its last steps. They limit the remaining budget as `gcd.Matcher.finish_within` does: never
 to less than a shortest way to the end. So a request begins to end while there is time for it, and
 after the deadline takes the shortest way.
 """

@@ -238,7 +238,7 @@ class CommonParser(PatternParser):
     # -- classes ------------------------------------------------------------------------------
 
     def _class(self, begin: int) -> Ranges:
-        """Parse a class in brackets, the first of which was consumed."""
+        """Parse a class in brackets, after its opening bracket."""
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise self._error("a class", begin, f"nest at most {MAX_NESTING} classes")
