@@ -1,1 +1,1 @@
-"""Commands for training, reviews and checks of the project; run them with `python -m scripts.NAME`."""
+"""Commands for maintainers of the project; run them with `python -m scripts.NAME`."""
