@@ -101,7 +101,7 @@ def test_what_cannot_be_kept_is_refused_with_the_reason(tokens, constraint, fiel
 def test_v1_where_it_would_not_call_processors(tokens):
     v1 = {"use_v2_model_runner": False}
     validate(tokens, params(WORDS), **v1)
-    with pytest.raises(ValueError, match="speculates"):
+    with pytest.raises(ValueError, match="speculative decoding"):
         validate(tokens, params(WORDS), **v1, speculative_config=object())
     late = SimpleNamespace(async_scheduling=True)
     with pytest.raises(ValueError, match="--logits-processors gcd_vllm:Processor"):
@@ -109,7 +109,7 @@ def test_v1_where_it_would_not_call_processors(tokens):
 
 
 def test_prompts_without_tokens(tokens):
-    """V1 tells processors nothing of them; V2 does."""
+    """V1 doesn't pass them to processors, but V2 does."""
     for v2, limits in ((False, "prompt_embeds"), (True, "max_model_len less the prompt")):
         config = VllmConfig(tokens)
         config.use_v2_model_runner = v2

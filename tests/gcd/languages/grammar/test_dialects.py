@@ -144,7 +144,7 @@ def test_lark_reads_its_features_alike():
     ("text", "dialect", "named"),
     [
         ('start: A\nA.2: "a"', "lark", "priority 2 of the terminal A"),
-        ("start: A\nA: /a+?b/", "lark", "lazy quantifier"),
+        ("start: A\nA: /a+?b/", "lark", "lazy quantifiers"),
         ("start: A\nA: /a(?=b)/", "lark", "look-around"),
         (r"start: /a\b/", "lark", "word boundary"),
         ("start: A\n%declare A", "lark", "declared but not defined"),
