@@ -97,7 +97,7 @@ class Preparation:
         refused: id and reason of each refused record.
         seconds: time to compile all constraints.
         prompt_seconds: time to prefill the prompts that are cached for all methods.
-        unkept: number of prompts that didn't fit into memory; each method prefills them itself.
+        unkept: number of prompts that didn't fit into the cache; each method computes them again.
     """
 
     examples: tuple[Example, ...]
@@ -129,7 +129,7 @@ def prepare(
         lm: the language model.
         tokenizer: its tokenizer.
         config: the configuration of the run.
-        proposals: by method, for the memory of their tables.
+        proposals: proposals by method, for the memory of their tables.
         progress: called with the number of records done.
 
     Raises:

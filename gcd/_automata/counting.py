@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int32, UInt8
 
 
 def longest_length(delta: Int32[np.ndarray, "S K"]) -> int | None:
-    """Return the length in bytes of the longest string; None if there is no bound."""
+    """Return the length in bytes of the longest string; None if it is unbounded."""
     # Every state lies on an accepted string, so the language is finite iff there is no cycle:
     # remove
     # states in topological order, propagating the longest path to each.

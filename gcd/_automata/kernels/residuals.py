@@ -2,19 +2,18 @@
 
 The *residual* of a state is the set of strings that lead from it to acceptance; minimization merges
 states with equal residuals. Here every state gets a number that depends only on its residual, so
-equal residuals have equal numbers. States with equal numbers form blocks. Every edge is then
-checked to see if the automaton respects this partition (same acceptance, and every class leads to
-one block). If it does, the partition is equivalence itself, the coarsest such partition: it merges
-all equivalent states, and no others, whatever the numbers were. Numbers that agree by chance, or
-because they depend on too little, are detected by this check, and Hopcroft-style refinement takes
-over (`gcd._automata.kernels.minimize`).
+equal residuals have equal numbers. States with equal numbers form blocks. Then every edge is
+checked: the automaton respects the partition if the states of a block agree in acceptance and each
+class leads them to one block. If so, the partition merges exactly the equivalent states, for any
+choice of numbers. If the check fails, because numbers agree by chance or depend on too little,
+Hopcroft-style refinement is used instead (`gcd._automata.kernels.minimize`).
 
 **Numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep computes a new
-number for each state from its old one and those of its successors. It uses the successors' new
-numbers where the level falls or stays, so that one sweep propagates a difference through a chain of
-thousands of states, and their old numbers where it rises. A successor from which there are endless
-paths on one level (the loop of an unbounded string) contributes its old number on the same level.
-All of this is determined by residuals.
+number for each state from its old one and those of its successors. For successors of lower or equal
+level it uses the new number, so that one sweep propagates a difference through a chain of thousands
+of states; for others, the old number. A successor from which there are endless paths on one level
+(the loop of an unbounded string) contributes its old number on the same level. All of these numbers
+only depend on residuals.
 
 Cost: O(S K) for each sweep; the automata of this project take one to four.
 """

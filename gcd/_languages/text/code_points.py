@@ -4,11 +4,11 @@ UTF-8 writes a code point as a number in base 64 (six bits a byte) after a first
 the number of digits; JSON's escapes write it in base 16. A set of code points is a few **ranges**,
 and a range of numbers is a short tree of digits: each of its ends splits one digit per level, and
 everything between is complete. Equal subtrees are shared (hash-consing), so the tree of n ranges
-has O(n) nodes for a fixed number of digits, however many code points the ranges contain.
+has O(n) nodes for a fixed number of digits, regardless of the number of code points.
 
-The inverse, `Moves`, computes where each code point leads in an automaton over UTF-8 texts, from a
-state between two code points. These maps are also constant on few ranges: bytes of one class behave
-alike, and a subtree that leads to a single state is one range.
+The inverse, `Moves`, computes the state after each code point in an automaton over UTF-8 texts,
+from a state between two code points. The result also has few ranges, because bytes of one class
+lead to the same state, and a subtree that leads to a single state is one range.
 
 Surrogates (U+D800 to U+DFFF) don't occur in texts, and are in no set.
 """
