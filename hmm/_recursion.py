@@ -116,7 +116,7 @@ class Level(NamedTuple):
     Attributes:
         before: entry of each state at the previous level.
         b, log_scale: all rows so far.
-        scratch: on the CPU, memory for the computation.
+        scratch: memory for the computation, only on the CPU.
     """
 
     before: Int64[np.ndarray, "S"]

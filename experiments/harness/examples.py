@@ -197,7 +197,7 @@ def ready(
         examples: the examples of this process.
         lm: the language model.
         config: the configuration of the run.
-        proposals: by method.
+        proposals: proposals by method.
         store: the rows that exist already.
         progress: called with the number of prompts prefilled.
 
@@ -241,7 +241,7 @@ def sample_examples(
         task: the task's functions.
         lm: the language model.
         config: the configuration of the run.
-        proposals: by method.
+        proposals: proposals by method.
         store: the rows of the run.
         progress: called with the number of rows done.
         traced: numbers of the examples whose traces are stored.

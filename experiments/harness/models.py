@@ -281,7 +281,7 @@ def write_base(directory: Path, base: str, title: str) -> None:
     """Write the file that names the weights an adapter belongs to.
 
     Args:
-        directory: of the adapter.
+        directory: directory of the adapter.
         base: identity of the weights (`identity_of`).
         title: name of the weights in messages.
     """
@@ -310,7 +310,7 @@ def check_base(directory: Path, base: str, path: str) -> None:
     """Refuse an adapter of other weights.
 
     Args:
-        directory: of the adapter; without a `base.json` it isn't checked.
+        directory: directory of the adapter; without a `base.json` it isn't checked.
         base: identity of the model's weights.
         path: the model's name in `model.path`.
 

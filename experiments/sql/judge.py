@@ -22,7 +22,7 @@ class Judge:
     """Judge of answers to these questions.
 
     Args:
-        databases: by name.
+        databases: databases by name.
         questions: the questions, whose gold queries are run at once.
 
     Attributes:

@@ -75,7 +75,7 @@ class Asked:
 
     Attributes:
         questions: questions of the run.
-        databases: by name.
+        databases: databases by name.
         judge: judge of the answers.
     """
 

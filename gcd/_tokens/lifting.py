@@ -276,7 +276,7 @@ class _Runs(NamedTuple):
         width: number of bytes in each of its byte classes.
         tree: the prefix tree of the vocabulary, labeled with its byte classes.
         cells, ways: its counted runs and the ways out of them.
-        profiles: of the units that repeat in them.
+        profiles: profiles of the units that these runs repeat.
     """
 
     delta: Int32[np.ndarray, "S K"]

@@ -203,7 +203,7 @@ class ParticleFilter(Generic[State]):
     def _resample(
         self, particles: Particles, prefixes: Prefixes[State], step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Int64[Tensor, "P"], Bool[Tensor, "B"]]:
-        """Resample the systems of particles with too unequal weights.
+        """Resample each system of particles whose weights are too unequal.
 
         Returns:
             The particles, the ancestor of each, and the examples with a resampled system.

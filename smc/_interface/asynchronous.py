@@ -105,8 +105,8 @@ async def stream(
     """
     if options.get("certify") is not None:
         raise ValueError(
-            f"expected no certify in smc.stream, got {options['certify']!r}, which finds answers "
-            "that may not begin with the streamed text; use smc.sample_async"
+            f"expected no certify in smc.stream, got {options['certify']!r}; it finds answers that "
+            "may not begin with the streamed text, so use smc.sample_async"
         )
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 

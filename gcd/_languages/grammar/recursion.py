@@ -42,7 +42,8 @@ def counted_rules(productions: Productions, whole: Mapping[str, str]) -> set[str
     """Return the symbols whose nested uses have to be counted, empty if all are regular.
 
     Args:
-        productions: of some rules; other rules that they refer to do not lead back to them.
+        productions: productions of some rules; other rules that they refer to do not lead back to
+            them.
         whole: for each symbol that is a part of another one, the other one.
     """
     edges = [edge for name in productions for edge in _edges(name, productions, whole)]
