@@ -181,6 +181,18 @@ def test_lcd_is_weighed_by_its_own_mask(engine, oracle_of):
     )
 
 
+def test_a_prompt_has_the_same_particles_in_a_call_of_its_own(engine):
+    """So prompts can be divided among engines, by their example ids."""
+    prompts, common = [PROMPT, "The little dog"], {"budget": BUDGET, "particles": 12, "seed": 3}
+    together = gcd_vllm.sample(engine, prompts, CHOICE, **common)
+    for number, prompt in enumerate(prompts):
+        (alone,) = gcd_vllm.sample(engine, [prompt], CHOICE, example_ids=[number], **common)
+        assert [each.ids for each in alone.particles] == [
+            each.ids for each in together[number].particles
+        ]
+    assert together[0].particles != together[1].particles
+
+
 def test_nothing_is_kept_after_a_call(engine):
     gcd_vllm.sample(engine, [PROMPT], CHOICE, budget=BUDGET, particles=4)
     assert take("") == {}
