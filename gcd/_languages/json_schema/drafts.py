@@ -72,6 +72,7 @@ _SPANS: dict[str, tuple[str, str | None]] = {
     **dict.fromkeys(("$recursiveRef", "$recursiveAnchor"), ("2019-09", "2019-09")),
     **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), ("2020-12", None)),
 }
+_INSIDE = frozenset([*SINGLE, *LISTS, *NAMED, "$defs", "definitions"])
 # Types of scalars, and keywords that describe them.
 _SCALARS = ("string", "integer", "number", "boolean", "null")
 _OF_SCALARS = frozenset(
@@ -203,6 +204,8 @@ class Schema(dict[str, Any]):
 
     def schemas_inside(self, *, definitions: bool = False) -> Iterator[tuple[str, Any]]:
         """Yield (JSON pointer from here, schema as written) for the schemas directly inside."""
+        if _INSIDE.isdisjoint(self):  # most schemas
+            return
         for keyword in SINGLE:
             if keyword in self:
                 yield self.path(keyword), self[keyword]
