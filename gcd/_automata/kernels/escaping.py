@@ -74,7 +74,8 @@ class _Trees:
         self.digits = np.full(size, -2, np.int32)
         self.planes = {}
         self.letters = np.frombuffer(LETTERS, np.uint8)
-        self.leads = np.unique(class_of_byte[0xC2:0xF5])
+        # Not np.unique, whose first call imports numpy.ma.
+        self.leads = np.flatnonzero(np.bincount(class_of_byte[0xC2:0xF5])).astype(np.uint8)
 
     @cython.cfunc
     @cython.exceptval(check=False)
