@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from gcd_vllm._errors import EngineStoppedError
     from gcd_vllm._particles import EngineDiagnostics, Rollout
     from gcd_vllm._parts import PartRecord
+    from gcd_vllm._registered import PGCD
     from gcd_vllm._sampling import sample, sample_from_server
     from gcd_vllm._worker import WorkerExtension
 
 __all__ = [
+    "PGCD",
     "Disabled",
     "EngineDiagnostics",
     "EngineStoppedError",
@@ -44,6 +46,7 @@ __all__ = [
     "sample_from_server",
 ]
 _PUBLIC = {
+    "PGCD": "gcd_vllm._registered",
     "EngineDiagnostics": "gcd_vllm._particles",
     "EngineStoppedError": "gcd_vllm._errors",
     "PartRecord": "gcd_vllm._parts",

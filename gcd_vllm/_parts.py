@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from gcd import Vocabulary
+from gcd_vllm._registered import PGCD
 from smc._inference.algorithms import SMC
 
 
@@ -20,11 +21,12 @@ class Plan(NamedTuple):
 
     Attributes:
         particles: N, per prompt.
-        proposal: "gcd" or "lcd".
+        proposal: "gcd", "lcd" or "pgcd".
         temperature: T.
         seed: seed of all random numbers.
         chunk: minimum number of tokens of a part; None if each answer is one part.
         resampling: options of resampling between parts.
+        pgcd: the HMM of "pgcd", and its use.
     """
 
     particles: int
@@ -33,6 +35,7 @@ class Plan(NamedTuple):
     seed: int
     chunk: int | None
     resampling: SMC
+    pgcd: PGCD | None = None
 
 
 class Part(NamedTuple):
@@ -48,7 +51,8 @@ class Part(NamedTuple):
         partial: whether the answer may continue after it.
         seed: seed of its random numbers.
         temperature: T.
-        proposal: "gcd" or "lcd".
+        proposal: "gcd", "lcd" or "pgcd".
+        pgcd: the HMM of "pgcd", and its use.
     """
 
     example: int
@@ -61,6 +65,7 @@ class Part(NamedTuple):
     seed: int
     temperature: float
     proposal: str
+    pgcd: PGCD | None = None
 
 
 class Drawn(NamedTuple):
@@ -68,11 +73,14 @@ class Drawn(NamedTuple):
 
     Attributes:
         ids: the tokens, EOS included.
-        log_z: log of the model's probability of all allowed tokens, at each token.
+        log_z: log p - log q of each token; for a mask, the log of the model's probability of all
+            allowed tokens.
         log_p: log-probability of each under the model.
         cached: number of tokens of the part's prompt and prefix that were in the prefix cache.
         scored: number of tokens that the engine computed once more for log p, without its prefix
             cache.
+        log_potential: log of the probability, under the HMM of P-GCD, that the answer is completed
+            within its budget after these tokens; 0 if it isn't known.
     """
 
     ids: tuple[int, ...]
@@ -80,6 +88,7 @@ class Drawn(NamedTuple):
     log_p: tuple[float, ...]
     cached: int = 0
     scored: int = 0
+    log_potential: float = 0.0
 
 
 class Engine(Protocol):

@@ -10,9 +10,9 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, check_budget
 from gcd._requests import ConstraintRequest
 from gcd._serving.constraint_cache import ConstraintCache
 from gcd_vllm._in_process import InProcessEngine
-from gcd_vllm._particle_request import PROPOSALS
 from gcd_vllm._particles import Task, run
 from gcd_vllm._parts import Engine, Plan
+from gcd_vllm._registered import PGCD
 from gcd_vllm._server_engine import ServerEngine
 from smc import GCD, LCD, CounterDraw, Draw, Posterior
 from smc._inference.algorithms import SMC, Options, algorithm
@@ -31,7 +31,7 @@ def sample(
     *,
     budget: int | Sequence[int],
     particles: int,
-    proposal: str | GCD | LCD = "gcd",
+    proposal: str | GCD | LCD | PGCD = "gcd",
     temperature: float | int = 1.0,
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
@@ -49,7 +49,8 @@ def sample(
         budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
             per prompt.
         particles: N, the number of particles per prompt.
-        proposal: "gcd" or "lcd", or `smc.GCD()` or `smc.LCD()`.
+        proposal: "gcd" or "lcd", or `smc.GCD()` or `smc.LCD()`; or `gcd_vllm.PGCD(...)`, for an
+            engine that was started with a directory of HMMs.
         temperature: part of p_lm, and therefore of the target.
         seed: seed of all random numbers (`gcd_vllm._seeds`).
         example_ids: identities that key each prompt's random numbers; 0, 1, 2, … by default.
@@ -90,7 +91,7 @@ def sample_from_server(
     vocabulary: Vocabulary,
     budget: int | Sequence[int],
     particles: int,
-    proposal: str | GCD | LCD = "gcd",
+    proposal: str | GCD | LCD | PGCD = "gcd",
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
     chunk: int | None = None,
@@ -147,7 +148,7 @@ def sample_with(
     *,
     budget: int | Sequence[int],
     particles: int,
-    proposal: str | GCD | LCD,
+    proposal: str | GCD | LCD | PGCD,
     temperature: float | int,
     seed: int,
     example_ids: Sequence[int] | None,
@@ -175,6 +176,7 @@ def sample_with(
     plan = Plan(
         particles=_positive("particles", particles),
         proposal=_proposal(proposal),
+        pgcd=proposal if isinstance(proposal, PGCD) else None,
         temperature=check_temperature(real("temperature", temperature)),
         seed=whole("seed", seed),
         chunk=None if chunk is None else _positive("chunk", chunk),
@@ -224,12 +226,14 @@ def _compiled(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str
 
 
 def _proposal(given: object) -> str:
+    if isinstance(given, PGCD):
+        return "pgcd"
     if isinstance(given, GCD | LCD):
         return "gcd" if isinstance(given, GCD) else "lcd"
-    if given not in PROPOSALS:
+    if given not in ("gcd", "lcd"):
         raise ValueError(
-            f"expected proposal 'gcd' or 'lcd', got {given!r}; others need more than a mask, so "
-            "use smc.sample"
+            f"expected proposal 'gcd', 'lcd' or gcd_vllm.PGCD(name of an HMM), got {given!r}; for "
+            "others use smc.sample"
         )
     return str(given)
 

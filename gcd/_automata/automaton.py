@@ -33,12 +33,12 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
 
-from gcd._automata import counting, repetition
+from gcd._automata import counting, repetition, strings
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
 from gcd._automata.horizon import Caveat, holds_as_far_as_its_parts, refuse_unchecked
 from gcd._automata.kernels import graph, joining, subsets
 from gcd._automata.kernels.canonical import canonical
-from gcd._automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
+from gcd._automata.limits import kernel_limits, max_states, pay, spend
 from gcd._errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
@@ -86,7 +86,7 @@ class Automaton:
         class_of_byte: UInt8[np.ndarray, "256"],
     ) -> Automaton:
         """Return the minimal automaton of a deterministic table, whose initial state is 0."""
-        spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
+        _spend_on(delta)
         table, accepting, class_of_byte = canonical(
             _plain(delta, np.int32), _plain(accepting), np.ascontiguousarray(class_of_byte)
         )
@@ -220,35 +220,11 @@ class Automaton:
         """Return the language of these strings; the cost is linear in their total length."""
         ordered = sorted({_as_bytes(text) for text in texts})
         spend(_PER_BYTE * sum(map(len, ordered)), "the set of strings")
-        alphabet = sorted(set(b"".join(ordered)))
-        class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
-        class_of_byte[alphabet] = np.arange(len(alphabet))
-        width = min(len(alphabet) + 1, NUM_BYTES)
-        source, label, accepting_at = [], [], []
-        path = [0]
-        previous = b""
-        count = 1
-        for string in ordered:
-            pairs = enumerate(zip(previous, string, strict=False))
-            shared = next((i for i, (a, b) in pairs if a != b), len(previous))
-            del path[shared + 1 :]
-            for byte in string[shared:]:
-                source.append(path[-1])
-                label.append(byte)
-                path.append(count)
-                count += 1
-            accepting_at.append(path[-1])
-            previous = string
-        if count > max_states():
-            raise StateLimitError(max_states(), "the set of strings")
-        if count * width > max_cells():
-            spend(work_left() + 1, "the set of strings")
-        delta = np.full((count, width), -1, np.int32)
-        if source:
-            delta[source, class_of_byte[label]] = np.arange(1, count)
-        accepting = np.zeros(count, bool)
-        accepting[accepting_at] = True
-        return cls.minimal(delta, accepting, class_of_byte.astype(np.uint8))
+        if len(ordered) != 1:
+            return cls.minimal(*strings.prefix_tree(ordered))
+        table = strings.chain(ordered[0])  # already in its normal form
+        _spend_on(table.delta)
+        return cls(*table)
 
     @staticmethod
     @holds_as_far_as_its_parts
@@ -455,6 +431,10 @@ class Automaton:
 
     def __repr__(self) -> str:
         return f"Automaton({self.num_states} states, {self.delta.shape[1]} byte classes)"
+
+
+def _spend_on(delta: np.ndarray) -> None:
+    spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
 
 
 def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
