@@ -97,7 +97,7 @@ class Preparation:
         refused: id and reason of each refused record.
         seconds: time to compile all constraints.
         prompt_seconds: time to prefill the prompts that are cached for all methods.
-        unkept: number of prompts that didn't fit into memory; each method prefills them itself.
+        unkept: number of prompts that didn't fit into the cache; each method computes them again.
     """
 
     examples: tuple[Example, ...]
@@ -129,7 +129,7 @@ def prepare(
         lm: the language model.
         tokenizer: its tokenizer.
         config: the configuration of the run.
-        proposals: by method, for the memory of their tables.
+        proposals: proposals by method, for the memory of their tables.
         progress: called with the number of records done.
 
     Raises:
@@ -197,7 +197,7 @@ def ready(
         examples: the examples of this process.
         lm: the language model.
         config: the configuration of the run.
-        proposals: by method.
+        proposals: proposals by method.
         store: the rows that exist already.
         progress: called with the number of prompts prefilled.
 
@@ -241,7 +241,7 @@ def sample_examples(
         task: the task's functions.
         lm: the language model.
         config: the configuration of the run.
-        proposals: by method.
+        proposals: proposals by method.
         store: the rows of the run.
         progress: called with the number of rows done.
         traced: numbers of the examples whose traces are stored.

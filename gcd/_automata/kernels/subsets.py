@@ -1,11 +1,12 @@
-"""Products of two automata, pair of states by pair.
+"""Product construction for two automata.
 
-Conventions as in `gcd._automata.kernels.graph`. Growing results are in arrays that double, and
-states are looked up in open-addressing hash tables, so each loop is amortized linear in its output.
+Conventions as in `gcd._automata.kernels.graph`. Result arrays double when they are full, and states
+are looked up in open-addressing hash tables, so each loop takes amortized linear time in its
+output.
 
 Loops that may run long get three limits, (states, entries of the table, units of work), and
 return the units that they took (`gcd._automata.limits`). A loop that reaches a limit stops and
-reports a count of `TOO_MANY`, with more units than allowed unless the limit was that on states.
+returns the count `TOO_MANY`. Its units then exceed the limit, unless it was the limit on states.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def product(
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Find the reachable pairs of two automata: 0 intersection, 1 union, 2 difference.
 
-    A dead component is numbered as one more state of its automaton; pairs that can no
-    longer accept in the given mode are not built. Returns (delta, accepting, number of states,
-    units of work).
+    If one automaton has no next state, an extra state represents that; pairs that can no longer
+    accept in the given mode are skipped. Returns (delta, accepting, number of states, units of
+    work).
     """
     a: cython.const[cython.int][:, ::1] = a_delta
     b: cython.const[cython.int][:, ::1] = b_delta

@@ -226,7 +226,7 @@ def test_text_is_read_as_utf8():
     assert automaton.num_states == len("é😀".encode()) + 1
 
 
-def test_bad_arguments_say_what_they_were():
+def test_bad_arguments_are_shown_in_the_error():
     with pytest.raises(ValueError, match="got 3 and 2"):
         Automaton.literal("a").repeat(3, 2)
     with pytest.raises(ValueError, match=r"expected an initial state in .*, got 4"):
