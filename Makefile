@@ -14,14 +14,28 @@ BASE ?= main
 SIDE_BY_SIDE := --numprocesses auto --dist worksteal
 ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 
-.PHONY: run test check test-oldest test-newest lint format docs browser vllm mlx llama clean
+# Some containers set it: each of fifty processes would compile the modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run test check beside tests test-oldest test-newest lint format docs browser vllm mlx llama clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(BUILT)
 	$(BIN)/python -m experiments.run +task=xlam $(ARGS)
 
 ## Lint, types, and every test; the ten slowest are named at the end.
-test: lint $(MODEL) $(BUILT)
+## Lint runs beside the tests, as mypy alone leaves a core idle. What it finds is printed last.
+test: $(MODEL) $(BUILT)
+	@mkdir -p build && rm -f build/lint.txt
+	@$(MAKE) --no-print-directory --jobs 2 tests beside; code=$$?; \
+		test ! -f build/lint.txt || cat build/lint.txt; exit $$code
+
+beside: $(INSTALLED)
+	@$(MAKE) --no-print-directory lint > build/lint.txt 2>&1 \
+		|| { echo "make lint failed; its output follows that of the tests"; exit 1; }
+	@rm build/lint.txt
+
+tests: $(MODEL) $(BUILT)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 ## Lint, types, and the tests of what has changed against BASE; a minute of laws if nothing has.
@@ -45,9 +59,10 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## The pages as a site, build/site/docs/index.html; a warning or a link to nowhere is an error.
+## The pages as a site, build/site/index.html; a warning or a link to nowhere is an error.
 docs: $(INSTALLED)
 	$(BIN)/python -m sphinx -W --keep-going --quiet -c docs -d build/doctrees . build/site
+	@echo "Open build/site/index.html"
 
 ## Chromium, from Debian's packages, for the tests of the report; they are skipped without one.
 browser:

@@ -39,12 +39,12 @@ from smc._vocabulary.draw import Breaks, Keys, Purpose
 
 @dataclass(frozen=True)
 class Rollout(Sample):
-    """A particle with the values of each of its tokens.
+    """Particle with the log-probabilities of each of its tokens.
 
     Attributes:
         token_log_p: log-probability of each token under the model, at the sampling temperature.
-        token_log_z: log p - log q of each token, which is the log of the probability that a mask
-            left. They sum to the log weight where nothing was resampled.
+        token_log_z: log p - log q of each token. Under a mask, this is the log of the probability
+            of all tokens that the mask allowed. Without resampling, these sum to the log weight.
     """
 
     token_log_p: tuple[float, ...] = ()
@@ -52,19 +52,20 @@ class Rollout(Sample):
 
     @property
     def token_log_q(self) -> tuple[float, ...]:
-        """Log-probability of each token under the sampler, which is masked or twisted."""
+        """Log-probability of each token under the distribution that it was drawn from."""
         pairs = zip(self.token_log_p, self.token_log_z, strict=True)
         return tuple(log_p - log_z for log_p, log_z in pairs)
 
 
 @dataclass(frozen=True)
 class EngineDiagnostics(Diagnostics):
-    """A record of how one prompt's sampling went in an engine.
+    """Statistics of sampling answers to one prompt in an engine.
 
-    Steps are parts here: `ess`, `resampled`, `running` and `alive` have an entry for each.
+    `ess`, `resampled`, `running` and `alive` have one entry for each part of the answers, where
+    `smc.Diagnostics` has one for each token.
 
     Attributes:
-        parts: what each part took.
+        parts: cost of each part.
     """
 
     parts: tuple[PartRecord, ...] = ()
@@ -275,7 +276,7 @@ def _ancestors(
         return draw(keys, breaks)
 
     size = torch.tensor([len(members)], device="cpu")
-    chosen = scheme(how.resampling)(weights.normalised.unsqueeze(0), uniform, size)
+    chosen = scheme(how.resampling)(weights.normalized.unsqueeze(0), uniform, size)
     return [members[i] for i in chosen[0].tolist()]
 
 

@@ -140,13 +140,14 @@ class PartRecord(NamedTuple):
     """Cost of one part, for one prompt.
 
     Attributes:
-        admissions: requests.
-        prompt_tokens: tokens of their prompts, answers so far included.
+        admissions: number of requests.
+        prompt_tokens: tokens of the requests' prompts, including answers so far.
         cached_tokens: of these, tokens found in the prefix cache.
-        drawn_tokens: tokens that were drawn.
+        drawn_tokens: tokens that the engine drew.
         ess: effective sample size of the weights after the part.
-        resampled: whether particles were resampled after it.
-        scored_tokens: tokens that were read once more for their log-probabilities (over HTTP).
+        resampled: whether particles were resampled after the part.
+        scored_tokens: tokens that the model computed once more for their log-probabilities (HTTP
+            only).
     """
 
     admissions: int
@@ -159,5 +160,5 @@ class PartRecord(NamedTuple):
 
     @property
     def recomputed_tokens(self) -> int:
-        """Tokens of prompts that the model read, in this part."""
+        """Number of prompt tokens that the model computed in this part."""
         return self.prompt_tokens - self.cached_tokens

@@ -92,7 +92,7 @@ def test_each_token_has_the_weight_and_probability_of_brute_force(url, peaked_ll
 
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_pgcd_finds_the_evidence(url, peaked_llama, chunk):
-    twist = gcd_vllm.PGCD("random", exact_top_k=8, defence=0.05)
+    twist = gcd_vllm.PGCD("random", exact_top_k=8, defense=0.05)
     found = ask(url, peaked_llama, proposal=twist, particles=100, chunk=chunk)
     language = ConstraintRequest("choice", CHOICE["choice"]).language()
     automaton = gcd.lift(language, read_vocabulary(peaked_llama))

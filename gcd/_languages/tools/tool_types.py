@@ -24,7 +24,7 @@ from typing import Any
 
 from gcd._errors import ConstraintError, UnsupportedSchemaError, shown
 from gcd._languages.json_schema.drafts import escape
-from gcd._languages.json_schema.keywords import HONOURED, TYPES
+from gcd._languages.json_schema.keywords import HONORED, TYPES
 from gcd._languages.tools.tool_keys import (
     BY_NAME,
     check_keys,
@@ -64,7 +64,7 @@ class Parameter:
     Attributes:
         name: the name as written in a call.
         schema: the JSON schema of its values.
-        required: whether every call must give it.
+        required: whether every call must have this parameter.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Tool:
-    """Tool with the data from which the language of its calls is compiled.
+    """Tool whose calls can be compiled to a language; returned by `gcd.parse_tools`.
 
     Attributes:
         name: the name as written in a call.
@@ -100,12 +100,12 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolList:
-    """Tools of a tool list, and the types that are unknown.
+    """Parsed list of tools, with the parameter types that are unknown.
 
     Attributes:
         tools: in the order given.
-        unknown_types: number of parameters with each unknown type; such a type is treated as any
-            JSON value.
+        unknown_types: unknown types, with the number of parameters of each. Their values may be any
+            JSON.
     """
 
     tools: tuple[Tool, ...]
@@ -113,11 +113,11 @@ class ToolList:
 
 
 def parse_tools(tools: Any) -> ToolList:
-    """Parse a list of tools, each in either form, into names and schemas.
+    """Parse a list of tools, in any supported form, into names and schemas.
 
     Args:
-        tools: any iterable of mappings, as `json.loads` returns them, or an object with one under
-            `tools`, `functions` or `function_declarations`.
+        tools: any iterable of mappings, as `json.loads` returns them, or a mapping that has such a
+            list under `tools`, `functions` or `function_declarations`.
 
     Raises:
         ConstraintError: for a malformed tool, with its position in the list and the problem.
@@ -244,7 +244,7 @@ def _parameter(
     for keyword, value in description.items():
         if keyword in _DESCRIPTIONS or (keyword == "required" and not isinstance(value, list)):
             continue
-        if keyword not in HONOURED:
+        if keyword not in HONORED:
             raise UnsupportedSchemaError(str(keyword), pointer, "of a parameter is not supported")
         add_keyword(schema, keyword, value, description, pointer)
     return schema, optional

@@ -15,20 +15,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CAUSES = {
-    "escapes": "strings with a pattern, format or length: xgrammar writes no escapes in them",
-    "raw": "strings with a pattern or length: xgrammar lets control characters in, no JSON",
-    "surrogates": "xgrammar lets in the bytes of lone surrogates, which are no UTF-8",
-    "anchors": "a pattern is found anywhere in the text; xgrammar anchors it at both ends",
+    "escapes": "strings with a pattern, format or length: xgrammar excludes escapes in them",
+    "raw": (
+        "strings with a pattern or length: xgrammar allows control characters, which JSON does not"
+    ),
+    "surrogates": "xgrammar allows the bytes of lone surrogates, which are not valid UTF-8",
+    "anchors": (
+        "by the standard a pattern may match anywhere in the text; xgrammar anchors it at both ends"
+    ),
     "formats": "`format`: 31 February, leap seconds, the grammar of a URI and so on",
-    "free spaces": "values that the schema leaves free: xgrammar writes spaces after , and :",
-    "depth": "values that the schema leaves free: nested to `max_depth` here, without end there",
-    "implied type": "keywords of one type say nothing of others; xgrammar takes them for the type",
-    "ignored": "xgrammar does not honour `not`, `if`, `multipleOf`, `uniqueItems` and the like",
-    "one of": "`oneOf` means exactly one; xgrammar reads it as `anyOf`",
-    "enum": "an `enum` beside other keywords: xgrammar takes values that do not satisfy those",
-    "required": "names in `required` that are not in `properties`: xgrammar lets them be missing",
-    "spellings": "names and constants that are not ASCII have two spellings; xgrammar writes one",
-    "digits": "numbers with bounds: xgrammar stops after some digits behind the point",
+    "free spaces": "values that the schema doesn't describe: xgrammar writes spaces after , and :",
+    "depth": (
+        "values that the schema doesn't describe: nested up to `max_depth` here, without a "
+        "limit in xgrammar"
+    ),
+    "implied type": "a keyword for one type allows all other types; xgrammar excludes them",
+    "ignored": (
+        "xgrammar does not enforce `not`, `if`, `multipleOf`, `uniqueItems` and similar keywords"
+    ),
+    "one of": "`oneOf` means exactly one; xgrammar treats it as `anyOf`",
+    "enum": (
+        "an `enum` beside other keywords: xgrammar allows values that don't satisfy the other "
+        "keywords"
+    ),
+    "required": (
+        "names in `required` that are not in `properties`: xgrammar treats them as optional"
+    ),
+    "spellings": (
+        "names and constants that are not ASCII can be written with or without escapes; "
+        "xgrammar allows one way"
+    ),
+    "digits": "numbers with bounds: xgrammar limits the digits after the decimal point",
 }
 IGNORED = {
     "not", "if", "then", "else", "multipleOf", "uniqueItems", "contains", "dependencies",
@@ -49,7 +66,7 @@ class Place:
 
     path: list[str | int] = field(default_factory=list)
     expects: str = "value"  # or key, string, scalar, colon, after
-    spelt: bytes = b""  # of the incomplete string, key, number or word
+    spelled: bytes = b""  # of the incomplete string, key, number or word
 
 
 def place(text: bytes) -> Place:
@@ -60,16 +77,16 @@ def place(text: bytes) -> Place:
         c = bytes([byte])
         if here.expects in ("string", "key in"):
             if escaped or c != b'"':
-                here.spelt += c
+                here.spelled += c
                 escaped = c == b"\\" and not escaped
             elif here.expects == "string":
-                here.expects, here.spelt = "after", b""
+                here.expects, here.spelled = "after", b""
             else:
-                here.path[-1] = json.loads(b'"' + here.spelt + b'"', strict=False)
-                here.expects, here.spelt = "colon", b""
+                here.path[-1] = json.loads(b'"' + here.spelled + b'"', strict=False)
+                here.expects, here.spelled = "colon", b""
             continue
         if here.expects == "scalar" and c not in b" ,]}":
-            here.spelt += c
+            here.spelled += c
             continue
         if c in b" \n\r\t":
             continue
@@ -80,17 +97,17 @@ def place(text: bytes) -> Place:
         elif c in b"]}":
             containers.pop()
             here.path.pop()
-            here.expects, here.spelt = "after", b""
+            here.expects, here.spelled = "after", b""
         elif c == b":":
             here.expects = "value"
         elif c == b",":
             in_object = containers[-1] == ord("{")
-            here.expects, here.spelt = "key" if in_object else "value", b""
+            here.expects, here.spelled = "key" if in_object else "value", b""
             here.path[-1] = "" if in_object else here.path[-1] + 1  # type: ignore[operator]
         elif c == b'"':
             here.expects = "key in" if here.expects == "key" else "string"
         else:
-            here.expects, here.spelt = "scalar", c
+            here.expects, here.spelled = "scalar", c
     return here
 
 
@@ -156,7 +173,7 @@ def cause(root: Any, text: bytes, c: bytes, is_ours: bool) -> str | None:
     is_loose = is_ignored or is_choice or _is_free(container)
     if text[-1:] in (b",", b":") and here.path and not in_string and not in_key and is_loose:
         return "free spaces"
-    if is_ours and here.expects == "scalar" and b"." in here.spelt and has & _BY_TYPE["number"]:
+    if is_ours and here.expects == "scalar" and b"." in here.spelled and has & _BY_TYPE["number"]:
         return "digits"
     if is_ours and here.expects == "value":
         untyped = [schema for schema in schemas if "type" not in schema]

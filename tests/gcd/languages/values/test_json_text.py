@@ -7,6 +7,7 @@ import re
 import unicodedata
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import state_limit
 from gcd._errors import StateLimitError
-from gcd._languages.text.code_points import SCALARS, Moves, Ranges, complement, one_of, ranges
+from gcd._languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
 from gcd._languages.text.regex import regex
 from gcd._languages.text.texts import characters, texts
 from gcd._languages.values.json_text import quoted
@@ -64,7 +65,17 @@ def test_ranges_are_sets_without_surrogates(pairs: list[tuple[int, int]]) -> Non
 
 def ranges_of(characters: Automaton) -> Ranges:
     """Return the code points of a language of single characters."""
-    return ranges((first, last) for first, last, _ in Moves(characters).of(0))
+    table = np.vstack([characters.transitions, np.full((1, 256), -1)])  # -1 is the last row
+    accepting = np.append(characters.accepting, False)
+    found = np.flatnonzero(accepting[table[0, :0x80]]).tolist()
+    for length, (low, high) in ((2, (0x80, 0x7FF)), (3, (0x800, 0xFFFF)), (4, (0x10000, 0x10FFFF))):
+        points = np.arange(low, high + 1)
+        lead = (0xF00 >> length) & 0xFF
+        state = table[0, lead | points >> 6 * (length - 1)]
+        for rest in reversed(range(length - 1)):
+            state = table[state, 0x80 | (points >> 6 * rest) & 0x3F]
+        found += points[accepting[state]].tolist()
+    return ranges((point, point) for point in found)
 
 
 @settings(max_examples=60)
@@ -139,8 +150,8 @@ def test_one_text_has_all_its_spellings(text: str) -> None:
 @settings(max_examples=40)
 @given(st.lists(TEXT, max_size=4))
 def test_spellings_of_a_union_are_the_union(several: list[str]) -> None:
-    spelt = Automaton.union([json_spellings(text) for text in several])
-    assert quoted(Automaton.from_strings(several)) == spelt
+    spelled = Automaton.union([json_spellings(text) for text in several])
+    assert quoted(Automaton.from_strings(several)) == spelled
 
 
 @settings(max_examples=60)
@@ -152,16 +163,16 @@ def test_a_string_is_in_if_what_it_says_is(
     """Two consecutive classes and a text, in every spelling."""
     parts = [one_of(ranges(one)), one_of(ranges(other)).repeat(0, 2), Automaton.literal(text)]
     content = Automaton.concatenate(parts)
-    spelt = quoted(content)
-    for string in random_strings(spelt, 20) if not spelt.is_empty else []:
+    spelled = quoted(content)
+    for string in random_strings(spelled, 20) if not spelled.is_empty else []:
         assert content.accepts(json.loads(string))
     for plain in random_strings(content, 20) if not content.is_empty else []:
         value = plain.decode()
         for ensure_ascii in (True, False):
-            assert spelt.accepts(json.dumps(value, ensure_ascii=ensure_ascii))
-        assert spelt.accepts(f'"{_all_escaped(value)}"')
+            assert spelled.accepts(json.dumps(value, ensure_ascii=ensure_ascii))
+        assert spelled.accepts(f'"{_all_escaped(value)}"')
     # Of all strings, those with another content are excluded, however they are spelled.
-    others = json_string(0, 5) - spelt
+    others = json_string(0, 5) - spelled
     for string in random_strings(others, 20) if not others.is_empty else []:
         assert not content.accepts(json.loads(string))
 
@@ -176,10 +187,10 @@ def _all_escaped(text: str) -> str:
 )
 def test_spellings_of_patterns(pattern: str) -> None:
     content = regex(pattern)
-    spelt = quoted(content)
-    for string in random_strings(spelt, 100):
+    spelled = quoted(content)
+    for string in random_strings(spelled, 100):
         assert content.accepts(json.loads(string))
-    for string in random_strings(json_string(0, 6) - spelt, 100):
+    for string in random_strings(json_string(0, 6) - spelled, 100):
         assert not content.accepts(json.loads(string))
 
 
