@@ -45,9 +45,10 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## The pages as a site, build/site/docs/index.html; a warning or a link to nowhere is an error.
+## The pages as a site, build/site/index.html; a warning or a link to nowhere is an error.
 docs: $(INSTALLED)
 	$(BIN)/python -m sphinx -W --keep-going --quiet -c docs -d build/doctrees . build/site
+	@echo "Open build/site/index.html"
 
 ## Chromium, from Debian's packages, for the tests of the report; they are skipped without one.
 browser:

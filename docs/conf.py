@@ -36,6 +36,7 @@ napoleon_attr_annotations = False
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_extra_path = ["root"]  # index.html, which leads from the top of the site to the first page
 html_title = project
 html_copy_source = False
 html_show_sourcelink = False

@@ -96,8 +96,10 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
         elif kind == "sql":
             file, mark, name = given.partition(".json#")
             found = gcd.sql(gcd.sql_schema(f"{file}.json", name) if mark else given)
-        else:
+        elif kind == "schema":
             found = gcd.json_schema(read_json(given), **options)
+        else:
+            raise ValueError(f"expected a kind of constraint that the command reads, got {kind!r}")
     for warning in caught:
         click.echo(f"Warning: {warning.message}", err=True)
     if found.is_empty:
