@@ -14,14 +14,28 @@ BASE ?= main
 SIDE_BY_SIDE := --numprocesses auto --dist worksteal
 ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 
-.PHONY: run test check test-oldest test-newest lint format docs browser vllm mlx llama clean
+# Some containers set it: each of fifty processes would compile the modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run test check beside tests test-oldest test-newest lint format docs browser vllm mlx llama clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(BUILT)
 	$(BIN)/python -m experiments.run +task=xlam $(ARGS)
 
 ## Lint, types, and every test; the ten slowest are named at the end.
-test: lint $(MODEL) $(BUILT)
+## Lint runs beside the tests, as mypy alone leaves a core idle. What it finds is printed last.
+test: $(MODEL) $(BUILT)
+	@mkdir -p build && rm -f build/lint.txt
+	@$(MAKE) --no-print-directory --jobs 2 tests beside; code=$$?; \
+		test ! -f build/lint.txt || cat build/lint.txt; exit $$code
+
+beside: $(INSTALLED)
+	@$(MAKE) --no-print-directory lint > build/lint.txt 2>&1 \
+		|| { echo "make lint failed; its output follows that of the tests"; exit 1; }
+	@rm build/lint.txt
+
+tests: $(MODEL) $(BUILT)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 ## Lint, types, and the tests of what has changed against BASE; a minute of laws if nothing has.
@@ -57,7 +71,7 @@ browser:
 
 ## The plugin inside of vLLM, in an environment of its own (3.5 GB); what CI runs has no vLLM.
 ## V1 and the server run SmolLM2. A small random model is run by V1 with asynchronous scheduling,
-## and by V2, its kernels interpreted.
+## by two workers that share it, and by V2, its kernels interpreted.
 vllm: $(VLLM)/.installed
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v1.py $(ARGS)
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server.py $(ARGS)
@@ -66,6 +80,8 @@ vllm: $(VLLM)/.installed
 	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_weights.py $(ARGS)
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server_weights.py $(ARGS)
+	$(ON_CPU) VLLM_CPU_OMP_THREADS_BIND='0|1' \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_tensor_parallel.py $(ARGS)
 	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		PYTHONPATH=tests_vllm/interpreter:. \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2.py $(ARGS)

@@ -28,7 +28,7 @@ _SHOWN = 12  # tokens listed in a message
 
 @dataclass(frozen=True)
 class PrefixReport:
-    """State of a constraint after a prefix, returned by `inspect_prefix`.
+    """Report on a constraint after a prefix; returned by `inspect_prefix`.
 
     Attributes:
         tokens: token ids of the prefix.

@@ -23,7 +23,7 @@ def _remade(kind: type[PickledError], args: tuple[Any, ...], names: dict[str, An
 
 
 class ConstraintError(PickledError):
-    """Base class of the library's errors: the constraint cannot be enforced exactly."""
+    """Base class for errors about constraints and budgets that cannot be enforced exactly."""
 
 
 def at(pointer: str) -> str:
@@ -46,7 +46,7 @@ class UnsupportedSchemaError(ConstraintError):
 
 
 class InfeasibleBudgetError(ConstraintError):
-    """Error for a budget below the shortest completion.
+    """Error for a budget smaller than the shortest completion.
 
     Attributes:
         needed: fewest tokens, EOS included, from the current state to the end.
@@ -65,10 +65,10 @@ class InfeasibleBudgetError(ConstraintError):
 
 
 class UndecidedBudgetError(InfeasibleBudgetError):
-    """Error for a budget below the guaranteed bound if the shortest completion is not known.
+    """Error for a budget that may be too small, while the shortest completion is not known.
 
     Attributes:
-        needed: tokens, EOS included, within which an answer is guaranteed; fewer may be enough.
+        needed: a budget, EOS included, that is certainly sufficient; a smaller one may be too.
         budget: the budget in tokens.
     """
 
@@ -82,10 +82,10 @@ class UndecidedBudgetError(InfeasibleBudgetError):
 
 
 class OverlongBudgetError(ConstraintError):
-    """Error for a budget with texts of more bytes than the constraint was compiled for.
+    """Error for a budget that allows longer texts than the constraint was compiled for.
 
     Attributes:
-        longest: most tokens, EOS included, for which the constraint is exact.
+        longest: largest allowed budget in tokens, EOS included.
         budget: the budget in tokens, None without a limit.
         caveats: the parts of the constraint that are not enforced in longer texts.
     """
@@ -119,7 +119,7 @@ class OverlongBudgetError(ConstraintError):
 
 
 class EmptyLanguageError(ConstraintError):
-    """Error for a constraint without strings, or without strings that the vocabulary can spell."""
+    """Error for a constraint that no text, or no sequence of the vocabulary's tokens, satisfies."""
 
 
 class LimitError(ConstraintError):
@@ -154,7 +154,7 @@ class LimitError(ConstraintError):
 
 
 class StateLimitError(LimitError):
-    """Error for an automaton that exceeds the limit on its states."""
+    """Error for an automaton with more states than `gcd.state_limit` allows."""
 
     _needs = "needs more than {} states"
     _remedy = "state_limit"
@@ -166,7 +166,7 @@ class StateLimitError(LimitError):
 
 
 class WorkLimitError(LimitError):
-    """Error for a constraint whose compilation exceeds the limit on its work."""
+    """Error for a constraint that takes more work to compile than `gcd.work_limit` allows."""
 
     _needs = "takes more than {} units of work"
     _remedy = "work_limit"

@@ -40,12 +40,12 @@ from gcd._tokens.vocabulary import Vocabulary, as_ids
 
 @dataclass(frozen=True, eq=False)
 class Infill:
-    """Text with a given beginning and end, made by `infill`.
+    """Text between a given beginning and end; made by `gcd.infill`.
 
     Attributes:
         before: the beginning.
         after: the end.
-        middle: the texts that may come between them.
+        middle: the language of the text between them.
     """
 
     before: bytes
@@ -70,7 +70,7 @@ class Infill:
         return replace(whole, max_bytes=self.middle.max_bytes + given)
 
     def heal(self, prompt: Sequence[int], vocabulary: Vocabulary) -> tuple[tuple[int, ...], Infill]:
-        """Cut a prompt back to a boundary that no token straddles; see the module docstring.
+        """Shorten a prompt so that no token needs to straddle its end; see the module docstring.
 
         Args:
             prompt: token ids, such as `lm.encode(instruction + before)`. Their text has to end with
@@ -120,7 +120,7 @@ class Infill:
         return ids[: begin + kept], replace(self, before=text[ends[kept] :])
 
     def middle_of(self, text: str | bytes) -> bytes:
-        """Return the part between beginning and end of a text of the language.
+        """Remove `before` and `after` from a text, and return the middle.
 
         Raises:
             ConstraintError: the text does not begin with `before` and end with `after`.

@@ -1,20 +1,21 @@
-"""vLLM finishes structured answers within their tokens: a logits processor for its engines V1, V2.
+"""Logits processor for vLLM that finishes structured answers within their token budget.
 
-Installed beside vLLM, the entry point `vllm.logits_processors` names `Processor`, and vLLM loads it
-by itself; `--logits-processors gcd_vllm:Processor` names it explicitly. A request says what its
-answer must be, and perhaps a budget (`gcd._requests`):
+If this package is installed beside vLLM, vLLM finds `Processor` by the entry point
+`vllm.logits_processors` and loads it; `--logits-processors gcd_vllm:Processor` names it explicitly.
+A request states its constraint and, optionally, a budget (`gcd._requests`):
 
     extra_args={"gcd": '{"json_schema": {...}}'}            # vllm.SamplingParams
     extra_body={"vllm_xargs": {"gcd": '{"json_schema": {...}}'}}    # over HTTP
 
-vLLM loads this module in every one of its processes, whether anybody uses constraints or not. So it
-imports nothing but vLLM's interfaces. The rest is imported when a request or an engine asks for it,
-and if that fails, constrained requests are refused with the reason, and the engine serves the rest.
+vLLM loads this module in each of its processes, even if no request has a constraint. So the module
+imports only vLLM's interfaces; the rest is imported when a request or an engine needs it. If that
+import fails, constrained requests are refused with the reason, and all others are served.
 
 `sample` draws posteriors from a `vllm.LLM`: weighted answers with their log evidence.
 
-vLLM has one entry point for two interfaces. `Processor` is a subclass of both, and making one gives
-the class for the engine that asks: V1 makes it with three arguments, V2 with two.
+vLLM has one entry point for the two interfaces of its engines V1 and V2. `Processor` is a subclass
+of both, and its constructor returns an object for the engine that calls it: V1 passes three
+arguments, V2 two.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from gcd_vllm._errors import EngineStoppedError
     from gcd_vllm._particles import EngineDiagnostics, Rollout
     from gcd_vllm._parts import PartRecord
+    from gcd_vllm._registered import PGCD
     from gcd_vllm._sampling import sample, sample_from_server
     from gcd_vllm._worker import WorkerExtension
 
 __all__ = [
+    "PGCD",
     "Disabled",
     "EngineDiagnostics",
     "EngineStoppedError",
@@ -43,6 +46,7 @@ __all__ = [
     "sample_from_server",
 ]
 _PUBLIC = {
+    "PGCD": "gcd_vllm._registered",
     "EngineDiagnostics": "gcd_vllm._particles",
     "EngineStoppedError": "gcd_vllm._errors",
     "PartRecord": "gcd_vllm._parts",
@@ -74,7 +78,7 @@ def _bases() -> tuple[type, ...]:
 
 
 class Processor(*_bases()):  # type: ignore[misc]
-    """Masks tokens after which a request's constraint could not be satisfied within its budget."""
+    """Logits processor that masks tokens after which a request's budget can't be met."""
 
     def __new__(cls, vllm_config: Any, *arguments: Any) -> Any:
         """Make the processor of the engine that asks."""
@@ -92,10 +96,10 @@ class Processor(*_bases()):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a request whose constraint cannot be kept; called in vLLM's frontend.
+        """Refuse a request whose constraint cannot be enforced; called in vLLM's frontend.
 
         Raises:
-            ValueError: with what was wrong, the value seen, and what to do.
+            ValueError: with the problem, the value received, and the remedy.
         """
         adopts = os.environ.get("GCD_VLLM_RESPONSE_FORMAT") == "1"
         if (sampling_params.extra_args or {}).get("gcd") is None and not (
@@ -126,11 +130,11 @@ class Processor(*_bases()):  # type: ignore[misc]
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """V2 has no such call."""
+        """Do nothing: only V1 calls this method."""
 
 
 class Disabled(Processor):
-    """Takes the place of a processor that could not be imported; it changes nothing."""
+    """Replacement for a processor that could not be imported; it doesn't change any scores."""
 
     def __init__(self, *arguments: Any) -> None:
         pass

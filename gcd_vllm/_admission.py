@@ -33,6 +33,7 @@ from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache,
 from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Place
 from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._registered import PGCD
 
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"
@@ -41,6 +42,10 @@ NO_TOKENS = (
     "prompt_embeds has no tokens that vLLM's V1 runner tells processors of, so the room for an "
     "answer is not known; give the prompt as tokens or text, or serve with "
     "VLLM_USE_V2_MODEL_RUNNER=1"
+)
+TWIST = (
+    "expected the V1 runner without asynchronous scheduling for P-GCD, because its lookahead reads "
+    "every token on the host; start the engine with async_scheduling=False, or use proposal 'gcd'"
 )
 REFUSED = "[gcd] refused: "
 """Beginning of the answer to a request that was admitted and then couldn't be served."""
@@ -184,6 +189,8 @@ class Engine:
                 monotonic() - begin,
             )
         check_stops(params, automaton)
+        if particle is not None and particle.pgcd is not None:
+            check_twist(particle.pgcd, self._config())
         if particle is not None and request.deadline_ms is not None:
             raise ConstraintError(
                 f"expected a particle without deadline_ms, got {request.deadline_ms}; masks that "
@@ -262,7 +269,7 @@ class Engine:
                 check_prefix(automaton, budget, particle, prompt)
             return Admitted(automaton, budget, room, particle)
         except Exception as error:
-            return self._refusal(error, room)
+            return self.refuse(error, room)
 
     def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Place]:
         """Put a request's automaton into the pool, or the reason why that has no room for it."""
@@ -271,13 +278,14 @@ class Engine:
         try:
             return admitted, pool.enter(admitted.automaton)
         except Exception as error:
-            refusal = self._refusal(error, admitted.room)
+            refusal = self.refuse(error, admitted.room)
         with suppress(Exception):  # no room for that either
             automaton = refusal.automaton
             return refusal, pool.enter(automaton) if isinstance(automaton, TokenAutomaton) else END
         return Admitted(None, 1, reason=refusal.reason), END
 
-    def _refusal(self, error: Exception, room: int) -> Admitted:
+    def refuse(self, error: Exception, room: int) -> Admitted:
+        """Return an answer of at most `room` tokens that states why a request isn't served."""
         reason = f"{REFUSED}{error}"
         _LOG.warning("%s", reason[:_LONGEST])
         with suppress(Exception):  # no vocabulary
@@ -286,6 +294,23 @@ class Engine:
             text = TokenAutomaton.from_position_sets(vocabulary, tokens)
             return Admitted(text, len(tokens) + 1, reason=reason)
         return Admitted(None, 1, reason=reason)
+
+
+def check_twist(pgcd: PGCD, config: Any) -> None:
+    """Refuse P-GCD in an engine that doesn't tell processors every token in time.
+
+    Args:
+        pgcd: the HMM and its use.
+        config: vLLM's configuration; None if it is gone.
+
+    Raises:
+        ConstraintError: the engine can't sample from P-GCD's distribution, or has no such HMM.
+    """
+    pgcd.directory()
+    if config is not None and (
+        config.use_v2_model_runner or config.scheduler_config.async_scheduling
+    ):
+        raise ConstraintError(TWIST)
 
 
 def check_prefix(
@@ -322,7 +347,7 @@ def check_prefix(
                 "were drawn"
             )
     needed = int(automaton.steps_to_accept[state])
-    if particle.proposal == "gcd" and needed > budget - len(prefix):
+    if particle.proposal != "lcd" and needed > budget - len(prefix):
         raise ConstraintError(
             f"expected a budget of at least {len(prefix) + needed} tokens, as an answer with this "
             f"prefix takes; got {budget}"

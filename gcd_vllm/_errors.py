@@ -6,13 +6,12 @@ from gcd_vllm._parts import Drawn
 
 
 class EngineStoppedError(RuntimeError):
-    """The engine stopped while particles were drawn.
+    """Error for an engine that stopped while it drew particles.
 
     Attributes:
-        drawn: what was drawn of the parts that had finished, by (example, particle). Their weights
-            are those that were read. Finished answers alone aren't a sample of the posterior,
-            because short ones finish first.
-        total: number of parts that were asked for.
+        drawn: the finished parts, by (example, particle), with the weights known so far. Finished
+            answers alone aren't a sample of the posterior, because short answers finish first.
+        total: number of parts that were requested.
     """
 
     def __init__(self, drawn: dict[tuple[int, int], Drawn], total: int, cause: BaseException):

@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from gcd import ConstraintError, Vocabulary
-from gcd_vllm._admission import NAME, engine_of
+from gcd_vllm._admission import NAME, check_twist, engine_of
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
 from gcd_vllm._parts import Drawn, Part, Plan
-from gcd_vllm._step_weights import LOG_P, LOG_P_EOS, LOG_Z
+from gcd_vllm._step_weights import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 
 EXTENSION = "gcd_vllm.WorkerExtension"
 """Value of the engine's `worker_extension_cls`."""
@@ -140,6 +140,8 @@ class InProcessEngine:
         Raises:
             ValueError: the message says how to start the engine.
         """
+        if plan.pgcd is not None:
+            check_twist(plan.pgcd, self._config)
         mode = self._config.model_config.logprobs_mode
         known = mode == "processed_logprobs" or (mode == "raw_logprobs" and plan.temperature == 1)
         is_partial = plan.chunk is not None or plan.proposal == "lcd"
@@ -182,7 +184,12 @@ class InProcessEngine:
         for place, value in enumerate(log_p):
             if math.isnan(value):
                 log_p[place] = self._reported_log_p(output.outputs[0], place, values[place])
-        return Drawn(ids, log_z, tuple(log_p), int(output.num_cached_tokens or 0))
+        cached = int(output.num_cached_tokens or 0)
+        if part.pgcd is None:
+            return Drawn(ids, log_z, tuple(log_p), cached)
+        ratios = tuple(p - step[LOG_Q] for p, step in zip(log_p, values, strict=False))
+        # p / q = Z / g, and g of the last token is the potential.
+        return Drawn(ids, ratios, tuple(log_p), cached, log_potential=log_z[-1] - ratios[-1])
 
 
 def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
@@ -196,7 +203,7 @@ def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    particle = ParticleRequest(key, len(part.prefix), part.partial, part.proposal)
+    particle = ParticleRequest(key, len(part.prefix), part.partial, part.proposal, part.pgcd)
     return SamplingParams(
         max_tokens=part.max_tokens,
         temperature=part.temperature,

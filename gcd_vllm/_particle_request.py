@@ -5,6 +5,8 @@ text, `extra_args["gcd_particle"]`, says that its weight is wanted:
 
     {"key": "6f1c/0/12", "prefix_tokens": 32, "partial": true, "proposal": "gcd"}
 
+With "proposal": "pgcd", a member "pgcd" names the HMM and its use (`gcd_vllm._registered`).
+
 Weights refer to the distribution that the engine really samples from. So a particle request waits
 for the exact form of its constraint, and fields that change the distribution are refused.
 """
@@ -17,11 +19,12 @@ from typing import Any
 
 from gcd import ConstraintError
 from gcd._errors import shown
+from gcd_vllm._registered import PGCD
 
 PARTICLE = "gcd_particle"
 """Member of `extra_args`, and of `vllm_xargs`."""
-PROPOSALS = ("gcd", "lcd")
-VERSION = 1
+PROPOSALS = ("gcd", "lcd", "pgcd")
+VERSION = 2
 """Version of this protocol; client and engine must have the same."""
 NO_WEIGHTS = (
     "expected an engine without speculative decoding, whose drafts no weights are kept of; serve "
@@ -52,13 +55,16 @@ class ParticleRequest:
         partial: whether `max_tokens` ends only this part of the answer. The constraint's `budget`
             is then the only limit on the whole answer.
         proposal: "gcd" masks tokens after which the answer can't be finished within the budget;
-            "lcd" masks tokens after which it can't be finished at all.
+            "lcd" masks tokens after which it can't be finished at all; "pgcd" draws from a
+            distribution with the support of "gcd".
+        pgcd: the HMM of "pgcd", and its use; None for the others.
     """
 
     key: str = ""
     prefix_tokens: int = 0
     partial: bool = False
     proposal: str = "gcd"
+    pgcd: PGCD | None = None
 
     def text(self) -> str:
         """Return the value of `extra_args["gcd_particle"]`."""
@@ -99,8 +105,12 @@ class ParticleRequest:
     def _parse(cls, text: Any) -> ParticleRequest:
         try:
             given = json.loads(text)
+            if given.get("pgcd") is not None:
+                given["pgcd"] = PGCD.of(given["pgcd"])
             found = cls(**given)
-        except (TypeError, ValueError, RecursionError) as error:
+        except ConstraintError:
+            raise
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ConstraintError(
                 f"{PARTICLE}: expected a JSON object with {', '.join(asdict(cls()))}, got "
                 f"{shown(text)} ({error})"
@@ -120,5 +130,10 @@ class ParticleRequest:
             raise ConstraintError(
                 f"{PARTICLE}: expected proposal {' or '.join(PROPOSALS)}, got "
                 f"{shown(found.proposal)}"
+            )
+        if (found.proposal == "pgcd") != (found.pgcd is not None):
+            raise ConstraintError(
+                f"{PARTICLE}: expected pgcd beside proposal 'pgcd', and only there, got proposal "
+                f"{found.proposal!r} and pgcd {found.pgcd!r}"
             )
         return found

@@ -7,6 +7,9 @@ product of its Z_t. Resampling between parts is that of `smc.sample`
 (`smc._inference.algorithms.SMC`), with the part's number in place of the step's. The estimate of
 the evidence is the mean of the final weights, and unbiased, whatever the length of parts:
 E[estimate] = P_lm(C within n).
+
+With P-GCD, a token multiplies the weight by p / q. Particles then compete by the product of weight
+and potential, the probability under the HMM that an answer is completed within its budget.
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ from smc._vocabulary.draw import Breaks, Keys, Purpose
 
 @dataclass(frozen=True)
 class Rollout(Sample):
-    """A particle with the values of each of its tokens.
+    """Particle with the log-probabilities of each of its tokens.
 
     Attributes:
         token_log_p: log-probability of each token under the model, at the sampling temperature.
-        token_log_z: log of the probability that the mask left at each token. They sum to the log
-            weight where nothing was resampled.
+        token_log_z: log p - log q of each token. Under a mask, this is the log of the probability
+            of all tokens that the mask allowed. Without resampling, these sum to the log weight.
     """
 
     token_log_p: tuple[float, ...] = ()
@@ -49,19 +52,20 @@ class Rollout(Sample):
 
     @property
     def token_log_q(self) -> tuple[float, ...]:
-        """Log-probability of each token under the sampler, which is masked."""
+        """Log-probability of each token under the distribution that it was drawn from."""
         pairs = zip(self.token_log_p, self.token_log_z, strict=True)
         return tuple(log_p - log_z for log_p, log_z in pairs)
 
 
 @dataclass(frozen=True)
 class EngineDiagnostics(Diagnostics):
-    """A record of how one prompt's sampling went in an engine.
+    """Statistics of sampling answers to one prompt in an engine.
 
-    Steps are parts here: `ess`, `resampled`, `running` and `alive` have an entry for each.
+    `ess`, `resampled`, `running` and `alive` have one entry for each part of the answers, where
+    `smc.Diagnostics` has one for each token.
 
     Attributes:
-        parts: what each part took.
+        parts: cost of each part.
     """
 
     parts: tuple[PartRecord, ...] = ()
@@ -89,7 +93,7 @@ class _Particle(NamedTuple):
     """A particle under way; see `Rollout`.
 
     `state` is that of the automaton, -1 once it is dead; `founder` is the particle of the first
-    part that it descends from.
+    part that it descends from. `log_potential` belongs to the last token, and is 0 at the end.
     """
 
     ids: tuple[int, ...]
@@ -99,6 +103,12 @@ class _Particle(NamedTuple):
     state: int
     founder: int
     finished: bool = False
+    log_potential: float = 0.0
+
+    @property
+    def log_competing(self) -> float:
+        """Log of weight times potential."""
+        return self.log_weight + self.log_potential
 
     def runs(self, budget: int) -> bool:
         return not self.finished and len(self.ids) < budget
@@ -130,6 +140,7 @@ class _Particle(NamedTuple):
             state,
             self.founder,
             finished,
+            0.0 if finished else drawn.log_potential,
         )
 
 
@@ -168,7 +179,7 @@ def run(engine: Engine, tasks: Sequence[Task], plan: Plan, draw: Draw) -> list[P
                 system[part.particle] = system[part.particle].extend(drawn, task)
             running[b].append(len(pairs))
             alive[b].append(sum(each.log_weight > -math.inf for each in system))
-            ess = float(Weights.of(_log_weights(system)).ess)
+            ess = float(Weights.of(_log_competing(system)).ess)
             resampled = _resample(system, task, plan.resampling, number, draw)
             records[b].append(_record(pairs, ess, resampled))
         number += 1
@@ -207,6 +218,7 @@ def _parts(
                 seed=request_seed(plan.seed, task.name, n, number),
                 temperature=plan.temperature,
                 proposal=plan.proposal,
+                pgcd=plan.pgcd,
             )
         )
     return parts
@@ -214,6 +226,11 @@ def _parts(
 
 def _log_weights(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
     values = [particle.log_weight for particle in system]
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+def _log_competing(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
+    values = [particle.log_competing for particle in system]
     return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
@@ -234,14 +251,16 @@ def _resample(system: list[_Particle], task: Task, how: SMC, number: int, draw: 
             groups[system[n].state].append(n)
     before, hit = list(system), False
     for members in groups.values():
-        weights = Weights.of(_log_weights([before[n] for n in members]))
+        weights = Weights.of(_log_competing([before[n] for n in members]))
         is_low = how.ess_threshold >= 1 or float(weights.ess) < how.ess_threshold * len(members)
         if len(members) < 2 or not is_low or not float(weights.ess):
             continue
         hit = True
         ancestors = _ancestors(weights, members, task.name, number, how, draw)
         for n, ancestor in zip(members, ancestors, strict=True):
-            system[n] = before[ancestor]._replace(log_weight=float(weights.log_mean))
+            copied = before[ancestor]
+            log_weight = float(weights.log_mean) - copied.log_potential
+            system[n] = copied._replace(log_weight=log_weight)
     return hit
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from gcd import Vocabulary
+from gcd_vllm._registered import PGCD
 from smc._inference.algorithms import SMC
 
 
@@ -20,11 +21,12 @@ class Plan(NamedTuple):
 
     Attributes:
         particles: N, per prompt.
-        proposal: "gcd" or "lcd".
+        proposal: "gcd", "lcd" or "pgcd".
         temperature: T.
         seed: of all random numbers.
         chunk: tokens of a part, at least; None if each answer is one part.
         resampling: between parts.
+        pgcd: the HMM of "pgcd", and its use.
     """
 
     particles: int
@@ -33,6 +35,7 @@ class Plan(NamedTuple):
     seed: int
     chunk: int | None
     resampling: SMC
+    pgcd: PGCD | None = None
 
 
 class Part(NamedTuple):
@@ -48,7 +51,8 @@ class Part(NamedTuple):
         partial: whether the answer may go on after it.
         seed: of its random numbers.
         temperature: T.
-        proposal: "gcd" or "lcd".
+        proposal: "gcd", "lcd" or "pgcd".
+        pgcd: the HMM of "pgcd", and its use.
     """
 
     example: int
@@ -61,6 +65,7 @@ class Part(NamedTuple):
     seed: int
     temperature: float
     proposal: str
+    pgcd: PGCD | None = None
 
 
 class Drawn(NamedTuple):
@@ -68,10 +73,12 @@ class Drawn(NamedTuple):
 
     Attributes:
         ids: the tokens, EOS included.
-        log_z: log of the probability that the mask left, at each of them.
+        log_z: log p - log q of each of them, which is the log of the probability that a mask left.
         log_p: log-probability of each under the model.
         cached: tokens of the part's prompt and prefix that the engine found in its prefix cache.
         scored: tokens that the engine read once more for log p, without its prefix cache.
+        log_potential: log of the probability, under the HMM of P-GCD, that the answer is completed
+            within its budget after these tokens; 0 if it isn't known.
     """
 
     ids: tuple[int, ...]
@@ -79,6 +86,7 @@ class Drawn(NamedTuple):
     log_p: tuple[float, ...]
     cached: int = 0
     scored: int = 0
+    log_potential: float = 0.0
 
 
 class Engine(Protocol):
@@ -132,13 +140,14 @@ class PartRecord(NamedTuple):
     """Cost of one part, for one prompt.
 
     Attributes:
-        admissions: requests.
-        prompt_tokens: tokens of their prompts, answers so far included.
+        admissions: number of requests.
+        prompt_tokens: tokens of the requests' prompts, including answers so far.
         cached_tokens: of these, tokens found in the prefix cache.
-        drawn_tokens: tokens that were drawn.
+        drawn_tokens: tokens that the engine drew.
         ess: effective sample size of the weights after the part.
-        resampled: whether particles were resampled after it.
-        scored_tokens: tokens that were read once more for their log-probabilities (over HTTP).
+        resampled: whether particles were resampled after the part.
+        scored_tokens: tokens that the model computed once more for their log-probabilities (HTTP
+            only).
     """
 
     admissions: int
@@ -151,5 +160,5 @@ class PartRecord(NamedTuple):
 
     @property
     def recomputed_tokens(self) -> int:
-        """Tokens of prompts that the model read, in this part."""
+        """Number of prompt tokens that the model computed in this part."""
         return self.prompt_tokens - self.cached_tokens

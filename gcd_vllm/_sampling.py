@@ -10,9 +10,9 @@ from gcd import ConstraintError, TokenAutomaton, Vocabulary, check_budget
 from gcd._requests import ConstraintRequest
 from gcd._serving.constraint_cache import ConstraintCache
 from gcd_vllm._in_process import InProcessEngine
-from gcd_vllm._particle_request import PROPOSALS
 from gcd_vllm._particles import Task, run
 from gcd_vllm._parts import Engine, Plan
+from gcd_vllm._registered import PGCD
 from gcd_vllm._server_engine import ServerEngine
 from smc import GCD, LCD, CounterDraw, Draw, Posterior
 from smc._inference.algorithms import SMC, Options, algorithm
@@ -31,7 +31,7 @@ def sample(
     *,
     budget: int | Sequence[int],
     particles: int,
-    proposal: str | GCD | LCD = "gcd",
+    proposal: str | GCD | LCD | PGCD = "gcd",
     temperature: float | int = 1.0,
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
@@ -39,35 +39,41 @@ def sample(
     draw: Draw | None = None,
     **options: Unpack[Options],
 ) -> list[Posterior]:
-    """Sample answers x to each prompt from p_lm(x | x in C, |x| <= budget), inside of vLLM.
+    """Sample answers x to each prompt from p_lm(x | x in C, |x| <= budget) in a vLLM engine.
 
     Args:
         llm: a `vllm.LLM`, started with `worker_extension_cls="gcd_vllm.WorkerExtension"`.
-        prompts: text, or token ids taken as they are.
-        constraint: C, as requests state it; one for all prompts, or one for each.
-        budget: most tokens of an answer, EOS included; for all prompts, or one for each.
-        particles: N, per prompt.
-        proposal: "gcd" or "lcd", or `smc.GCD()` or `smc.LCD()`.
-        temperature: part of p_lm, hence of the target.
-        seed: of all random numbers (`gcd_vllm._seeds`).
-        example_ids: identities that name each prompt's random numbers; 0, 1, 2, … if not given.
-        chunk: tokens after which particles may be resampled, at least; they are then resubmitted
-            with their tokens so far (`gcd_vllm._parts`). None resamples nothing.
-        draw: replaces the random numbers of resampling.
-        options: `resampling`, `ess_threshold`, `strata`, as of `smc.sample`.
+        prompts: text, or token ids, used as given.
+        constraint: C, in the form of a request's constraint (`docs/vllm.md`); one for all prompts,
+            or one per prompt.
+        budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
+            per prompt.
+        particles: N, the number of particles per prompt.
+        proposal: "gcd" or "lcd", or `smc.GCD()` or `smc.LCD()`; or `gcd_vllm.PGCD(...)`, for an
+            engine that was started with a directory of HMMs.
+        temperature: part of p_lm, and therefore of the target.
+        seed: seed of all random numbers (`gcd_vllm._seeds`).
+        example_ids: identities that key each prompt's random numbers; 0, 1, 2, … by default.
+        chunk: minimum number of tokens of a part of an answer. After each part, particles may be
+            resampled and are resubmitted with their tokens so far (`gcd_vllm._parts`). None:
+            particles are never resampled.
+        draw: replaces the random number generator of resampling.
+        options: `resampling`, `ess_threshold`, `strata`, as in `smc.sample`.
 
     Returns:
-        One posterior per prompt, in order. Its particles are `gcd_vllm.Rollout`s, its diagnostics
-        `gcd_vllm.EngineDiagnostics`. An engine reports no probabilities of tokens that weren't
-        drawn, so there are no bounds: `certified` is None, and the label never "certified".
+        One posterior per prompt, in order. Its particles are `gcd_vllm.Rollout`s, and its
+        diagnostics `gcd_vllm.EngineDiagnostics`. An engine doesn't report probabilities of tokens
+        that weren't drawn, so there are no bounds: `certified` is None, and the label is never
+        "certified".
 
     Raises:
-        InfeasibleBudgetError: a budget is shorter than the shortest answer.
-        PromptTooLongError: a prompt leaves too little of `max_model_len`.
-        ConstraintError: a constraint doesn't compile, or the engine has no room for it.
-        ValueError: the engine lacks the plugin or its extension, or an argument makes no sense.
-            All of these are raised before anything is generated.
-        EngineStoppedError: the engine stopped in the middle; with what had finished.
+        InfeasibleBudgetError: a budget is smaller than the shortest answer.
+        PromptTooLongError: prompt and budget together exceed `max_model_len`.
+        ConstraintError: a constraint doesn't compile, or doesn't fit into the engine's memory for
+            constraints.
+        ValueError: the engine lacks the plugin or the worker extension, or an argument is invalid.
+            All of these are raised before any token is generated.
+        EngineStoppedError: the engine stopped during sampling; the error has the finished parts.
     """
     engine = InProcessEngine(llm)
     return sample_with(
@@ -85,7 +91,7 @@ def sample_from_server(
     vocabulary: Vocabulary,
     budget: int | Sequence[int],
     particles: int,
-    proposal: str | GCD | LCD = "gcd",
+    proposal: str | GCD | LCD | PGCD = "gcd",
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
     chunk: int | None = None,
@@ -95,28 +101,30 @@ def sample_from_server(
     draw: Draw | None = None,
     **options: Unpack[Options],
 ) -> list[Posterior]:
-    """Do as `sample` over HTTP, with a server of vLLM that speaks OpenAI's API.
+    """Sample as `sample` does, over HTTP, from a vLLM server with OpenAI's API.
 
-    The server needs nothing but this project's logits processor, and log-probabilities after masks:
-    `vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs`.
-    The temperature is 1. Every part is read once more by the model for its weights
+    Start the server with
+    `vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs`, so
+    that it has this project's logits processor and returns log-probabilities after masking. The
+    temperature is 1. The model computes every part once more for its weights
     (`gcd_vllm._server_engine`; `EngineDiagnostics.parts` counts the tokens).
 
     Args:
         url: address of the server.
-        prompts, constraint, budget, particles, proposal, seed, example_ids, chunk, draw: as of
+        prompts, constraint, budget, particles, proposal, seed, example_ids, chunk, draw: as in
             `sample`.
-        vocabulary: of the server's model, such as
+        vocabulary: vocabulary of the server's model, such as
             `gcd.Vocabulary.from_tokenizer(tokenizer, size=number_of_logits)`.
-        model: name of the model; the first one that the server lists if not given.
+        model: name of the model; by default the first one that the server lists.
         api_key: sent as a bearer token.
-        connections: most requests at a time.
-        options: as of `sample`.
+        connections: maximum number of simultaneous requests.
+        options: as in `sample`.
 
     Raises:
-        InfeasibleBudgetError, PromptTooLongError, ConstraintError, EngineStoppedError: as `sample`.
-        ValueError: an argument makes no sense, or one generated token shows that the server lacks
-            what is needed; the message says how to start one.
+        InfeasibleBudgetError, PromptTooLongError, ConstraintError, EngineStoppedError: as in
+            `sample`.
+        ValueError: an argument is invalid, or a first generated token shows that the server lacks
+            one of the options above; the message gives the command to start it.
     """
     engine = ServerEngine(
         url,
@@ -140,7 +148,7 @@ def sample_with(
     *,
     budget: int | Sequence[int],
     particles: int,
-    proposal: str | GCD | LCD,
+    proposal: str | GCD | LCD | PGCD,
     temperature: float | int,
     seed: int,
     example_ids: Sequence[int] | None,
@@ -168,6 +176,7 @@ def sample_with(
     plan = Plan(
         particles=_positive("particles", particles),
         proposal=_proposal(proposal),
+        pgcd=proposal if isinstance(proposal, PGCD) else None,
         temperature=check_temperature(real("temperature", temperature)),
         seed=whole("seed", seed),
         chunk=None if chunk is None else _positive("chunk", chunk),
@@ -217,12 +226,14 @@ def _compiled(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str
 
 
 def _proposal(given: object) -> str:
+    if isinstance(given, PGCD):
+        return "pgcd"
     if isinstance(given, GCD | LCD):
         return "gcd" if isinstance(given, GCD) else "lcd"
-    if given not in PROPOSALS:
+    if given not in ("gcd", "lcd"):
         raise ValueError(
-            f"expected proposal 'gcd' or 'lcd', got {given!r}; others need more than a mask, use "
-            "smc.sample"
+            f"expected proposal 'gcd', 'lcd' or gcd_vllm.PGCD(name of an HMM), got {given!r}; for "
+            "others use smc.sample"
         )
     return str(given)
 

@@ -14,6 +14,7 @@ Then log Z_t = log p(x_t) - log q(x_t).
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +117,8 @@ class ServerEngine:
             if text not in scores:
                 continue
             log_p = scores[text]
-            log_z = tuple(min(0.0, p - q) for p, q in zip(log_p, log_q, strict=True))
+            most = 0.0 if parts[i].pgcd is None else math.inf  # a mask leaves no more than 1
+            log_z = tuple(min(most, p - q) for p, q in zip(log_p, log_q, strict=True))
             cost = 0 if text in paid else len(text[0]) + len(ids)
             paid.add(text)
             found[i] = Drawn(ids, log_z, log_p, cached, cost)
@@ -143,7 +145,7 @@ class ServerEngine:
 
     def _draw(self, part: Part) -> tuple[tuple[int, ...], tuple[float, ...], int]:
         """Return the tokens of a part, log q of each, and how many tokens were cached."""
-        particle = ParticleRequest("", len(part.prefix), part.partial, part.proposal)
+        particle = ParticleRequest("", len(part.prefix), part.partial, part.proposal, part.pgcd)
         reply = self._complete(
             [*part.prompt, *part.prefix],
             max_tokens=part.max_tokens,

@@ -14,6 +14,9 @@ at any token a that is allowed, log Z_t = log p(a) - log q(a). The first one sta
 the next step, when the drawn token is known. Buffers are reused: on a CPU, fresh memory of this
 size takes longer than the arithmetic.
 
+**P-GCD** (`gcd_vllm._twist`) draws from q(v) = p(v) g(v) / Z, so log p - log q is another number
+for every token. Z is handed over, and log q of the drawn token is kept besides log p.
+
 **Keys.** Values are kept by particle and step, so recycled batch rows, preemption, and steps that
 an engine takes twice or too many do no harm. Nothing waits for the device before `take`. A
 particle's values stay until they are taken. If more than `MOST_PARTICLES` are kept, the oldest are
@@ -35,7 +38,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from gcd._serving.pool import on_device
@@ -47,7 +50,7 @@ _FIRST_ROWS, _FIRST_STEPS = 64, 64
 # launches.
 _AT_ONCE = {"cpu": 1 << 18}
 _AT_ONCE_ELSEWHERE = 1 << 26
-LOG_Z, LOG_P, LOG_P_EOS = 0, 1, 2
+LOG_Z, LOG_P, LOG_Q, LOG_P_EOS = 0, 1, 2, 3
 """Columns of the table; there is one LOG_P_EOS column for each EOS id."""
 
 
@@ -73,20 +76,26 @@ class WeightedRow(NamedTuple):
         row: row of the logits.
         tokens: tokens of the answer that this request has drawn so far; the engine appends to it.
         temperature: T.
+        is_twisted: whether the row is drawn from P-GCD's distribution; log q is kept then.
     """
 
     record: Record
     row: int
     tokens: list[int]
     temperature: float
+    is_twisted: bool = False
 
 
 class _Drawn(NamedTuple):
-    """A token that the engine draws after a step, and that isn't known yet."""
+    """A token that the engine draws after a step, and that isn't known yet.
+
+    `twisted` is the row of its log q; -1 if log q isn't kept.
+    """
 
     record: Record
     tokens: list[int]
     step: int
+    twisted: int
 
 
 class StepWeights:
@@ -107,6 +116,7 @@ class StepWeights:
         self._free = list(range(_FIRST_ROWS))
         self._log_p = torch.empty((0, 0), dtype=torch.float32, device=device)
         self._scratch = torch.empty((0, 0), dtype=torch.float32, device=device)
+        self._log_q = torch.empty((0, 0), dtype=torch.float32, device=device)
         self._drawn: list[_Drawn] = []
         _stores.add(self)
 
@@ -171,6 +181,7 @@ class StepWeights:
         logits: Float[Tensor, "L V"],
         rows: Sequence[WeightedRow],
         steps: Int64[Tensor, "R"] | None = None,
+        log_z_of: Float64[Tensor, "L"] | None = None,
     ) -> None:
         """Keep the values of this step.
 
@@ -179,6 +190,7 @@ class StepWeights:
             rows: the same rows as before the mask.
             steps: number of each row's step, on the device, where the host doesn't know the
                 tokens; log p of drawn tokens isn't kept then. By default the length of `tokens`.
+            log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for the others.
         """
         count, log_p = len(rows), self._log_p
         log_z = torch.empty(count, dtype=torch.float32, device=self._device)
@@ -188,6 +200,14 @@ class StepWeights:
             scaled.log_softmax(part, log_q)
             best, token = log_q.max(dim=1, keepdim=True)
             log_z[part] = (log_p[part].gather(1, token) - best).squeeze(1)
+        twisted = [each for each in rows if each.is_twisted]
+        if twisted and log_z_of is not None:
+            given = log_z_of[self._numbers([(each.row,) for each in rows]).squeeze(1)].float()
+            log_z = torch.where(given.isnan(), log_z, given)
+            self._log_q = torch.empty(
+                (len(twisted), logits.shape[1]), dtype=torch.float32, device=self._device
+            )
+            _Scaled.of(logits, twisted).log_softmax(slice(0, len(twisted)), self._log_q)
         at = [
             (i, each.record.row, len(each.tokens))
             for i, each in enumerate(rows)
@@ -201,7 +221,16 @@ class StepWeights:
             for column, eos in enumerate(self._eos_ids, start=LOG_P_EOS):
                 self._table[row, step, column] = log_p[i, eos]
         if steps is None:
-            self._drawn = [_Drawn(each.record, each.tokens, len(each.tokens)) for each in rows]
+            number = iter(range(len(twisted)))
+            self._drawn = [
+                _Drawn(
+                    each.record,
+                    each.tokens,
+                    len(each.tokens),
+                    next(number) if each.is_twisted else -1,
+                )
+                for each in rows
+            ]
 
     def _parts(self, count: int, size: int) -> Iterator[slice]:
         """Yield the rows that are computed at once, for which there is scratch memory."""
@@ -215,7 +244,7 @@ class StepWeights:
     def _note_drawn(self) -> None:
         """Keep log p of the tokens that were drawn after the last step."""
         at = [
-            (i, each.record.row, each.step, each.tokens[each.step])
+            (i, each.record.row, each.step, each.tokens[each.step], each.twisted)
             for i, each in enumerate(self._drawn)
             if each.record.row is not None
             and len(each.tokens) > each.step
@@ -224,8 +253,12 @@ class StepWeights:
         ]
         self._drawn = []
         if at:
-            i, row, step, token = self._numbers(at).unbind(1)
+            i, row, step, token, _ = self._numbers(at).unbind(1)
             self._table[row, step, LOG_P] = self._log_p[i, token]
+        twisted = [each[1:] for each in at if each[-1] >= 0]
+        if twisted:
+            row, step, token, i = self._numbers(twisted).unbind(1)
+            self._table[row, step, LOG_Q] = self._log_q[i, token]
 
     def _numbers(self, rows: list[tuple[Any, ...]]) -> Int64[Tensor, "R C"]:
         return on_device(torch.tensor(rows, dtype=torch.int64, device="cpu"), self._device)
@@ -235,8 +268,9 @@ class StepWeights:
         """Return the values of all particles whose keys begin with `run`, and forget them.
 
         Returns:
-            For each key the values of its steps, a list of [log Z_t, log p(x_t), log p of each EOS
-            id]; NaN where a value isn't known. A text instead for a particle that was refused.
+            For each key a list with the values of each step: log Z_t, log p(x_t), log q(x_t), and
+            log p of each EOS id. NaN stands for values that aren't known; log q is kept with P-GCD
+            only. A particle that was refused has a text instead.
         """
         self._note_drawn()
         keys = [key for key in self._records if key.startswith(run)]

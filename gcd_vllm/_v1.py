@@ -10,7 +10,7 @@ made on the host as well, and so are those after the lifted form has taken over 
 next request with the constraint has its automaton on the device.
 
 Rows of particles (`gcd_vllm._particle_request`) are served lifted, and their weights are kept
-(`gcd_vllm._step_weights`).
+(`gcd_vllm._step_weights`). Those of P-GCD get another distribution (`gcd_vllm._twist`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from gcd_vllm._admission import NAME, Admitted, engine_of, prefix_of
 from gcd_vllm._deadlines import MANY, Deadlines
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._step_weights import Record, StepWeights, WeightedRow
+from gcd_vllm._twist import TwistedRow, Twists, log_z_of, write
 
 
 class _Row:
@@ -45,10 +46,11 @@ class _Row:
         prefix: list[int],
         record: Record | None,
         temperature: float,
+        twist: TwistedRow | None,
     ) -> None:
         self.automaton, self.budget = admitted.automaton, admitted.budget
         self.place, self.tokens, self.until = place, tokens, until
-        self.record, self.temperature = record, temperature
+        self.record, self.temperature, self.twist = record, temperature, twist
         if admitted.particle is not None:
             self.budget -= len(prefix)
             if admitted.particle.proposal == "lcd":
@@ -97,6 +99,7 @@ class EngineProcessor(Processor):
         self._rows: dict[int, _Row] = {}
         self._deadlines = Deadlines()
         self._weights: StepWeights | None = None
+        self._twists: Twists | None = None
 
     def update_state(self, batch_update: Any) -> None:
         """Follow requests that leave the batch, enter it, and move within it, in this order."""
@@ -124,10 +127,29 @@ class EngineProcessor(Processor):
         length = None if prompt is None else len(prompt)
         taken = self._engine.take(params, text, length, at_once="serve", prompt=prompt or ())
         until = self._deadlines.begin(params, text)
+        prefix = [] if taken.particle is None else prefix_of(taken.particle, prompt or ())
+        taken, twist = self._twist(taken, prefix, tokens, params.temperature)
         admitted, place = self._engine.lodge(self._pool, taken)
-        prefix = [] if admitted.particle is None else prefix_of(admitted.particle, prompt or ())
+        if admitted.particle is None:
+            prefix, twist = [], None
         record = self._record(params, admitted)
-        return _Row(admitted, place, tokens, until, prefix, record, params.temperature)
+        return _Row(admitted, place, tokens, until, prefix, record, params.temperature, twist)
+
+    def _twist(
+        self, taken: Admitted, prefix: list[int], tokens: list[int], temperature: float
+    ) -> tuple[Admitted, TwistedRow | None]:
+        """Return a request's P-GCD, if it asks for it, or the refusal of the request."""
+        pgcd = None if taken.particle is None else taken.particle.pgcd
+        if pgcd is None or not isinstance(taken.automaton, TokenAutomaton):
+            return taken, None
+        if self._twists is None:
+            self._twists = Twists(self._device)
+        try:
+            return taken, self._twists.row(
+                pgcd, taken.automaton, taken.budget, prefix, tokens, temperature
+            )
+        except Exception as error:  # one request must not end the engine
+            return self._engine.refuse(error, taken.room), None
 
     def _record(self, params: Any, admitted: Admitted) -> Record | None:
         """Return the record of a particle's weights; None if none are wanted."""
@@ -155,12 +177,14 @@ class EngineProcessor(Processor):
             return logits
         now, lazy, rows = self._deadlines.step(), [], []
         weighted = [
-            WeightedRow(row.record, index, row.tokens, row.temperature)
+            WeightedRow(row.record, index, row.tokens, row.temperature, row.twist is not None)
             for index, row in self._rows.items()
             if row.record is not None
         ]
         if weighted and self._weights is not None:
             self._weights.before_mask(logits, weighted)
+        twists = [(i, row.twist) for i, row in self._rows.items() if row.twist is not None]
+        twisted = self._twists.of(logits, twists) if twists and self._twists is not None else []
         for index, row in self._rows.items():
             fit = self._deadlines.tokens_within(row.until, now)
             if row.is_lazy:
@@ -183,6 +207,8 @@ class EngineProcessor(Processor):
             penalty = torch.zeros(refused.shape, dtype=logits.dtype, device=logits.device)
             penalty.masked_fill_(refused, -torch.inf)
             logits.index_add_(0, on_device(indices, logits.device), penalty)
+        write(logits, twisted)
         if weighted and self._weights is not None:
-            self._weights.after_mask(logits, weighted)
+            log_z = log_z_of(twisted, len(logits))
+            self._weights.after_mask(logits, weighted, log_z_of=log_z)
         return logits

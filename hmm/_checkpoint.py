@@ -73,20 +73,20 @@ def save(
     dtype: torch.dtype | None = None,
     shared: bool | None = None,
 ) -> None:
-    """Write a model to a directory, in our layout.
+    """Write a model to a directory, in this project's layout.
 
     Args:
-        hmm: the model; checked before anything is written.
+        hmm: the model; it is checked before any file is written.
         directory: created if missing; files of an existing model are replaced.
         vocabulary: the model's vocabulary; None if only the number of tokens is known.
-        config: other values to store (how it was trained, `eos_token_id`); JSON.
-        dtype: type to store; None keeps each array's own.
-        shared: whether tokens with the same emissions share a row; None where that is smaller. The
-            loaded model is the same.
+        config: other values to store as JSON, such as `eos_token_id` or training settings.
+        dtype: type to store; None is that of each array.
+        shared: whether tokens with equal emissions share a stored row; None: if that makes the file
+            smaller. The loaded model is the same.
 
     Raises:
-        ValueError: if the model is invalid, or has another number of tokens than `vocabulary`, or
-            `dtype` would turn positive entries into zero, or `config` has a key that is set here.
+        ValueError: if the model is invalid, its number of tokens isn't the vocabulary's, `dtype`
+            would turn positive entries into zero, or `config` has a key that this function sets.
     """
     hmm.check()
     if vocabulary is not None and vocabulary.size != hmm.num_tokens:
@@ -124,19 +124,19 @@ def load(
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
-    """Load a model, in the type in which it was saved, or in float32 if that was a half type.
+    """Load a model in the dtype in which it was saved; float32 if that is a half type.
 
     Args:
-        directory: directory with a model in either layout, which `config.json` determines.
+        directory: directory with a model in one of the two layouts; `config.json` tells which one.
         num_tokens: required number of tokens; None: any number.
-        vocabulary: required vocabulary, as far as the files identify it: number of tokens, EOS ids,
-            bytes of each token; None: any.
+        vocabulary: required vocabulary; as far as the files have them, the number of tokens, the
+            EOS ids and the bytes of each token are compared. None: any.
         device: device of the model.
         emission_dtype: type of the emissions; bfloat16 halves the memory of a large model.
 
     Raises:
-        ValueError: for another vocabulary (both are named), missing, damaged or unknown files,
-            shapes that disagree with the configuration, values that are not probabilities.
+        ValueError: if the vocabulary differs, files are missing, damaged or unknown, shapes
+            disagree with the configuration, or values are not probabilities.
     """
     directory = Path(directory)
     config = _config(directory)

@@ -40,13 +40,14 @@ from hmm._transition import from_factors
 
 
 class Statistics(NamedTuple):
-    """Expected counts over some sequences; they add.
+    """Expected counts over some sequences; counts of several sets of sequences can be added.
 
     Attributes:
-        initial: of first states.
-        transition: of uses of each transition parameter: `(H, H)`, or the two Monarch factors.
-        emission: emission[v, h], of token v emitted in state h.
-        log_likelihood: sum of log P over the sequences, impossible ones included, in float64.
+        initial: expected number of first states h.
+        transition: expected number of uses of each transition parameter: `(H, H)`, or the two
+            Monarch factors.
+        emission: emission[v, h] is the expected number of tokens v emitted in state h.
+        log_likelihood: sum of log P over the sequences, including impossible ones, in float64.
         sequences: number of sequences, scaled as the counts are.
         tokens: number of tokens, scaled as the counts are.
     """
@@ -70,7 +71,7 @@ class Statistics(NamedTuple):
         )
 
     def map(self, function: Callable[..., Tensor], *others: Statistics) -> Statistics:
-        """Apply a function to each array (and to the same one of the others)."""
+        """Apply a function to each array, together with the same array of each of `others`."""
 
         def mapped(*values: Any) -> Any:
             several = isinstance(values[0], tuple)
@@ -85,18 +86,18 @@ class Statistics(NamedTuple):
         return self.map(torch.add, other)
 
     def scale_(self, factor: float | int) -> Statistics:
-        """Count every sequence `factor` times; **in place**."""
+        """Multiply all counts by `factor`, **in place**."""
         return self.map(lambda values: values.mul_(factor))
 
 
 class PseudoCounts(NamedTuple):
-    """Counts added to every parameter before normalization: a Dirichlet prior.
+    """Pseudo-counts that are added before normalization, as a Dirichlet prior does.
 
     Attributes:
-        initial, transition: added to each entry.
-        emission: added to each entry of a state's distribution; or one number for each token. With
-            numbers proportional to the tokens' frequencies, states with few observations fall back
-            on those.
+        initial, transition: a number added to each entry.
+        emission: a number added to each entry, or one number for each token. With numbers
+            proportional to the tokens' frequencies, states with few observations fall back on these
+            frequencies.
     """
 
     initial: float = 0.0
@@ -117,11 +118,11 @@ def expected_statistics(
         hmm: the model.
         tokens: any values after a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
-        into: counts to add to, **in place**, and to return. This saves passes over V x H numbers if
-            batches are small and vocabularies large.
+        into: counts to add to, **in place**, and to return. This saves memory traffic over V x H
+            numbers for small batches and large vocabularies.
 
     Raises:
-        ValueError: for a length or a token out of range.
+        ValueError: if a length or a token is out of range.
     """
     result = inference.packed_marginals(hmm, inference.pack(hmm, tokens, lengths))
     total = Statistics.zeros(hmm) if into is None else into
@@ -201,13 +202,13 @@ def maximize(
     Args:
         statistics: counts of all sequences and processes.
         pseudo_counts: added to each entry; a number is used for all three parts.
-        emission_dtype: type to store emissions in; None is that of the counts.
+        emission_dtype: type of the emissions; None is that of the counts.
 
     Returns:
         The normalized counts. A state without counts gets uniform distributions.
 
     Raises:
-        ValueError: for negative pseudo-counts, or if their number differs from that of the tokens.
+        ValueError: if pseudo-counts are negative, or their number isn't the number of tokens.
     """
     if not isinstance(pseudo_counts, PseudoCounts):
         pseudo_counts = PseudoCounts(pseudo_counts, pseudo_counts, pseudo_counts)
@@ -250,13 +251,14 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Step(NamedTuple):
-    """State of stepwise EM: everything needed to continue, and the last batch's likelihood.
+    """State of stepwise EM, which is all that the next step needs.
 
     Attributes:
         hmm: the model after the M-step.
-        statistics: the blended counts it was made from; None before the first step.
+        statistics: the blended counts that `hmm` was made from; None before the first step.
         step: number of M-steps so far.
-        log_likelihood: of the last batch, under the model *before* its M-step, per token.
+        log_likelihood: log-likelihood of the last batch per token, under the model *before* its
+            M-step.
     """
 
     hmm: HMM
@@ -273,21 +275,20 @@ def em_step(
     step_size: float | int = 1.0,
     num_sequences: float | int | None = None,
 ) -> Step:
-    """Take one step of EM: E-steps of some batches, all-reduced, then one M-step.
+    """Take one step of EM: the E-step of some batches, summed over processes, and one M-step.
 
     Args:
         state: the state to start from; `Step(hmm)` at first. Unchanged.
-        batches: pairs (tokens, lengths) of B x T ids and B numbers, this process's share of each.
-            All of the data with `step_size=1` is full-batch EM.
+        batches: this process's share of the batches, as pairs (tokens, lengths) of B x T ids and B
+            numbers. All data with `step_size=1` is full-batch EM.
         pseudo_counts: see `maximize`.
         step_size: weight of the new counts; see `blend`. The first step uses weight one.
-        num_sequences: number of sequences that the counts are scaled to represent (the size of the
-            data), so that pseudo-counts have the same meaning for each batch size. None: the actual
-            number.
+        num_sequences: number of sequences to scale the counts to, such as the size of the data, so
+            that pseudo-counts don't depend on the batch size. None: no scaling.
 
     Raises:
-        ValueError: if there are no sequences, or every one has probability zero; for a step
-            size out of (0, 1]; for a model in half precision, which cannot represent counts.
+        ValueError: if there are no sequences, or all have probability zero; if the step size is not
+            in (0, 1]; if the model is in half precision, which can't represent counts.
     """
     _check_step_size(step_size)
     if state.hmm.dtype not in (torch.float32, torch.float64):

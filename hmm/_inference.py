@@ -143,7 +143,7 @@ def predict_first(hmm: HMM, batch: int) -> Float[Tensor, "B H"]:
 def filter_step(
     hmm: HMM, predicted: Float[Tensor, "B H"], tokens: Int64[Tensor, "B"]
 ) -> FilterStep:
-    """Condition on one more token.
+    """Update the filter: condition each sequence's state on one more token.
 
     Args:
         hmm: the model.
@@ -155,8 +155,8 @@ def filter_step(
         *next* token is distributed as `transition.forward(filtered)` of the model.
 
     Raises:
-        ValueError: for a token out of range (not checked on a GPU), or another number of tokens or
-            states.
+        ValueError: if a token is out of range (not checked on a GPU), or the number of tokens or
+            states is wrong.
     """
     check_indices(tokens, hmm.num_tokens)
     check_shape(predicted, (*tokens.shape, hmm.num_states), "a distribution for each token")
@@ -170,15 +170,15 @@ def filter_all(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> FilterResult:
-    """Run the filter over whole sequences.
+    """Compute the filtered state distributions of whole sequences.
 
     Args:
         hmm: the model.
-        tokens: any values after a sequence's length.
+        tokens: token ids; values after a sequence's length are ignored.
         lengths: number of tokens of each sequence, 0 to T.
 
     Raises:
-        ValueError: for a length or a token out of range.
+        ValueError: if a length or a token is out of range.
     """
     packed = pack(hmm, tokens, lengths)
     filtered, predicted, scale = _forward(hmm, packed, keep=True)
@@ -194,7 +194,7 @@ def log_likelihood(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> Float[Tensor, "B"]:
-    """Return log P(x) of each sequence; arguments as in `filter_all`, memory O(B H)."""
+    """Return log P(x) of each sequence, in O(B H) memory; arguments as in `filter_all`."""
     packed = pack(hmm, tokens, lengths)
     return _log_likelihood(packed, _forward(hmm, packed, keep=False).scale)
 
@@ -204,9 +204,10 @@ def marginals(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> Marginals:
-    """Run the smoother: posterior of the state at every position, and expected transition counts.
+    """Compute the smoothed state distributions and the expected transition counts.
 
-    Arguments as in `filter_all`. Three products with A per token and O(B T H) memory.
+    Arguments are as in `filter_all`. This takes three products with A per token and O(B T H)
+    memory.
     """
     result = packed_marginals(hmm, pack(hmm, tokens, lengths))
     states = _unpack(result.packed, result.states, tokens.shape[1])
@@ -248,14 +249,14 @@ def sample(
     generator: torch.Generator | None = None,
     eos_id: int | None = None,
 ) -> Sample:
-    """Draw sequences from the model: state, token, next state, ...
+    """Draw token sequences from the model.
 
     Args:
         hmm: the model.
         num: number of sequences.
-        length: the most tokens of each.
-        generator: on the model's device; None is torch's own.
-        eos_id: a sequence ends with this token; None: all have the full length.
+        length: maximum number of tokens of each sequence.
+        generator: a generator on the model's device; None is torch's default generator.
+        eos_id: token that ends a sequence; None: all sequences have the full length.
     """
     if num < 0 or length < 1:
         raise ValueError(
@@ -288,7 +289,7 @@ def pack(
     """Sort sequences by length and drop the padding; arguments as in `filter_all`.
 
     Raises:
-        ValueError: for a length or a token out of range.
+        ValueError: if a length or a token is out of range.
     """
     if tokens.dim() != 2:
         raise ValueError(

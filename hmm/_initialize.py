@@ -173,19 +173,19 @@ def distilled(
     restarts: int = 1,
     seed: int = 0,
 ) -> HMM:
-    """Make an HMM from a language model's hidden states (latent variable distillation).
+    """Make an HMM from a language model's hidden states by latent variable distillation.
 
     Args:
-        vectors: the LM's hidden state after each token, one row for each token inside a sequence,
-            sequence by sequence: `hidden[inside]` of a (B, T, D) array, n = lengths.sum().
-        tokens: generated tokens; any values after a sequence's end.
+        vectors: the LM's hidden state after each token, one row per token, sequence after sequence;
+            n = lengths.sum() rows, such as `hidden[inside]` of a (B, T, D) array.
+        tokens: generated tokens; values after a sequence's end are ignored.
         lengths: number of tokens of each sequence, EOS included.
         num_states: H.
         num_tokens: V, the width of the LM's logits.
         eos_ids: tokens that share the last state; if empty, no state is reserved.
-        smoothing: pseudo-counts for unobserved events.
-        monarch: as in `HMM.random`. Neighbors in the grid are not made similar: the groups have
-            k-means' order.
+        smoothing: pseudo-count added to each event.
+        monarch: as in `HMM.random`. States are in k-means' order, so neighbors in a block are not
+            especially similar.
         restarts, seed: of k-means, see `cluster`.
 
     Raises:

@@ -40,9 +40,9 @@ _COMPILED = ("cpu",)  # devices on which the loops of `hmm._kernels` run
 
 
 class Expected(NamedTuple):
-    """Expectations of K items (classes or tokens) that may come next, for R prefixes.
+    """Log-probabilities of K items (classes or tokens) as the next one, for R prefixes.
 
-    Both logarithms are -inf if the automaton cannot be completed within the budget after the item.
+    Both are -inf if the text cannot be completed within the budget after the item.
 
     Attributes:
         log_joint: log P(the item is next, and the text is completed within the budget | prefix).
@@ -61,20 +61,20 @@ def expect_classes(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute the expectation of every class of each prefix's automaton.
+    """Compute P(class, completed) of every class of each prefix's automaton.
 
     Columns past an automaton's number of classes are -inf.
 
     Args:
-        table: table of the prefixes' automata.
+        table: lookahead table of the prefixes' automata.
         predicted: P(hidden state of the next token | prefix).
         states: states of the prefixes in their automata (numbered as in `table.batch`), or -1.
         remaining: tokens left, including the next token.
-        wait: whether a host synchronization is allowed, to check that the table has every row.
-            Without it, missing rows give meaningless numbers.
+        wait: whether a host synchronization is allowed, to check that the table has every row. If
+            it isn't, missing rows give meaningless numbers.
 
     Raises:
-        ValueError: more tokens are left than the table has rows for.
+        ValueError: `remaining` exceeds `table.max_remaining`, and further levels differ.
     """
     table.batch.check_states(states)
     automaton = table.batch.automaton_of[states.clamp(min=0)]
@@ -94,7 +94,7 @@ def expect_tokens(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute the expectations of these tokens, as in `expect_classes`. Cost O(R K H)."""
+    """Compute P(token, completed) of these tokens, as in `expect_classes`. Cost O(R K H)."""
     table.batch.check_states(states)
     check_indices(tokens, table.hmm.num_tokens)
     automaton = table.batch.automaton_of[states.clamp(min=0)]
@@ -111,7 +111,7 @@ def expect_all_tokens(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute the expectation of every token, as in `expect_classes`. Cost O(R V H)."""
+    """Compute P(token, completed) of every token, as in `expect_classes`. Cost O(R V H)."""
     every = torch.arange(table.hmm.num_tokens, device=states.device).expand(len(states), -1)
     return expect_tokens(table, predicted, states, remaining, every, wait=wait)
 

@@ -30,7 +30,7 @@ class HMM:
 
     Attributes:
         initial: initial[h] = P(first state is h).
-        transition: P(next state | state), `Dense` or `Monarch`.
+        transition: P(next state | state), as `Dense` or `Monarch`.
         emission: emission[v, h] = P(token is v | state is h); columns sum to one.
 
     The constructor checks shapes; `check` checks values, which takes a pass over every parameter.
@@ -72,7 +72,7 @@ class HMM:
 
     @property
     def num_parameters(self) -> int:
-        """Number of stored parameters; degrees of freedom are one fewer per distribution."""
+        """Number of stored parameters, one more per distribution than degrees of freedom."""
         parts = (self.initial, *self.transition.factors, self.emission)
         return sum(part.numel() for part in parts)
 
@@ -82,14 +82,14 @@ class HMM:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type that inference computes in: that of `initial` and the transitions."""
+        """Dtype in which inference computes, which is that of `initial` and the transitions."""
         return self.initial.dtype
 
     def check(self) -> None:
         """Check that parameters are probabilities and that distributions sum to one.
 
         Raises:
-            ValueError: otherwise, naming the part, the distribution and its sum.
+            ValueError: if they don't; the message names the part, the distribution and its sum.
         """
         check_distribution("`initial`", self.initial)
         self.transition.check()
@@ -108,7 +108,7 @@ class HMM:
             device: None doesn't move the model.
             dtype: type of `initial` and transitions, and of emissions unless `emission_dtype` is
                 given.
-            emission_dtype: type of emissions; bfloat16 halves the memory of the largest part.
+            emission_dtype: type of emissions; bfloat16 halves the memory of this largest part.
         """
         return HMM(
             self.initial.to(device=device, dtype=dtype),
@@ -117,12 +117,12 @@ class HMM:
         )
 
     def normalised(self, dtype: torch.dtype | None = None) -> HMM:
-        """Return the model with every distribution divided by its sum.
+        """Return the model with every distribution divided by its sum, for rounded parameters.
 
         Rounded parameters sum to one only within their precision.
 
         Args:
-            dtype: type of the division; None is that of each array, float32 at least.
+            dtype: type to compute in; None is that of each array, float32 at least.
         """
 
         def divided(part: Tensor, dim: int = -1) -> Tensor:
@@ -152,11 +152,12 @@ class HMM:
         Args:
             num_states: H.
             num_tokens: V.
-            generator: on `device`; None is torch's own.
-            dtype, device: of the parameters.
+            generator: a generator on `device`; None is torch's default generator.
+            dtype, device: those of the parameters.
             monarch: False for a full matrix, M for Monarch factors with blocks of M x M and
                 (H/M) x (H/M), True for the two most nearly equal.
-            concentration: 1 is uniform over distributions, less is closer to deterministic.
+            concentration: parameter of the Dirichlet; 1 is uniform over all distributions, smaller
+                values give distributions closer to deterministic.
 
         Raises:
             ValueError: if a size is not positive, or M does not divide H.

@@ -54,19 +54,20 @@ _DERIVED = ("compiled", "without_budget")
 
 @dataclass(frozen=True, eq=False)
 class LookaheadTable:
-    """Probabilities of completion beta_r(h, s) for some automata, on the HMM's device.
+    """Table of completion probabilities beta_r(h, s) for some automata, on the HMM's device.
 
-    Automata that occur several times in the batch share one part of the table.
+    beta_r(h, s) is the probability that a text is completed within r tokens, from HMM state h and
+    automaton state s. An automaton that occurs several times in the batch is stored once.
 
     Attributes:
         hmm: the model.
         batch: the automata; states are numbered as in the batch.
-        number: number in the table of each state of the batch.
+        number: for each state of the batch, its number in the table.
         class_emission: P(token of the class | h), with the classes of the distinct automata
             numbered
             consecutively.
-        first_class: number of the first class of each automaton of the batch.
-        completion: beta by remaining budget and state of the table.
+        first_class: for each automaton of the batch, the number of its first class.
+        completion: beta by remaining budget and the table's state number.
         beta_unbounded: beta without a budget, if it was requested.
     """
 
@@ -80,7 +81,7 @@ class LookaheadTable:
 
     @property
     def max_remaining(self) -> int:
-        """Largest r that has its own level."""
+        """Largest r for which the table has its own level."""
         return self.completion.entry.shape[0] - 1
 
     @property
@@ -90,7 +91,7 @@ class LookaheadTable:
 
     @property
     def num_rows(self) -> int:
-        """Number of pairs of a remaining budget and a state that have their own row."""
+        """Number of stored rows, each for a pair of a remaining budget and a state."""
         return self.completion.b.shape[0] - COMPUTED
 
     @property
@@ -101,7 +102,7 @@ class LookaheadTable:
 
     @cached_property
     def compiled(self) -> Tables:
-        """Table in the form that compiled loops read, on the CPU."""
+        """Table in the form that compiled loops use, on the CPU."""
         batch, completion = self.batch, self.completion
         return Tables(
             batch.automaton_of.numpy(),
@@ -123,14 +124,13 @@ class LookaheadTable:
 
     @cached_property
     def without_budget(self) -> LookaheadTable:
-        """Table in which every remaining budget represents an unlimited one.
+        """Table for completion at any length: each remaining budget stands for an unlimited one.
 
-        `hmm._lookahead` accepts it like any other: the alive tokens are those within the budget
-        passed
-        there, and their probabilities are those of completion at any length.
+        `hmm._lookahead` accepts it as any other table. It then considers the tokens that fit into
+        the budget, and gives their probabilities of completion at any length.
 
         Raises:
-            ValueError: the table was made without it.
+            ValueError: the table was made without `eventual`.
         """
         if self.beta_unbounded is None:
             raise ValueError(
@@ -141,7 +141,7 @@ class LookaheadTable:
     def row(
         self, remaining: Int64[Tensor, "*N"], states: Int64[Tensor, "*N"]
     ) -> Int64[Tensor, "*N"]:
-        """Return the rows of `completion` with beta_r of these states (of the table), or -1.
+        """Return the row of `completion` with beta_r of each state (of the table); -1 if none.
 
         Negative budgets count as 0, where only `final` is completed.
         """
@@ -165,21 +165,20 @@ def lookahead_table(
     Args:
         hmm: the model; the table has its device and its type.
         automata: a `TokenAutomaton`, or an `AutomatonBatch` on the HMM's device.
-        max_remaining: most tokens that will ever be left after a token, EOS included.
-        budgets: for each automaton the budgets of the texts in question, all of which begin in its
-            initial state; pairs that they cannot reach are excluded from the table. None excludes
-            nothing.
+        max_remaining: maximum number of tokens, EOS included, that may be left after a token.
+        budgets: for each automaton, the budgets of the texts to sample. Pairs (r, s) that no text
+            with such a budget reaches from the initial state are excluded from the table. None
+            excludes no pairs.
         eventual: also compute the probability of completion without a budget (`hmm._eventual`).
-        tolerance: a row of H values is reused from the previous level if none of them changes by
-            more than this fraction of itself. The relative error of beta_r is then at most
-            (1 + tolerance)^r - 1; 0 reuses rows only if nothing changes at all.
+        tolerance: level r reuses a row of level r - 1 if none of its H values changes by more than
+            this fraction. The relative error of beta_r is then at most (1 + tolerance)^r - 1; 0
+            reuses only equal rows.
         max_bytes: limit on the memory of the table.
 
     Raises:
-        ConstraintError: the automaton is not deterministic or not over tokens; it has another
-            vocabulary than the HMM, or is on another device; the HMM is in half precision; the
-            table
-            would take too much memory.
+        ConstraintError: an automaton is not deterministic, or not over tokens, or on another
+            device; its vocabulary isn't the HMM's; the HMM is in half precision; or the table would
+            exceed `max_bytes`.
     """
     if max_remaining < 1:
         raise ConstraintError(f"expected a budget of at least one token, got {max_remaining}")

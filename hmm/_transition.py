@@ -97,12 +97,12 @@ class Dense:
 
     @in_own_precision
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
-        """Return p A: the distribution one step after a state with distribution p (in `out`)."""
+        """Return p A, the distribution of the next state if p is that of the state (in `out`)."""
         return torch.matmul(p, self.matrix, out=out)
 
     @in_own_precision
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Return A v: the expectation of v at the next state, for each state (in `out`)."""
+        """Return A v, the expectation of v at the next state, given each state (in `out`)."""
         return torch.matmul(v, self.matrix.T, out=out)
 
     @in_own_precision
@@ -117,7 +117,7 @@ class Dense:
         return ((before.T @ after).mul_(self.matrix),)
 
     def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
-        """Return the distribution of the next state, given each of these."""
+        """Return the distribution of the next state, given each of these states."""
         return self.matrix[states]
 
     def dense(self) -> Float[Tensor, "H H"]:
@@ -137,7 +137,7 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Monarch:
-    """Two block-diagonal factors and the permutation between them; state h = k M + m.
+    """Transition matrix with two block-diagonal factors; state h = k M + m.
 
     Attributes:
         first: first[k, m, m'] = P(next m is m' | state is (k, m)).
@@ -185,14 +185,14 @@ class Monarch:
 
     @in_own_precision
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
-        """Return p A: the distribution one step after a state with distribution p (in `out`)."""
+        """Return p A, the distribution of the next state if p is that of the state (in `out`)."""
         between = self._half_forward(self._columns(p))
         arrived = torch.bmm(self.second.transpose(1, 2), between).transpose(0, 1)
         return self._rows(arrived, p, out)
 
     @in_own_precision
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Return A v: the expectation of v at the next state, for each state (in `out`)."""
+        """Return A v, the expectation of v at the next state, given each state (in `out`)."""
         between = self._half_backward(self._columns(v))
         return self._rows(torch.bmm(self.first, between), v, out)
 
@@ -200,9 +200,9 @@ class Monarch:
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
     ) -> tuple[Tensor, ...]:
-        """Return how often each entry of the factors was used.
+        """Return the expected number of times that each entry of the factors was used.
 
-        A[i, j] was used sum_n before[n, i] A[i, j] after[n, j] times.
+        For `before` and `after` see `Dense.expected_counts`.
         """
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
         for some, theirs in zip(
@@ -214,13 +214,13 @@ class Monarch:
         return first.mul_(self.first), second.mul_(self.second)
 
     def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
-        """Return the distribution of the next state, given each of these."""
+        """Return the distribution of the next state, given each of these states."""
         k, m = states // self.first.shape[1], states % self.first.shape[1]
         product = self.first[k, m].unsqueeze(1) * self.second[:, k].permute(1, 2, 0)
         return product.reshape(states.shape[0], self.num_states)
 
     def dense(self) -> Float[Tensor, "H H"]:
-        """Return A itself: H² numbers, for tests and small models."""
+        """Return A as a full matrix of H² numbers, for tests and small models."""
         states = torch.arange(self.num_states, device=self.first.device)
         return self.rows(states)
 

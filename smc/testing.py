@@ -1,4 +1,4 @@
-"""Exact tests of samplers: a toy language model, the target, and an enumeration of all choices.
+"""Exact tests of samplers, with a toy language model and an enumeration of all random choices.
 
 A sampler is correct if weight times probability, summed over all its random choices, equals the
 target:
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class ToyLM:
-    """A language model with arbitrary, fixed conditional distributions.
+    """Toy language model with arbitrary, fixed conditional distributions.
 
     The distribution of the next token is a function of the whole sequence so far: Gaussian logits
     from a generator seeded with the sequence.
@@ -45,7 +45,7 @@ class ToyLM:
         vocabulary: the vocabulary.
         seed: seed that selects the model.
         spread: standard deviation of the logits.
-        context: maximum number of tokens that it claims to attend to.
+        context: value of the model's `context`.
         dtype: dtype of its log-probabilities.
         device: device of its log-probabilities.
     """
@@ -94,7 +94,7 @@ class ToyLM:
 
 
 class ToyRows:
-    """Rows that store the sequences themselves; see `smc._models.protocol.Rows`."""
+    """Rows that store the token sequences; see `smc._models.protocol.Rows`."""
 
     def __init__(self, lm: ToyLM, prompts: Sequence[tuple[int, ...]]) -> None:
         self._lm = lm
@@ -189,13 +189,13 @@ def walk(
 ) -> Iterator[tuple[float, Result]]:
     """Run a sampler through every combination of outcomes of its random choices.
 
-    A walk is identified by the outcomes of its choices in the order in which they occur.  The walks
-    of a chunk are sampled together as examples of one batch.  Each gets the outcomes that it must
-    begin with, takes the first outcome from there on, and records the alternatives, which identify
-    the remaining walks.  So every walk is taken exactly once.
+    A walk is one execution of the sampler, identified by the outcomes of its random choices in
+    order. The walks of a chunk are sampled together as examples of one batch. Each walk begins with
+    given outcomes, takes the first outcome of every later choice, and records the alternatives,
+    which begin the remaining walks. So every walk is taken exactly once.
 
     Args:
-        run: samples the same example once for each given id, with this `draw`.
+        run: function that samples the same example once for each given id, with the given `draw`.
         chunk: number of walks sampled together.
 
     Yields:

@@ -17,7 +17,7 @@ ALLOWED = {
     "smc": {"gcd", "hmm"},
     "experiments": {"gcd", "hmm", "smc"},
     "gcd_cli": {"gcd", "gcd_vllm", "hmm", "smc"},
-    "gcd_vllm": {"gcd", "smc"},
+    "gcd_vllm": {"gcd", "hmm", "smc"},
 }
 ROOMS = {  # a module in a room may import these rooms, and modules that are in none
     "gcd._support": set(),

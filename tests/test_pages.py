@@ -43,6 +43,7 @@ ELSEWHERE = {  # where they run, and what they print is compared with the page
 NOT_RUN = {
     "docs/serving.md": "mlx-lm, in an environment of its own (`make mlx`)",
     "docs/vllm.md": "a server of vLLM (`make vllm`)",
+    "docs/scaling.md": "an engine of vLLM (`make vllm`)",
     "docs/vllm_posteriors.md": "an engine of vLLM (`make vllm`)",
 }
 STORIES = ROOT / "tests" / "models" / "stories260K"

@@ -6,16 +6,28 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def blocks() -> list[str]:
-    pages = [ROOT / "README.md", ROOT / "docs" / "library.md"]
-    texts = [page.read_text(encoding="utf-8") for page in pages]
-    return re.findall(r"```python\n(.*?)```", "\n".join(texts), flags=re.DOTALL)
+def blocks(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def a_small_model() -> dict[str, Any]:
+    """A model that costs nothing to run, and what the pages call it."""
+    transformers = pytest.importorskip("transformers")
+    import smc
+
+    path = ROOT / "tests" / "models" / "stories260K"
+    names = ["input_ids", "attention_mask"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, model_input_names=names)
+    return {"model": model, "lm": smc.TransformersLM(model, tokenizer)}
 
 
 @pytest.mark.slow("samples from SmolLM2, as the page does")
@@ -25,23 +37,32 @@ def test_the_example_runs_on_a_model_of_ones_own_without_the_checkout(
 ):
     from experiments.harness import smollm2
 
-    code = "\n".join(blocks())
-    assert "smc.ask" in blocks()[0]
-    assert "gcd.Matcher" in code
+    [code] = blocks("README.md")
+    assert "smc.ask" in code
     assert "experiments" not in code
     code, count = re.subn(r'^path = "[\w/.-]+"', "path = model_directory", code, flags=re.MULTILINE)
     assert count == 1
-    code = code.replace("particles=16", "particles=4")  # for the sake of time
     monkeypatch.chdir(tmp_path)
-    given = {"model_directory": smollm2.checkpoint()}
-    exec(compile(code, "README.md", "exec"), given)
-    printed = capsys.readouterr().out
-    first, second, third, *_ = printed.splitlines()
+    exec(compile(code, "README.md", "exec"), {"model_directory": smollm2.checkpoint()})
+    first, second, third = capsys.readouterr().out.splitlines()
     assert first == "Rome 3"
     probability, low, high = map(float, re.findall(r"[01]\.\d+", second))
     assert 0.4 < low < probability < high < 0.65
     assert second.endswith("estimated")
     assert third.startswith("FieldValue(value='\"Rome\"'")
+
+
+@pytest.mark.slow("runs a page of examples, one with beams")
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_the_page_of_the_library_runs_without_the_checkout(monkeypatch, capsys, tmp_path):
+    """One after the other, on the small model: nothing on the page depends on a model's answer."""
+    code = "\n".join(blocks("docs/library.md"))
+    assert "gcd.Matcher" in code
+    assert "experiments" not in code
+    code = code.replace("particles=16", "particles=4")  # for the sake of time
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "library.md", "exec"), a_small_model())
+    printed = capsys.readouterr().out
     assert "get_weather" in printed
     assert "tokens may come first" in printed
     assert '\n{"n":\n' in printed
@@ -84,25 +105,16 @@ def test_what_is_valid_and_not_true_comes_out_as_the_page_shows_it(capsys):
 
 
 def test_the_example_of_transformers_runs_on_any_model(capsys):
-    transformers = pytest.importorskip("transformers")
     import gcd
     import smc
 
-    path = ROOT / "tests" / "models" / "stories260K"
-    names = ["input_ids", "attention_mask"]
-    model = transformers.AutoModelForCausalLM.from_pretrained(path)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path, model_input_names=names)
-    lm = smc.TransformersLM(model, tokenizer)
-    given = {
-        "smc": smc,
-        "lm": lm,
-        "model": model,
-        "prompt": "Tom had a ball.",
-        "constraint": gcd.lift(gcd.regex(r" The ball (was|is) [a-z ]{3,30}\."), lm.vocabulary),
-    }
-    (code,) = [block for block in blocks() if "custom_generate" in block]
+    given = a_small_model()
+    ball = gcd.regex(r" The ball (was|is) [a-z ]{3,30}\.")
+    given |= {"smc": smc, "constraint": gcd.lift(ball, given["lm"].vocabulary)}
+    given["prompt"] = "Tom had a ball."
+    (code,) = [block for block in blocks("docs/library.md") if "custom_generate" in block]
     assert "BudgetLogitsProcessor" in code
-    exec(compile(code, "README.md", "exec"), given)
+    exec(compile(code, "library.md", "exec"), given)
     for line in capsys.readouterr().out.splitlines():
         assert re.fullmatch(r".*The ball (was|is) [a-z ]{3,30}\..*", line), line
 

@@ -37,6 +37,10 @@ class Oracle:
         logits = model(self.folder)(torch.tensor([[*self.prompt, *ids]])).logits[0, -1]
         return (logits.double() / self.temperature).log_softmax(-1)
 
+    def log_p_after(self, ids: tuple[int, ...]) -> torch.Tensor:
+        """Log-probabilities of all tokens after these."""
+        return self._after(ids)
+
     def allowed(self, ids: tuple[int, ...], budget: int) -> list[int]:
         """The tokens that GCD allows next."""
         automaton, state = self.automaton, self.automaton.initial

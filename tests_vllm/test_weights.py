@@ -36,6 +36,23 @@ def engine(peaked_llama):
 
 
 @pytest.fixture(scope="module")
+def pgcd(engine, tmp_path_factory):
+    """P-GCD with a small random HMM in the engine's directory."""
+    import torch
+
+    import hmm
+    from gcd_vllm._in_process import InProcessEngine
+
+    vocabulary, folder = InProcessEngine(engine).vocabulary, tmp_path_factory.mktemp("hmms")
+    seeded = torch.Generator().manual_seed(0)
+    model = hmm.HMM.random(6, vocabulary.size, generator=seeded, concentration=0.3)
+    hmm.save(model, folder / "random", vocabulary=vocabulary)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCD_VLLM_HMMS", str(folder))
+        yield gcd_vllm.PGCD("random", exact_top_k=8, defence=0.05)
+
+
+@pytest.fixture(scope="module")
 def oracle_of(engine, peaked_llama):
     """An oracle of the engine's model, for a constraint and a temperature."""
     from gcd_vllm._in_process import InProcessEngine
@@ -71,16 +88,58 @@ def test_each_token_has_the_weight_and_probability_of_brute_force(engine, oracle
     assert found.reliability.label in ("unknown", "collapsed")
 
 
-@pytest.mark.parametrize("chunk", [None, 1, 2])
-def test_evidence_and_probabilities_are_those_of_enumeration(engine, oracle_of, chunk):
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_pgcd_draws_from_the_distribution_of_smc_pgcd(engine, oracle_of, pgcd, temperature):
+    import torch
+
+    import gcd
+    import smc
+
+    (found,) = gcd_vllm.sample(
+        engine, [PROMPT], CHOICE, budget=BUDGET, particles=24, temperature=temperature,
+        proposal=pgcd,
+    )  # fmt: skip
+    oracle = oracle_of(CHOICE, temperature)
+    proposal = pgcd.proposal(oracle.automaton.vocabulary, torch.device("cpu"))
+    batch = smc.Batch(gcd.AutomatonBatch([oracle.automaton]), torch.tensor([BUDGET]))
+    start = proposal.start(batch)
+    for particle in found.particles:
+        log_q = []
+        for t, token in enumerate(particle.ids):
+            read = torch.tensor([particle.ids[:t]], dtype=torch.int64)
+            log_p = oracle.log_p_after(particle.ids[:t]).unsqueeze(0)
+            guide = proposal.guide(proposal.advance(start, read), log_p)
+            log_q.append(float(guide.tilted(log_p)[0, token] - guide.log_z[0]))
+        assert particle.finished
+        assert particle.token_log_p == pytest.approx(oracle.log_p(particle.ids), abs=1e-4)
+        assert particle.token_log_q == pytest.approx(log_q, abs=1e-3)
+        log_weight = sum(particle.token_log_p) - sum(particle.token_log_q)
+        assert particle.log_weight == pytest.approx(log_weight, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("proposal", "chunk"), [("gcd", None), ("gcd", 1), ("gcd", 2), ("pgcd", None), ("pgcd", 1)]
+)
+def test_evidence_and_probabilities_are_those_of_enumeration(
+    engine, oracle_of, pgcd, proposal, chunk
+):
     """The mean of eight estimates lies within four of its standard errors."""
+    proposal = pgcd if proposal == "pgcd" else proposal
     oracle = oracle_of(CHOICE)
     exact = oracle.answers(BUDGET)
     log_evidence = log_sum(exact.values())
     options = {} if chunk is None else {"ess_threshold": 1.0, "strata": "none"}
     found = [
         gcd_vllm.sample(
-            engine, [PROMPT], CHOICE, budget=BUDGET, particles=32, seed=seed, chunk=chunk, **options
+            engine,
+            [PROMPT],
+            CHOICE,
+            budget=BUDGET,
+            particles=32,
+            seed=seed,
+            chunk=chunk,
+            proposal=proposal,
+            **options,
         )[0]
         for seed in range(8)
     ]
@@ -120,6 +179,18 @@ def test_lcd_is_weighed_by_its_own_mask(engine, oracle_of):
     assert (
         abs(found.log_evidence - log_sum(exact.values())) < 4 * found.reliability.log_evidence_error
     )
+
+
+def test_a_prompt_has_the_same_particles_in_a_call_of_its_own(engine):
+    """So prompts can be divided among engines, by their example ids."""
+    prompts, common = [PROMPT, "The little dog"], {"budget": BUDGET, "particles": 12, "seed": 3}
+    together = gcd_vllm.sample(engine, prompts, CHOICE, **common)
+    for number, prompt in enumerate(prompts):
+        (alone,) = gcd_vllm.sample(engine, [prompt], CHOICE, example_ids=[number], **common)
+        assert [each.ids for each in alone.particles] == [
+            each.ids for each in together[number].particles
+        ]
+    assert together[0].particles != together[1].particles
 
 
 def test_nothing_is_kept_after_a_call(engine):
@@ -172,6 +243,8 @@ def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch
         ask(constraint={"nothing": 1})
     with pytest.raises(ValueError, match="expected proposal"):
         ask(proposal="pgcd")
+    with pytest.raises(gcd.ConstraintError, match="GCD_VLLM_HMMS"):
+        ask(proposal=gcd_vllm.PGCD("nowhere"))
     with pytest.raises(ValueError, match="beside strata"):
         ask(strata="none")
     with pytest.raises(gcd.ConstraintError, match="without 'deadline_ms'"):

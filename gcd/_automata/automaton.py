@@ -31,12 +31,12 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
 
-from gcd._automata import counting, repetition
+from gcd._automata import counting, repetition, strings
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
 from gcd._automata.horizon import Caveat, holds_as_far_as_its_parts, refuse_unchecked
 from gcd._automata.kernels import graph, joining, subsets
 from gcd._automata.kernels.canonical import canonical
-from gcd._automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
+from gcd._automata.limits import kernel_limits, max_states, pay, spend
 from gcd._errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
@@ -49,16 +49,16 @@ _PER_BYTE, _PER_ROW = 40, 1000
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """Regular set of byte strings as its minimal deterministic automaton.
+    """Regular language over bytes, stored as its minimal deterministic automaton.
 
     Attributes:
         delta: next state for (state, byte class), -1 if no accepted string continues with it.
         accepting: whether the string so far is in the language.
-        class_of_byte: class of each byte; bytes with equal columns share one.
-        max_bytes: longest string, in bytes, for which the language is exact; longer strings are not
-            in it (`gcd._automata.horizon`). None: exact for all strings.
-        factors: automata whose Boolean combination it is known to be; used by lifting.
-        caveats: parts of its constraint that are not enforced in every text.
+        class_of_byte: class of each byte; bytes that always lead to the same state share a class.
+        max_bytes: length in bytes up to which the automaton is exact; it accepts no longer string
+            (`gcd._automata.horizon`). None: it is exact for all strings.
+        factors: automata that this one was combined from by Boolean operations; used by `gcd.lift`.
+        caveats: parts of the constraint that the automaton does not enforce in every text.
 
     State 0 is initial. The empty language has one state, which does not accept.
     """
@@ -83,8 +83,8 @@ class Automaton:
         accepting: Bool[np.ndarray, "S"],
         class_of_byte: UInt8[np.ndarray, "256"],
     ) -> Automaton:
-        """Trim, minimize and number canonically any deterministic table with initial state 0."""
-        spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
+        """Return the minimal automaton of a deterministic table, whose initial state is 0."""
+        _spend_on(delta)
         table, accepting, class_of_byte = canonical(
             _plain(delta, np.int32), _plain(accepting), np.ascontiguousarray(class_of_byte)
         )
@@ -99,7 +99,7 @@ class Automaton:
         accepting: Bool[np.ndarray, "S"],
         initial: int = 0,
     ) -> Automaton:
-        """Build from next states per byte, -1 for none; `ValueError` if one is out of range."""
+        """Build from a table of next states by byte, -1 for none; `ValueError` if out of range."""
         num_states = transitions.shape[0]
         if not 0 <= initial < num_states:
             raise ValueError(f"expected an initial state in 0..{num_states - 1}, got {initial}")
@@ -149,18 +149,17 @@ class Automaton:
         end: int,
         absorbing: int = -1,
     ) -> Automaton:
-        """Return the strings spelled by paths from node `start` to node `end` of a graph.
+        """Return the strings along all paths of a graph from node `start` to node `end`.
 
         Args:
-            parts: `parts[i]` connects the two nodes of `joints[i]`.
-            joints: pairs of nodes.
+            parts: languages on the edges; `parts[i]` connects the two nodes of `joints[i]`.
+            joints: pairs (source node, target node).
             num_nodes: number of nodes, which are numbered from 0.
-            skips: pairs of nodes, the second of which is reached from the first without a byte.
+            skips: pairs (source node, target node) that are connected without a byte.
             start, end: nodes where strings begin and end.
-            absorbing: index of a part that leads to the end and accepts, from where it begins,
-                everything that any other path could accept there; other paths are then not
-                followed.
-                -1 for none.
+            absorbing: index of a part that leads to `end` and accepts everything that other paths
+                from its source node accept. Where it begins, the other paths are skipped. -1 for
+                none.
         """
         if not parts:  # only skips: the result depends on whether a path exists
             parts, joints = [cls.empty()], [(start, start)]
@@ -216,43 +215,19 @@ class Automaton:
 
     @classmethod
     def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
-        """Return a finite set of strings; the cost is linear in their total length."""
+        """Return the language of these strings; the cost is linear in their total length."""
         ordered = sorted({_as_bytes(text) for text in texts})
         spend(_PER_BYTE * sum(map(len, ordered)), "the set of strings")
-        alphabet = sorted(set(b"".join(ordered)))
-        class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
-        class_of_byte[alphabet] = np.arange(len(alphabet))
-        width = min(len(alphabet) + 1, NUM_BYTES)
-        source, label, accepting_at = [], [], []
-        path = [0]
-        previous = b""
-        count = 1
-        for string in ordered:
-            pairs = enumerate(zip(previous, string, strict=False))
-            shared = next((i for i, (a, b) in pairs if a != b), len(previous))
-            del path[shared + 1 :]
-            for byte in string[shared:]:
-                source.append(path[-1])
-                label.append(byte)
-                path.append(count)
-                count += 1
-            accepting_at.append(path[-1])
-            previous = string
-        if count > max_states():
-            raise StateLimitError(max_states(), "the set of strings")
-        if count * width > max_cells():
-            spend(work_left() + 1, "the set of strings")
-        delta = np.full((count, width), -1, np.int32)
-        if source:
-            delta[source, class_of_byte[label]] = np.arange(1, count)
-        accepting = np.zeros(count, bool)
-        accepting[accepting_at] = True
-        return cls.minimal(delta, accepting, class_of_byte.astype(np.uint8))
+        if len(ordered) != 1:
+            return cls.minimal(*strings.prefix_tree(ordered))
+        table = strings.chain(ordered[0])  # already in its normal form
+        _spend_on(table.delta)
+        return cls(*table)
 
     @staticmethod
     @holds_as_far_as_its_parts
     def union(parts: Sequence[Automaton]) -> Automaton:
-        """Return the strings in any of the parts, with one determinization for all of them."""
+        """Return the union of the parts, with a single determinization."""
         parts = [p for p in map(_language, parts) if not p.is_empty]
         if len(parts) < 2:
             return parts[0] if parts else Automaton.empty()
@@ -299,7 +274,7 @@ class Automaton:
 
     @holds_as_far_as_its_parts
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
-        """Return concatenations of `minimum` to `maximum` strings (None: no bound)."""
+        """Return concatenations of `minimum` to `maximum` strings (None: no limit)."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
             raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
@@ -329,7 +304,7 @@ class Automaton:
 
     @holds_as_far_as_its_parts
     def reverse(self) -> Automaton:
-        """Return every string backwards."""
+        """Return the language of the reversed strings."""
         edges = [
             (int(after), np.flatnonzero(row == after).tolist(), state)
             for state, row in enumerate(self.transitions)
@@ -374,7 +349,7 @@ class Automaton:
         return self.delta[:, self.class_of_byte]
 
     def run(self, text: str | bytes, state: int = 0) -> int:
-        """Return the state after `text` from `state`; -1 once no accepted string continues."""
+        """Return the state after `text` from `state`; -1 if no accepted string begins like this."""
         try:
             string = _as_bytes(text)
         except UnicodeEncodeError:  # a lone surrogate is in no language
@@ -392,7 +367,7 @@ class Automaton:
         return state >= 0 and bool(self.accepting[state]) and is_known
 
     def shortest(self, state: int = 0) -> bytes:
-        """Return the first shortest string from a state; `EmptyLanguageError` if there is none."""
+        """Return the shortest string accepted from a state (or raise `EmptyLanguageError`)."""
         if self.is_empty:
             raise EmptyLanguageError(
                 "expected a language with at least one string, got an empty one"
@@ -401,7 +376,7 @@ class Automaton:
 
     @cached_property
     def longest_length(self) -> int | None:
-        """Length in bytes of the longest string, None if unbounded, -1 if there is no string."""
+        """Length in bytes of the longest string; None if unbounded, -1 if the language is empty."""
         spend(_PER_ROW * self.num_states, "the longest length of a language")
         return -1 if self.is_empty else counting.longest_length(self.delta)
 
@@ -411,7 +386,7 @@ class Automaton:
         return counting.count(self.delta, self.accepting, self.class_of_byte, longest)
 
     def enumerate(self, limit: int) -> list[bytes]:
-        """Return the first `limit` strings, shorter ones first, then in byte order."""
+        """Return the first `limit` strings, sorted by length, then in byte order."""
         return list(islice(self, max(limit, 0)))
 
     def __iter__(self) -> Iterator[bytes]:
@@ -454,6 +429,10 @@ class Automaton:
 
     def __repr__(self) -> str:
         return f"Automaton({self.num_states} states, {self.delta.shape[1]} byte classes)"
+
+
+def _spend_on(delta: np.ndarray) -> None:
+    spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
 
 
 def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:

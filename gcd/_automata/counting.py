@@ -6,35 +6,19 @@ reachable and leads to acceptance.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Bool, Int32, UInt8
 
+from gcd._automata.kernels import graph
+
 
 def longest_length(delta: Int32[np.ndarray, "S K"]) -> int | None:
     """Return the length in bytes of the longest string; None if there is no bound."""
-    # Every state lies on an accepted string, so the language is finite iff there is no cycle:
-    # remove
-    # states in topological order, propagating the longest path to each.
-    num_states = delta.shape[0]
-    indegree = np.zeros(num_states, np.int64)
-    edges = [sorted(set(row[row >= 0].tolist())) for row in delta]
-    for row in edges:
-        indegree[row] += 1
-    longest = np.zeros(num_states, np.int64)
-    queue = deque([0] if indegree[0] == 0 else [])
-    seen = 0
-    while queue:
-        state = queue.popleft()
-        seen += 1
-        for after in edges[state]:
-            longest[after] = max(longest[after], longest[state] + 1)
-            indegree[after] -= 1
-            if indegree[after] == 0:
-                queue.append(after)
-    return int(longest.max()) if seen == num_states else None
+    # Every state lies on an accepted string, so the language is finite iff there is no cycle.
+    longest = graph.longest_path(delta)
+    return None if longest < 0 else longest
 
 
 def count(

@@ -38,8 +38,8 @@ class Caveat(NamedTuple):
         pointer: JSON pointer (RFC 6901) of the schema with the keyword, `""` for the root.
         value: the value of the keyword.
         max_bytes: the keyword is enforced in texts of at most this many bytes, and budgets that
-            allow longer ones are refused. None: it is not enforced at all, and has to be checked
-            in the finished text.
+            allow longer texts are refused. None: the keyword is not enforced, so check it in the
+            finished text.
     """
 
     keyword: str
@@ -63,7 +63,7 @@ class CaveatWarning(UserWarning):
     """Warning that an automaton enforces some keywords only in texts up to a length, or not at all.
 
     Attributes:
-        caveats: these keywords.
+        caveats: the keywords, one caveat each.
     """
 
     def __init__(self, message: str, caveats: Sequence[Caveat] = ()) -> None:
@@ -72,7 +72,7 @@ class CaveatWarning(UserWarning):
 
     @classmethod
     def of(cls, caveats: Sequence[Caveat]) -> CaveatWarning:
-        """Return a warning of these caveats."""
+        """Return a warning about these caveats."""
         listed = "; ".join(map(str, caveats[:_SHOWN]))
         more = f"; and {len(caveats) - _SHOWN} more" if len(caveats) > _SHOWN else ""
         advice = []

@@ -73,7 +73,7 @@ def max_states() -> int:
 
 @contextmanager
 def state_limit(limit: int) -> Iterator[None]:
-    """Refuse automata of more than `limit` states inside the block; `ValueError` below 1."""
+    """Limit the states of automata made inside the `with` block; `ValueError` if below 1."""
     check_count("the state limit", limit, 1)
     token = _MAX_STATES.set(limit)
     try:
@@ -84,7 +84,7 @@ def state_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def work_limit(limit: int) -> Iterator[None]:
-    """Refuse constraints that take more than `limit` units of work; `ValueError` below 1."""
+    """Limit the units of work per constraint inside the `with` block; `ValueError` if below 1."""
     check_count("the work limit", limit, 1)
     token = _MAX_WORK.set(limit)
     try:

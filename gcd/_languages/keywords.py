@@ -119,21 +119,20 @@ def keywords(
     letters: str = "ascii",
     punctuation: str = PUNCTUATION,
 ) -> Automaton:
-    """Return the sentences that contain, for each group, at least one of its words as a whole word.
+    """Return the sentences that contain at least one word of each group.
 
     Args:
-        groups: the inflections of each concept, in any order. They are compared as given, except
-            for the capital letter that begins the sentence.
+        groups: the words of each group, such as the inflections of a verb. Groups may occur in any
+            order, and only whole words count. Case matters, except in a sentence's first letter.
         max_words: most words of the sentence, separated by single spaces; None for no limit.
         letters: `"ascii"`, `"latin"` (adds Latin-1's letters), or `"unicode"`.
-        punctuation: marks allowed inside the sentence: any of `,;:` after words, `'’-` in words,
-            and
-            `""` and `()` around words, not nested. A sentence ends with one of `.!?`, which occur
-            nowhere else.
+        punctuation: punctuation marks allowed inside the sentence: any of `,;:` after words, `'’-`
+            in words, and `""` and `()` around words, not nested. A sentence ends with one of `.!?`,
+            which occur only there.
 
     Raises:
-        ConstraintError: there are no groups, a group is empty, an inflection is not a word of the
-            alphabet, the concepts need more words than `max_words`, or an option is unknown.
+        ConstraintError: there are no groups, a group is empty, a word has other letters, there are
+            more groups than `max_words`, or an option is unknown.
         StateLimitError, WorkLimitError: there are too many groups.
     """
     check_kind(letters, str, "expected letters as str", f"pass one of {', '.join(LETTERS)}")

@@ -15,11 +15,11 @@ from gcd._serving.matcher import Matcher, Membership
 
 
 class MatcherBatch:
-    """Matchers, possibly of different automata, that are advanced and masked in one call.
+    """Batch of matchers, possibly of different automata, that advance in one call.
 
-    They can still be used individually. A matcher is in one batch at a time; a batch raises an
-    error
-    after one of its matchers has joined another. `batch[i] = matcher` replaces a matcher.
+    The matchers can still be used individually. A matcher belongs to one batch at a time: once it
+    joins another batch, using its previous batch raises an error. `batch[i] = matcher` replaces a
+    matcher.
 
     Args:
         matchers: the matchers, all over vocabularies of one size, none of them twice.
@@ -84,11 +84,11 @@ class MatcherBatch:
             )
 
     def advance(self, tokens: Sequence[int] | Integer[Any, "N"]) -> Bool[np.ndarray, "N"]:
-        """Advance each matcher by its token; return which of them accepted it.
+        """Advance each matcher by its token; return which matchers accepted theirs.
 
         Raises:
-            ValueError: if there are not as many tokens as matchers, or one is not an id; nothing
-                changes then.
+            ValueError: if there are not as many tokens as matchers, or one is not a token id; no
+                matcher has changed then.
         """
         self._check()
         ids = whole_numbers(tokens)
@@ -106,11 +106,11 @@ class MatcherBatch:
         return taken
 
     def rollback(self, num_tokens: int | Sequence[int] | Integer[Any, "*N"] = 1) -> None:
-        """Roll back each matcher by one number of tokens, or by a number for each.
+        """Roll back the matchers, all by the same number of tokens or each by its own.
 
         Raises:
-            ValueError: if there are not as many numbers as matchers, or one of them is negative or
-                more than its matcher has tokens; nothing changes then.
+            ValueError: if there are not as many numbers as matchers, or a number is negative or
+                exceeds the tokens of its matcher; no matcher has changed then.
         """
         self._check()
         counts = whole_numbers(num_tokens, "number of tokens")

@@ -29,23 +29,23 @@ from gcd._tokens.vocabulary import BITS, Vocabulary
 
 
 class GrammarMatcher:
-    """One sequence under a constraint and a budget, with the interface of xgrammar's class.
+    """Matcher of one sequence, with the interface of xgrammar's class of the same name.
 
     Args:
         compiled_grammar: the constraint, as `gcd.lift` returns it, or a language that is not
             lifted yet.
-        override_stop_tokens: the vocabulary's EOS ids, or None.
+        override_stop_tokens: only None or the vocabulary's EOS ids.
         terminate_without_stop_token: only False; use `gcd.lift(..., eos="accept")` instead.
         max_rollback_tokens: has no effect, as rollback is unlimited.
         default_temperature: the value of `temperature`.
-        budget: tokens of a whole text, EOS included; None for no budget.
-        vocabulary, exact: for a language that is not lifted, as in `gcd.Matcher`.
+        budget: maximum number of tokens of a whole text, EOS included; None for no budget.
+        vocabulary, exact: as in `gcd.Matcher`, for a language that is not lifted.
 
     Raises:
-        ConstraintError: for other stop tokens, for `terminate_without_stop_token`, and where
-            `Matcher` raises it.
+        ConstraintError: for other stop tokens, for `terminate_without_stop_token=True`, and as in
+            `gcd.Matcher`.
 
-    `debug_print` has no effect in any call.
+    The argument `debug_print` of its methods has no effect.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class GrammarMatcher:
         self._steps: list[int] = []  # tokens of each step, for `rollback`
 
     def accept_token(self, token_id: int, *, debug_print: bool = False) -> bool:
-        """Append a token; return False if it is refused, is not an id, or comes after the end.
+        """Append a token; return False if it isn't allowed, isn't a token id, or follows the end.
 
         Raises:
-            ValueError: if it is not a whole number.
+            ValueError: if `token_id` is not a whole number.
         """
         del debug_print
         token_id = whole_number(token_id)
@@ -93,10 +93,10 @@ class GrammarMatcher:
         return True
 
     def accept_string(self, input_str: str | bytes, *, debug_print: bool = False) -> bool:
-        """Append the fewest tokens that spell a string, as one step; return False if none may.
+        """Append a string as one step, in its fewest tokens; return False if it isn't allowed.
 
         Raises:
-            TypeError: it is neither text nor bytes; token ids are for `accept_token`.
+            TypeError: if it is neither text nor bytes; pass token ids to `accept_token`.
         """
         del debug_print
         text = input_str.encode() if isinstance(input_str, str) else input_str
@@ -116,7 +116,7 @@ class GrammarMatcher:
     def fill_next_token_bitmask(
         self, bitmask: Any, index: int = 0, *, debug_print: bool = False
     ) -> bool:
-        """Write the packed mask to row `index` (int32, on the CPU); return whether it restricts.
+        """Write the packed mask to row `index` (int32, CPU); return whether it excludes any id.
 
         Raises:
             ValueError: if the array has another width or type, or is not on the CPU.
@@ -141,9 +141,8 @@ class GrammarMatcher:
     ) -> bool:
         """Write the mask of every node of a draft tree; return False if it took too long.
 
-        Node 0 is the matcher's current state; its token has been appended. The mask of a refused
-        node
-        becomes 0; masks of its descendants, and of nodes after a stop token, don't change.
+        Node 0 is the matcher's current state, after its last token. The mask of a refused node
+        becomes 0. Masks of its descendants, and of nodes after a stop token, don't change.
 
         Args:
             retrieve_next_token: the first child of each node, -1 for none.
@@ -183,7 +182,7 @@ class GrammarMatcher:
         return True
 
     def find_jump_forward_string(self) -> str:
-        """Return the longest text with which every continuation begins, in whole characters."""
+        """Return the longest common beginning of all continuations, in whole characters."""
         text = bytearray()
         here = {_place(self._matcher): self._matcher}
         later: list[tuple[bytes, Matcher, int]] = []  # the rest of a token, and the state after it
@@ -208,10 +207,10 @@ class GrammarMatcher:
                     here[_place(after)] = after
 
     def rollback(self, num_tokens: int = 1) -> None:
-        """Roll back steps: single tokens, and whole strings.
+        """Undo the last steps; a string from `accept_string` is one step.
 
         Raises:
-            ValueError: if there are not as many.
+            ValueError: if there are fewer steps.
         """
         num_tokens = whole_number(num_tokens, "number of steps")
         if not 0 <= num_tokens <= len(self._steps):
@@ -230,7 +229,7 @@ class GrammarMatcher:
         return self._matcher.is_finished
 
     def is_completed(self) -> bool:
-        """Return whether the text so far is in the language, ended or not."""
+        """Return whether the text so far is in the language, even if it may continue."""
         ends = self._matcher.automaton.vocabulary.eos_ids
         return self.is_terminated() or self._matcher.validate(ends[:1]) == 1
 
@@ -240,7 +239,7 @@ class GrammarMatcher:
         self._steps.clear()
 
     def finish_within(self, tokens: int) -> int:
-        """Limit the rest of the text to this many tokens; see `Matcher.finish_within`."""
+        """Limit the rest of the text to this many tokens, as `Matcher.finish_within` does."""
         return self._matcher.finish_within(tokens)
 
     def finish(self) -> int:

@@ -99,15 +99,17 @@ def _tokens_of(vocabulary: Vocabulary) -> _Tokens:
 
 
 class LazyAutomaton:
-    """Constraint that matchers share before it is lifted.
+    """Constraint that matchers can use at once, while it is being lifted to tokens.
 
     Args:
         language: the constraint, as `gcd.json_schema` and `gcd.regex` return it.
         vocabulary: the tokens, with EOS.
-        exact: when the exact form takes over: `"when_ready"`, `"wait"` or `"never"`.
+        exact: when matchers switch to the lifted, exact form: `"when_ready"`, `"wait"` (before the
+            first token) or `"never"`.
         cache_bytes: limit on the bytes of cached masks.
         max_bytes: limit on the bytes of the lifted table; a larger constraint stays lazy.
-        keep: called with the lifted automaton, in the thread that lifted it; None for nothing.
+        keep: function that is called with the lifted automaton, in the thread that lifted it; None
+            for none.
 
     Attributes:
         vocabulary: the tokens.
@@ -115,11 +117,12 @@ class LazyAutomaton:
         final: the state after the end of a text.
         num_words: int32 words in a mask.
         max_bytes, caveats: those of the language.
-        max_budget: most tokens, EOS included, that never exceed `max_bytes`; None for any
-            number. The lifted form, which knows which tokens are used, may have a larger one.
+        max_budget: largest budget, EOS included, with which no text exceeds `max_bytes`; None for
+            any budget. The lifted form may allow a larger one, as it excludes tokens that are never
+            used.
 
     Raises:
-        EmptyLanguageError: the language is empty, or the tokens can spell no string of it.
+        EmptyLanguageError: the language is empty, or the tokens can't spell any of its strings.
         ConstraintError: the vocabulary has no EOS id, or an argument has the wrong type.
     """
 
@@ -240,11 +243,11 @@ class LazyAutomaton:
         return own + int(self._table.num_bytes)
 
     def steps_to_accept(self, state: int) -> int:
-        """Return an upper bound on the tokens, EOS included, that complete a text from a state."""
+        """Return an upper bound on the fewest tokens, EOS included, from a state to the end."""
         return 0 if state == self.final else int(self._bounds[state])
 
     def uses(self, token: int) -> bool:
-        """Return whether a token with bytes is allowed in some state of the byte automaton."""
+        """Return whether some state of the byte automaton allows this token, which has bytes."""
         text, language = self.vocabulary.token_bytes[token], self._language
         states = np.arange(language.num_states if text else 0)
         for byte in text:
@@ -253,12 +256,12 @@ class LazyAutomaton:
         return bool((self._bounds[states] < UNREACHABLE).any())
 
     def check_bound(self, budget: int) -> None:
-        """Refuse a budget that the bounds do not decide about, without waiting.
+        """Raise an error for a budget that the bounds don't prove sufficient, without waiting.
 
         Raises:
-            ConstraintError: it is not a whole number.
-            UndecidedBudgetError: it is below the bound.
-            OverlongBudgetError: a text of so many tokens may be longer than `max_bytes`.
+            ConstraintError: the budget is not a whole number.
+            UndecidedBudgetError: the budget is below the bound.
+            OverlongBudgetError: a text of this many tokens may be longer than `max_bytes`.
         """
         check_whole(budget)
         needed, longest = self.steps_to_accept(self.initial), self.max_budget
@@ -270,7 +273,7 @@ class LazyAutomaton:
     def form(self, budget: int | None) -> LazyAutomaton | ServedAutomaton:
         """Return the form that a new sequence starts with.
 
-        A budget that the bounds do not decide about waits for the lift, which decides.
+        If the bounds don't prove that the budget is sufficient, the call waits for the lifted form.
 
         Raises:
             UndecidedBudgetError: the budget is below the bound, and there is no lifted form.
@@ -295,7 +298,7 @@ class LazyAutomaton:
         return self._lift.reason or f"its lift took more than {MAX_WAIT:g} seconds"
 
     def forget(self) -> None:
-        """Drop the cached masks, so that the next visit to each state is a first visit again."""
+        """Clear the cached masks, so that the next visit to each state computes its mask again."""
         self._table.forget()
 
     def row(self, state: int, remaining: int | None = None) -> Int32[np.ndarray, "W"]:

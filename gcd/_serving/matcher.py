@@ -101,22 +101,23 @@ class Membership:
 
 
 class Matcher:
-    """State of one sequence under a constraint and a budget.
+    """Matcher of one sequence: its state in a constraint's automaton, and its remaining budget.
 
     Args:
-        automaton: the constraint. Matchers of one automaton share its masks. A language that is not
-            lifted provides masks at once: see `gcd._serving.lazy`.
+        automaton: the constraint, as `gcd.lift` returns it. Matchers of one automaton share its
+            masks. A language that is not lifted also works, without waiting for `gcd.lift`
+            (`gcd._serving.lazy`).
         vocabulary: the tokens, for a language that is not lifted.
-        budget: tokens of a whole text, EOS included; None for no budget.
-        exact: when the lifted form of such a language takes over: `"when_ready"`, `"wait"` (before
+        budget: maximum number of tokens of a whole text, EOS included; None for no budget.
+        exact: when such a language is replaced by its lifted form: `"when_ready"`, `"wait"` (before
             the first token) or `"never"`.
 
     Raises:
         ConstraintError: if the budget is not a whole number, or a constraint that is not lifted
             comes without a vocabulary.
         InfeasibleBudgetError: if no text of the language fits into the budget.
-        UndecidedBudgetError: if that cannot be decided, because the language could not be lifted.
-        OverlongBudgetError: if a text of so many tokens may be longer than the `max_bytes` that
+        UndecidedBudgetError: if this is unknown, because the language could not be lifted.
+        OverlongBudgetError: if a text of this many tokens may be longer than the `max_bytes` that
             the constraint was compiled for.
 
     After the end (`is_finished`), EOS may be appended any number of times, because engines pad with
@@ -155,7 +156,7 @@ class Matcher:
 
     @property
     def automaton(self) -> ServedAutomaton | LazyAutomaton:
-        """Form of the constraint to which `state` belongs."""
+        """Automaton that `state` belongs to."""
         shared = self._shared
         if isinstance(shared, LazyAutomaton) and self._sequence.table is not shared._table:
             assert shared.exact is not None, "the sequence goes on with it"
@@ -164,7 +165,7 @@ class Matcher:
 
     @property
     def is_exact(self) -> bool:
-        """True if masks are those of the exact distances, not of upper bounds."""
+        """True if masks are computed from exact distances to the end, not from upper bounds."""
         return isinstance(self.automaton, ServedAutomaton)
 
     def reset(self) -> None:
@@ -174,7 +175,7 @@ class Matcher:
         self._sequence.limit(tokens_left(self.budget))
 
     def finish_within(self, tokens: int) -> int:
-        """Limit the rest of the text to this many tokens, or to its shortest completion if longer.
+        """Limit the rest of the text to `tokens`, but at least to its shortest completion.
 
         This never increases a budget, and `rollback` doesn't undo it; `reset` restores the budget.
 
@@ -182,11 +183,10 @@ class Matcher:
             tokens: most tokens from here on, EOS included.
 
         Returns:
-            The remaining tokens: the smaller one of `tokens` and `remaining`, but at least those of
-            a shortest completion. 0 after the end.
+            The new value of `remaining`; 0 after the end.
 
         Raises:
-            ValueError: if it is not a whole number, or negative.
+            ValueError: if `tokens` is not a whole number, or negative.
         """
         tokens = whole_number(tokens, "number of tokens")
         if tokens < 0:
@@ -202,7 +202,7 @@ class Matcher:
     def finish(self) -> int:
         """Allow only shortest completions from here on; return how many tokens they take.
 
-        The language model chooses among several shortest completions.
+        If there are several, the language model chooses among them.
         """
         return self.finish_within(0)
 
@@ -286,7 +286,7 @@ class Matcher:
         return out
 
     def validate(self, tokens: Sequence[int] | Integer[Any, "n"]) -> int:
-        """Return how many of these tokens, from the first on, are allowed, without appending them.
+        """Return how many of the first tokens are allowed, without appending them.
 
         Raises:
             ValueError: if one of them is not an id of the vocabulary.
@@ -302,12 +302,12 @@ class Matcher:
 
         Args:
             draft: tokens proposed by a cheaper model; they are not appended.
-            out: row i receives the mask after the first i of them (contiguous int32, an array or a
-                tensor on the CPU, in place).
-                Rows after a refused token are 0, because nothing may follow it.
+            out: array or tensor on the CPU, contiguous int32, that is written in place. Row i
+                receives the mask after the first i tokens of the draft. Rows after a refused token
+                are 0.
 
         Returns:
-            The number of the draft's tokens, from the first on, that are allowed.
+            The number of tokens at the beginning of the draft that are allowed.
 
         Raises:
             ValueError: if a token is not an id of the vocabulary, or `out` has another form.
@@ -327,17 +327,17 @@ class Matcher:
 
     @property
     def restricts(self) -> bool:
-        """True if the mask excludes any id; if it doesn't, it need not be applied.
+        """True if the mask excludes any id; otherwise it doesn't have to be applied.
 
-        Ids without bytes (padding, special tokens) are always excluded, so every mask over a
-        vocabulary with such ids restricts.
+        It is always true for a vocabulary with padding or special tokens, because ids without bytes
+        are always excluded.
         """
         return self.num_allowed < self.automaton.vocabulary.size
 
     def forced(self, limit: int = 256) -> list[int]:
-        """Return the next tokens, at most `limit`, as long as exactly one is allowed.
+        """Return the forced tokens that come next, at most `limit`: each is the only allowed one.
 
-        The run ends before the first token with a choice, and after EOS. Raises `ValueError` for a
+        They end before the first token with a choice, and after EOS. Raises `ValueError` for a
         negative limit.
         """
         if whole_number(limit, "limit") < 0:
@@ -347,7 +347,7 @@ class Matcher:
         return self._sequence.forced(min(limit, self.automaton.num_states))
 
     def copy(self) -> Matcher:
-        """Return an independent copy in the same state, in no batch."""
+        """Return an independent copy in the same state, which doesn't belong to a batch."""
         other = object.__new__(Matcher)
         other._shared, other.budget = self._shared, self.budget
         other._given_budget = self._given_budget

@@ -21,17 +21,17 @@ from gcd._tokens.vocabulary import Vocabulary
 
 
 class ScoresProcessor:
-    """Set the scores of tokens after which no answer can be completed in time to minus infinity.
+    """Scores processor that sets tokens to -inf after which the budget can't be met.
 
     Args:
-        automaton: the constraint, as `gcd.lift` returns it; with `literals="canonical"`, text that
-            leaves no choice is spelled as the tokenizer spells it.
+        automaton: the constraint, as `gcd.lift` returns it. With `literals="canonical"` fixed text
+            is tokenized as the tokenizer does it.
         budget: most tokens of the answer, EOS included.
-        vocabulary, exact: for a language that is not lifted, as in `gcd.Matcher`.
-        array: function that converts a numpy array to the runtime's type, such as
-            `mlx.core.array`, if its scores cannot be written in place. Scores are then returned as
-            a new array.
-        prompt_length: number of ids in the prompt; by default all of the first call's.
+        vocabulary, exact: as in `gcd.Matcher`, for a language that is not lifted.
+        array: function that converts a numpy array to the runtime's type, such as `mlx.core.array`.
+            Needed if the runtime's scores cannot be written in place; they are then returned as a
+            new array.
+        prompt_length: number of ids in the prompt; by default, all ids of the first call.
 
     Raises:
         InfeasibleBudgetError, OverlongBudgetError: as in `gcd.Matcher`.

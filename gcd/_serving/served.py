@@ -43,9 +43,9 @@ _MAX_ROWS = 1024  # in the cache, if masks are short; they are searched linearly
 
 
 class ServedAutomaton:
-    """Token automaton in the form that matchers share: transitions and masks.
+    """Transitions and cached masks of a token automaton, shared by its matchers.
 
-    It references only the vocabulary and the class map of the `TokenAutomaton`.
+    Of the `TokenAutomaton` it references only the vocabulary and the map from tokens to classes.
 
     Args:
         automaton: the token automaton.
@@ -132,7 +132,7 @@ class ServedAutomaton:
 
     @property
     def num_patterns(self) -> int:
-        """Number of rows of transitions that differ in more than their targets."""
+        """Number of distinct rows of transitions, ignoring targets; see the module docstring."""
         return int(self._table.arrays.known_slot.size)
 
     @property
@@ -150,9 +150,9 @@ class ServedAutomaton:
         return int(self._table.arrays.steps[state])
 
     def forget(self) -> None:
-        """Empty the cache, so that the next visit to each state is a first visit again.
+        """Empty the cache, so that the next visit to each state computes its mask again.
 
-        The mask with the most tokens stays, because it was computed before the first visit.
+        The mask with the most tokens stays cached.
         """
         self._table.arrays.serial[1:] = -1
         self._table.arrays.known_slot[:] = -1

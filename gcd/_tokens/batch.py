@@ -68,25 +68,25 @@ class TokenClasses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AutomatonBatch:
-    """B token automata over one vocabulary, with S states in all, as tensors.
+    """Tensors of B token automata over one vocabulary, which have S states in total.
 
     Attributes:
-        automata: the automata, in the order of the examples; one may occur more than once.
+        automata: the automata, one per example; the same automaton may occur more than once.
         device: device of the tensors; the CPU by default.
-        class_of: class of each token, for each automaton.
-        delta_flat: next states, counted from the first one of their automaton, -1 for none; the row
-            of state s is `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
+        class_of: class of each token in each automaton.
+        delta_flat: next states, numbered from 0 in each automaton, -1 for none; the row of state s
+            is `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
         steps_after_flat: `steps_to_accept` of each entry of `delta_flat`.
-        row_start: start of each state's row.
+        row_start: where each state's row starts in `delta_flat`.
         automaton_of: index of the automaton that each state belongs to.
-        first_state: number of the first state of that automaton.
+        first_state: for each state, the number of its automaton's first state.
         num_classes: number of token classes of each automaton.
         initial: initial state of each automaton.
         final: the state of each automaton after the end of the text.
         is_final: whether a state is a final state.
         accepting: whether the tokens that lead to a state spell a string of the language.
-        steps_to_accept: fewest tokens, EOS included, from a state to the end.
-        offset: number of the first state of each automaton, and S at the end.
+        steps_to_accept: fewest tokens, EOS included, from each state to the end.
+        offset: number of the first state of each automaton, followed by S.
 
     Raises:
         ConstraintError: if there are no automata, or their vocabularies differ.
@@ -189,7 +189,7 @@ class AutomatonBatch:
         return len(self.automata)
 
     def next(self, states: Int[Tensor, "*N"], tokens: Int[Tensor, "*N"]) -> Int64[Tensor, "*N"]:
-        """Return the state after each token: -1 if it is not allowed, or the state was -1 before.
+        """Return the state after each token; -1 if the token is not allowed or the state is -1.
 
         Args:
             states: states of this batch, or -1.

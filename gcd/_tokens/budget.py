@@ -29,14 +29,13 @@ from gcd._tokens.token_automaton import TokenAutomaton
 
 
 def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> None:
-    """Refuse a budget that cannot be met, before generation starts.
+    """Raise an error for a budget that is too small or too large, before generation starts.
 
     Raises:
         ConstraintError: if the budget is not a whole number.
-        InfeasibleBudgetError: if no text of the language fits into it. The message has both
-            numbers,
-            after `where`.
-        OverlongBudgetError: if this many tokens may have more bytes than the language is exact for.
+        InfeasibleBudgetError: if no text of the language fits into it. The message begins with
+            `where`, and gives the budget and the smallest possible one.
+        OverlongBudgetError: if a text of this many tokens may be longer than `max_bytes`.
     """
     check_whole(budget, where)
     needed = automaton.fewest_tokens
@@ -49,19 +48,20 @@ def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> Non
 
 
 class BudgetMask:
-    """Mask of next tokens after which the text can be completed within the remaining budget.
+    """Mask that allows a token only if the text can then be completed within the budget.
 
     Args:
         automata: one automaton, or a batch of them.
-        budget: tokens of a whole text, EOS included; one number, or one for each automaton.
+        budget: maximum number of tokens of a whole text, EOS included; one number, or one for each
+            automaton.
 
     Raises:
         InfeasibleBudgetError: if some budget is below `steps_to_accept` of its initial state.
-        OverlongBudgetError: if a text of so many tokens may be longer than `max_bytes`.
+        OverlongBudgetError: if a text of this many tokens may be longer than `max_bytes`.
         ConstraintError: if there are not as many budgets as automata.
 
     Attributes:
-        batch: the automata; states below are numbered as in the batch.
+        batch: the automata. All methods number states as this batch does.
         budget: the budget of each automaton.
     """
 
@@ -113,7 +113,7 @@ class BudgetMask:
         return fits(self.steps_after(states), left.unsqueeze(-1))
 
     def steps_after(self, states: Int[Tensor, "N"]) -> Int32[Tensor, "N C"]:
-        """Return the fewest tokens to the end after a token of each class, or `UNREACHABLE`.
+        """Return the fewest tokens from after a token of each class to the end, or `UNREACHABLE`.
 
         Entries past a batch row's number of classes, and for rows with state -1, are `UNREACHABLE`.
         """
@@ -134,11 +134,11 @@ class BudgetMask:
         return self._over_tokens(states, self.class_mask(states, remaining))
 
     def lcd_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
-        """Return tokens after which the text can be completed at some length."""
+        """Return the mask without a budget: tokens after which the text can be completed at all."""
         return self._over_tokens(states, self.lcd_class_mask(states))
 
     def lcd_class_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N C"]:
-        """Return `lcd_mask` over classes of each batch row's own automaton."""
+        """Return `lcd_mask` over the classes of each batch row's automaton."""
         return self.class_mask(states, torch.full_like(states, UNREACHABLE))
 
     def packed(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Int32[Tensor, "N W"]:

@@ -65,28 +65,28 @@ def lift(
     eos: str = "token",
     literals: str = "all",
 ) -> TokenAutomaton:
-    """Return the token automaton of a language of byte strings.
+    """Lift a language over bytes to tokens: return the automaton of its tokenizations.
 
     Args:
-        automaton: the language; or segments, which may have limits of tokens (`gcd.segments`).
-        vocabulary: the tokens that spell it.
+        automaton: the language, or segments with token limits (`gcd.segments`).
+        vocabulary: the language model's tokens.
         eos: how a text ends. `"token"`: with one of the vocabulary's EOS ids, which are allowed
             exactly where a string of the language ends. `"accept"`, for models without such an id:
-            automatically, on entering an accepting state. This costs no token, and requires a
-            language in which no string is a prefix of another.
-        literals: allowed spellings of text that leaves little choice. `"all"`: all spellings.
-            `"canonical"`: only the tokenizer's own (`gcd._tokens.canonical`), so that most of it
-            is determined. The texts are the same, but a text may take more tokens than in its
-            shortest spelling, and budgets count these.
+            without a token, as soon as the text is in the language. No string of the language may
+            then be a prefix of another.
+        literals: allowed tokenizations of fixed text, such as the keys of an object. `"all"`: all
+            of them. `"canonical"`: only the tokenizer's own (`gcd._tokens.canonical`), so that most
+            tokens of fixed text are forced. The texts are the same, but some may need more tokens
+            of the budget.
 
     Raises:
-        EmptyLanguageError: if the language is empty, or the vocabulary's tokens can spell no string
-            of it; with `"canonical"`, if the tokenizer produces none of its strings.
+        EmptyLanguageError: if the language is empty, or the tokens can't spell any of its strings;
+            with `"canonical"`, if the tokenizer produces none of them.
         ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`. If `eos` is
             `"accept"` and a string of the language is a prefix of another one, or segments are
             lifted. If `literals` is `"canonical"` and the vocabulary was not made from a tokenizer.
             If a segment ends with an id that is not a special token.
-        InfeasibleBudgetError: if a segment's own limit of tokens is too low for it.
+        InfeasibleBudgetError: if a segment's token limit is too low.
     """
     check_kind(
         automaton,

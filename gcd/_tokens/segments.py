@@ -42,20 +42,20 @@ _PER_COLUMN = 1000  # units of work per byte class of a set of states, in an int
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """One part of an answer: its language, what ends it, and its limit of tokens.
+    """Part of an answer: its language, the text or token that ends it, and its token limit.
 
     Attributes:
-        language: the texts of the part, without what ends it.
-        until: what ends the part. A text (`str` in UTF-8, or `bytes`), which does not occur before
-            the end; or the id of a special token without bytes. None: the part ends where its
-            language and the rest of the answer allow.
-        tokens: most tokens that belong to the part, including its `until`, and EOS if it is the
-            last part; None if the part has no limit. A token belongs to the part that contains its
-            first byte; a special token belongs to the part that it ends.
+        language: the texts of the part, without the end marker `until`.
+        until: end marker: a text (`str` in UTF-8, or `bytes`), which ends the part at its first
+            occurrence; or the id of a special token without bytes. None: the part may end wherever
+            its language and the rest of the answer allow.
+        tokens: maximum number of tokens of the part, including `until`, and EOS if it is the last
+            part; None for no limit. A token belongs to the part that contains its first byte; a
+            special token belongs to the part that it ends.
 
     Raises:
-        ConstraintError: for an empty `until`, one that is neither text nor a token id, and a
-            number of tokens that is not a whole number or is below one.
+        ConstraintError: `until` is empty, or neither text nor a token id; or `tokens` is not a
+            whole number, or is below 1.
     """
 
     language: Automaton
@@ -98,13 +98,13 @@ class Segment:
 
     @property
     def ending(self) -> bytes:
-        """Bytes that end the segment; empty if a special token ends it, or nothing does."""
+        """Bytes that end the segment; empty if it ends with a special token or without a marker."""
         until = self.until.encode() if isinstance(self.until, str) else self.until
         return until if isinstance(until, bytes) else b""
 
     @cached_property
     def text(self) -> Automaton:
-        """Strings of the part: the language, then the first occurrence of `until`."""
+        """Language of the part followed by `until`, at its first occurrence."""
         if not isinstance(self.until, str | bytes):
             return self.language
         end, anything = Automaton.literal(self.until), Automaton.any_bytes()
@@ -114,7 +114,7 @@ class Segment:
         )
 
     def ends(self, symbols: Sequence[int], begin: int) -> Iterator[int]:
-        """Yield possible ends of the part that starts at `begin`; special tokens are -1 - id."""
+        """Yield possible ends of the part that starts at `begin` (special tokens: -1 - id)."""
         text, state = self.text, 0
         for place, symbol in enumerate(symbols[begin:], begin):
             if self.special is None and text.accepting[state]:
@@ -161,13 +161,13 @@ class SegmentStates(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Segments in the order of the answer; made by `segments`, for `gcd.lift`."""
+    """Sequence of segments that form an answer; made by `gcd.segments`, for `gcd.lift`."""
 
     parts: tuple[Segment, ...]
 
     @property
     def max_bytes(self) -> int | None:
-        """Longest answer in bytes for which the language is exact; None: any answer."""
+        """Length of answers in bytes up to which the language is exact; None for any length."""
         known = [part.text.max_bytes for part in self.parts]
         return min((bound for bound in known if bound is not None), default=None)
 
@@ -208,16 +208,16 @@ class Segments:
                 )
 
     def split(self, tokens: Ids, vocabulary: Vocabulary) -> tuple[bytes, ...]:
-        """Return the text of each segment of an answer, without what ends the segment.
+        """Return the text of each segment of an answer, without the end markers.
 
         Args:
-            tokens: the answer's token ids, such as `Sample.ids`, not its text, which omits special
-                tokens; ids after EOS, such as padding, are ignored.
+            tokens: the answer's token ids, such as `Sample.ids`; its text isn't enough, as it omits
+                special tokens. Ids after EOS, such as padding, are ignored.
             vocabulary: the vocabulary of the token ids.
 
         Returns:
-            The texts. Among several splits that satisfy all limits, the one that ends its first
-            segment earliest is returned, then its second one, and so on.
+            The texts. If several splits satisfy all limits, the first segment is as short as
+            possible, then the second, and so on.
 
         Raises:
             ConstraintError: if no split into segments satisfies all limits, or a token is out of
@@ -272,14 +272,14 @@ class Segments:
 
 
 def segments(parts: Iterable[Segment]) -> Segments:
-    """Return an answer's segments, one after the other, to be compiled by `gcd.lift`.
+    """Combine parts of an answer into one constraint for `gcd.lift`.
 
     Args:
         parts: the segments, such as
             `[gcd.Segment(gcd.anything(), until="</think>", tokens=200), gcd.Segment(schema)]`.
 
     Raises:
-        ConstraintError: if there are none, or one of them is not a `Segment`.
+        ConstraintError: if there are no parts, or one of them is not a `Segment`.
         EmptyLanguageError: if a segment has no text, for example because each possible text
             contains its `until` before the end.
     """

@@ -33,19 +33,19 @@ class TokenAutomaton:
         vocabulary: the tokens.
         class_of: class of every token id. Ids that no state allows share one class.
         delta: state after (state, class), -1 if the class is not allowed there.
-        accepting: whether the tokens so far spell a string of the language, that is
-            `delta[:, eos_class] == final`. Also true of `final`.
-        steps_to_accept: fewest tokens, EOS included, to `final`; 0 for `final` itself.
+        accepting: whether the tokens so far spell a string of the language, so that
+            `delta[:, eos_class] == final`. True for `final`, too.
+        steps_to_accept: fewest tokens, EOS included, from each state to `final`; 0 for `final`.
         initial: state in which a text starts.
-        eos_class: the class of the ids that end a text, the last one. It is empty if the
+        eos_class: class of the ids that end a text, which is the last class. It is empty if the
             vocabulary has no such ids.
 
-        max_bytes: longest text in bytes for which the language is exact
-            (`gcd._automata.horizon`); None: any text.
+        max_bytes: length of texts in bytes up to which the language is exact
+            (`gcd._automata.horizon`); None for any length.
         caveats: parts of the constraint that are not enforced in every text.
 
-    States are kept only if whole tokens lead there from `initial` and from there to `final`,
-    which is the last state. Arrays are read-only.
+    Every state can be reached from `initial`, and `final`, the last state, from every state. Arrays
+    are read-only.
     """
 
     vocabulary: Vocabulary
@@ -79,7 +79,7 @@ class TokenAutomaton:
             array.flags.writeable = False
 
     def check(self) -> None:
-        """Assert properties of every edge: targets exist, distances are right."""
+        """Assert that all targets exist and all distances are correct."""
         assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
         assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
 
@@ -87,7 +87,7 @@ class TokenAutomaton:
     def from_position_sets(
         cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
     ) -> TokenAutomaton:
-        """Make the automaton of texts with one token from each set in turn."""
+        """Make the automaton of texts whose i-th token is from the i-th set."""
         return cls(vocabulary, *wiring.from_position_sets(vocabulary, sets, eos=eos))
 
     @classmethod
@@ -133,9 +133,9 @@ class TokenAutomaton:
 
     @cached_property
     def reach(self) -> Int32[np.ndarray, "S"]:
-        """Most tokens that an answer may need after a next token, from each state.
+        """Most tokens that completing a text may take after a next token, for each state.
 
-        A budget restricts the mask of a state only while at most this many tokens are left.
+        The budget restricts the mask of a state only if at most this many tokens are left.
         """
         return reach(self.delta, self.steps_to_accept)
 
@@ -146,7 +146,7 @@ class TokenAutomaton:
 
     @cached_property
     def max_budget(self) -> int | None:
-        """Most tokens, EOS included, that never exceed `max_bytes`; None: any number."""
+        """Largest budget, EOS included, for which no text exceeds `max_bytes`; None for any."""
         if self.max_bytes is None:
             return None
         classes = np.flatnonzero((self.delta >= 0).any(axis=0))

@@ -55,12 +55,12 @@ class Vocabulary:
     Attributes:
         size: number of ids V, the width of the model's logits.
         token_bytes: the bytes of each id, `b""` for ids that are never part of an answer.
-        eos_ids: the ids that end a text, ascending; may be empty (see `gcd.lift`).
-        segmentation: the tokenizer's own spelling of texts, if known. It isn't part of the
-            vocabulary's identity: the same ids with the same bytes are the same vocabulary.
+        eos_ids: the ids that end a text, in ascending order; may be empty (see `gcd.lift`).
+        segmentation: rules by which the tokenizer splits texts into tokens, if known. They don't
+            affect whether two vocabularies are equal.
 
     Raises:
-        ConstraintError: if an EOS id is outside the vocabulary or there are no ids at all.
+        ConstraintError: if an EOS id is outside the vocabulary, or there are no ids.
     """
 
     size: int
@@ -93,12 +93,11 @@ class Vocabulary:
         Args:
             tokens: the bytes of each id, `b""` for an id that is never part of a text.
             eos_ids: the id or ids that end a text; their bytes are dropped.
-            size: the width of the model's logits; ids from `len(tokens)` on get no bytes. Defaults
-                to
-                `len(tokens)`.
+            size: the width of the model's logits; ids from `len(tokens)` on have no bytes. Defaults
+                to `len(tokens)`.
 
         Raises:
-            ConstraintError: if there are more tokens than `size`, or an EOS id is outside.
+            ConstraintError: if there are more tokens than `size`, or an EOS id is out of range.
         """
         check_kind(tokens, (list, tuple), "expected tokens as a list", "pass the bytes of each id")
         wrong = next((token for token in tokens if not isinstance(token, bytes)), b"")
@@ -121,7 +120,7 @@ class Vocabulary:
 
     @classmethod
     def from_ranks(cls, path: str | Path, eos_ids: Ids, size: int | None = None) -> Vocabulary:
-        """Read a rank file in tiktoken's format: a line for each token, `base64(bytes) id`.
+        """Read a rank file in tiktoken's format, with a line `base64(bytes) id` for each token.
 
         Ids missing in the file, including special tokens, have no bytes.
 
@@ -131,7 +130,7 @@ class Vocabulary:
             size: the width of the model's logits; by default one more than the largest id.
 
         Raises:
-            ConstraintError: on a line that is not of this form, or an id that occurs twice.
+            ConstraintError: for a line that doesn't have this form, or an id that occurs twice.
         """
         check_kind(
             path,
@@ -225,12 +224,12 @@ class Vocabulary:
         return trie
 
     def profile(self, unit: Int16[np.ndarray, "places 256"]) -> UnitProfile:
-        """Return the profile of every token inside a counted run of this unit.
+        """Return how each token behaves inside a repetition of `unit` (`gcd._tokens.profiles`).
 
-        A profile is computed once; the latest ones are cached in memory.
+        Results are cached in memory; the latest ones are kept.
 
         Args:
-            unit: the unit's transitions, as `gcd._tokens.profiles` describes them.
+            unit: transitions of the automaton that is repeated.
         """
         key = unit.tobytes()
         known = self._profiles.get(key)

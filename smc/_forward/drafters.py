@@ -26,7 +26,7 @@ MOST_PLACES = 64
 
 @runtime_checkable
 class Drafter(Protocol):
-    """A predictor of the next token of texts."""
+    """Function object that guesses the next token of texts, for reading ahead."""
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> Sequence[Sequence[int]]:
         """Return guesses of the next token of each text, the most probable first.
@@ -36,19 +36,19 @@ class Drafter(Protocol):
             vocabulary: vocabulary of the language model.
 
         Returns:
-            Token ids for each text; none if there is no guess. The sampler uses the first token
-            that the constraint allows within the budget.
+            Token ids for each text; an empty list for no guess. The sampler uses the first token
+            that the constraint and the budget allow.
         """
         ...
 
 
 @dataclass(frozen=True)
 class PromptLookup:
-    """A drafter that copies the text after an earlier occurrence of a text's end.
+    """Drafter that looks up the end of a text earlier in the text, and copies what follows.
 
     Args:
-        longest: maximum number of bytes at the end of a text to look up.
-        shortest: minimum number of bytes that must have occurred before.
+        longest: maximum number of bytes to look up.
+        shortest: minimum number of bytes that must match.
     """
 
     longest: int = 24
@@ -66,10 +66,10 @@ class PromptLookup:
         return found
 
     def copied_from(self, text: bytes) -> int | None:
-        """Find the text after the longest end that occurred before; None if there is none.
+        """Find the text that follows the longest match of this text's end; None if there is none.
 
-        The last of several occurrences is used. If this end of the text begins a word, the last
-        occurrence that also begins a word is preferred, among at most `MOST_PLACES`.
+        Of several matches, the last one is used. If the matched end begins a word, the last match
+        that also begins a word is preferred, among at most `MOST_PLACES` matches.
         """
         size, place = 0, -1
         while size < min(self.longest, len(text) - 1):

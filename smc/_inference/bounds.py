@@ -55,11 +55,12 @@ NORMALIZATION = 8
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the evidence P_lm(C within n), and on posterior probabilities.
+    """Bounds on the evidence (the probability of C within n tokens) and on the posterior.
 
     Attributes:
         log_lower: log of the probability of all found token sequences; -inf for none.
-        log_upper: log of this probability plus that of all open branches.
+        log_upper: log of this probability plus that of all open branches, which are prefixes that
+            may continue to other answers.
     """
 
     log_lower: float
@@ -69,8 +70,8 @@ class Bounds:
     def certified(self) -> float:
         """The ratio lower / upper.
 
-        The found token sequences have at least this share of the posterior, and all others together
-        at most the rest. It is one if everything has probability zero.
+        The found token sequences have at least this share of the posterior. It is one if the upper
+        bound is zero.
         """
         return self._share(self.log_lower)
 
@@ -88,8 +89,8 @@ class Bounds:
         """Return an interval for the posterior probability of a text.
 
         Args:
-            log_p: log p_lm of its found tokenizations. Other tokenizations may be open, so the
-                upper end is one minus the share of all other found texts.
+            log_p: log p_lm of each found tokenization of the text. Others may not have been found,
+                so the upper end is one minus the share of all other found texts.
         """
         low, certified = self._share(log_p - ROUNDING), self.certified
         return low, min(1.0, 1.0 - certified + self._share(log_p + 2 * ROUNDING))
@@ -98,8 +99,7 @@ class Bounds:
         """Return an interval for the posterior probability of a set of texts.
 
         Args:
-            log_p: as for `of_text`, of each found text in the set; other texts of the set may be
-                open.
+            log_p: as for `of_text`, for all found texts in the set; the set may have other texts.
         """
         values = sorted(log_p)
         top = values[-1] if values else -math.inf

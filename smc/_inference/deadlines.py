@@ -24,7 +24,7 @@ DEADLINE, CANCELLED = "deadline", "cancelled"
 
 
 class AbandonedError(RuntimeError):
-    """Sampling was abandoned, and ended without any answers."""
+    """Error for sampling that was abandoned, and ended without answers."""
 
 
 @runtime_checkable

@@ -20,17 +20,17 @@ from smc._forward.prefixes import Prefixes
 
 
 class Population(NamedTuple):
-    """The sequences after a step, and their ancestors before it.
+    """Sequences after a step, and their ancestors before it.
 
     Attributes:
         example: index of the sequence's example in the batch, ascending.
-        ancestor: index among the sequences before the step.
+        ancestor: index of the sequence's ancestor among the sequences before the step.
         tokens: all tokens of each sequence; -1 beyond its length.
         length: number of tokens.
         log_weight: log importance weight; -inf for a dead sequence.
         finished: whether the answer is complete.
         running: whether the sequence takes another token.
-        landed: whether the step's tokens matched a draft, so that they needed no forward pass
+        landed: whether the step's tokens matched a draft, so that they didn't need a forward pass
             (`smc._forward.read_ahead`).
     """
 
@@ -45,21 +45,21 @@ class Population(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One step of an algorithm, for all examples of a batch.
+    """Data of one step of an algorithm, for all examples of a batch; passed to `observe`.
 
     Attributes:
         prefixes: R prefixes with the model's log-probabilities (`smc._forward.prefixes.Prefixes`).
-        tilted: returns log p(v) + log g(v) of every next token, R x V numbers; -inf for a token
-            that the proposal doesn't allow.
-        example: index in the batch of the example of each of P sequences, ascending.
+        tilted: function that returns log p(v) + log g(v) of every next token v, as R x V numbers;
+            -inf for a token that the proposal doesn't allow.
+        example: for each of P sequences, the index of its example in the batch, ascending.
         row: the prefix of each of these sequences; -1 for an ended sequence.
-        tokens: all tokens of these sequences; -1 beyond their lengths. They may be nonempty before
-            the first step, if the beginning of an answer is forced.
+        tokens: all tokens of these sequences; -1 beyond their lengths. If the beginning of an
+            answer is forced, there are tokens before the first step.
         length: number of tokens.
-        log_weight: log weight of these sequences after weighing in this step.
+        log_weight: log weights of these sequences after this step's weight update.
         after: the sequences before the next step.
-        ended: complete answers outside of these sequences (the pool of the discrete filter); None
-            if complete answers stay among the sequences.
+        ended: complete answers that the discrete filter has collected (its pool); None for SMC,
+            where complete answers stay among the sequences.
     """
 
     prefixes: Prefixes[Any]

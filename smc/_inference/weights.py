@@ -22,10 +22,10 @@ from torch import Tensor
 
 
 class Weights(NamedTuple):
-    """The weights of one particle system per leading index; immutable.
+    """Normalized weights of particle systems, with one system per leading index.
 
     Attributes:
-        normalised: W_n, summing to one along the last axis (to zero if all are dead).
+        normalised: normalized weights W_n; the last axis sums to one (to zero if all are dead).
         log_mean: log of the mean weight.
         ess: effective sample size, in [1, N]; zero if all are dead.
     """

@@ -69,10 +69,10 @@ def _look_at(thread: asyncio.Future[Any]) -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """Newly certain text of an answer; see `stream`.
+    """Next part of a streamed answer; see `stream`.
 
     Attributes:
-        text: the continuation of the text of the previous parts.
+        text: the text that follows that of the previous parts.
         values: newly complete JSON values with their JSON pointers, nested ones first.
         posterior: the posterior, in the last part; None before.
     """

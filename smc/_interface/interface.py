@@ -82,53 +82,53 @@ def sample(
         constraint: C, lifted to the model's vocabulary; one for all prompts, or one per prompt.
         budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
             per prompt.
-        particles: N per prompt: particles, or distinct prefixes kept at a time.
+        particles: N, the number of particles per prompt, or of distinct prefixes kept at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another proposal.
         algorithm: "smc", "discrete", or "auto", which is the discrete filter except with one
             particle or if `options` has an option of SMC only (`smc._inference.algorithms`).
             `Posterior.algorithm` tells which one was used.
         temperature: part of p_lm, and therefore of the target.
-        top_p: if below 1, tokens are drawn from the nucleus of q; the posteriors are then marked
-            inexact and have no evidence.
+        top_p: if below 1, tokens are drawn from the nucleus of the proposal q; the posteriors are
+            then marked as not `exact` and have no evidence.
         seed: seed of all random numbers.
         example_ids: identities that key each prompt's random numbers; 0, 1, 2, … by default. A
             prompt gives the same result alone and in a batch under the same identity.
         max_rows: maximum number of particles in one batch; a single prompt's particles are never
             split.  Other prompts wait for the next batch.
-        forced_runs: whether a run of tokens without a choice takes a single forward pass
+        forced_runs: whether consecutive forced tokens take a single forward pass
             (`smc._proposals.forced`). The target and the weight of each text are the same.
-        execution: "eager", "static" or "auto" (`smc._inference.execution`). Static shapes allow a
-            captured graph on CUDA devices, but take forced tokens one by one; there they are often
-            faster for a single prompt, and slower for hundreds of particles.
-        read_ahead: number of draft tokens that the model computes in passes that are needed anyway.
-            Answers and weights are the same (up to the rounding of a wider pass), in fewer passes
-            (`smc._forward.read_ahead`). With "auto", passes of one row have up to four draft tokens
-            if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except for small models).
-            Eager execution only.
-        drafter: guesses these tokens; `smc.PromptLookup()` by default.
+        execution: "eager", "static" or "auto" (`smc._inference.execution`). Static shapes allow
+            CUDA graphs, but compute forced tokens one by one. On CUDA devices they are often faster
+            for a single prompt, and slower for hundreds of particles.
+        read_ahead: number of guessed (draft) tokens that the model computes in passes that are
+            needed anyway. There are then fewer passes, while answers and weights stay the same up
+            to rounding (`smc._forward.read_ahead`). With "auto", passes of one row have up to four
+            draft tokens if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except for
+            small models). Eager execution only.
+        drafter: object that guesses these tokens; `smc.PromptLookup()` by default.
         target_error: a standard error of the log evidence, in nats. Sampling then runs in rounds
             that start with `particles` and double their number until the reported error is at most
             this, or `max_particles` is reached. The result is that of a last, independent round, so
             that the evidence stays unbiased (`smc._interface.rounds`).
         max_particles: maximum number of particles in a round.
-        certify: a share of the posterior, such as 0.9. If sampling has certainly found less
-            (`Posterior.certified`), the model computes further prefixes, the most probable open
-            branches first, until the share, `max_tokens_read` or the deadline is reached.
-            Probabilities are then p of the found answers, divided by their sum
-            (`smc._search.certifying`).
+        certify: a share of the posterior, such as 0.9. If the guaranteed share of the found answers
+            (`Posterior.certified`) is smaller, the model computes further prefixes, the most
+            probable first, until the share, `max_tokens_read` or the deadline is reached.
+            Probabilities are then the model's probabilities of the found answers, divided by their
+            sum (`smc._search.certifying`).
         max_tokens_read: maximum number of tokens computed for `certify`, per prompt.
-        deadline: seconds from now. Running answers take a shortest completion early enough to be
-            complete by then, if the model is fast enough; 0 gives shortest answers.
+        deadline: seconds from now. Unfinished answers switch to a shortest completion early enough
+            to be complete by then, if the model is fast enough; 0 gives shortest answers.
             `Posterior.stopped` reports it (`docs/deadlines.md`).
-        cancel: a `threading.Event`; once another thread sets it, running answers take a shortest
-            completion.
+        cancel: a `threading.Event`; once another thread sets it, unfinished answers switch to a
+            shortest completion.
         abandon: a `threading.Event`; once another thread sets it, the next step raises
             `smc.AbandonedError`.
         draw: replaces the random number generator (and `seed`).
-        finished: called with the posteriors of each finished batch, by their index in `prompts`;
-            they are not returned then.
-        observe: called for each batch; returns a function that is called with its steps
-            (`smc._inference.observation`).
+        finished: function that is called with the posteriors of each finished batch, by their index
+            in `prompts`; they are not returned then.
+        observe: function that is called for each batch, and returns a function to call with each
+            step (`smc._inference.observation`).
         options: options of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
             (`smc._inference.algorithms.SMC`); `count_finished`, `floor` of "discrete"
             (`smc._inference.algorithms.Discrete`).

@@ -38,7 +38,7 @@ def of_example(name: int | None) -> str:
 
 
 class PromptTooLongError(PickledError):
-    """A prompt that doesn't leave enough of the model's context for the answer.
+    """Error for a prompt that doesn't leave enough of the model's context for the answer.
 
     Attributes:
         example: index of the prompt; None for a single prompt.
@@ -60,7 +60,7 @@ class PromptTooLongError(PickledError):
 
 @runtime_checkable
 class Rows(Protocol):
-    """R prefixes in progress, each `prompt + generated tokens`; methods modify them in place."""
+    """Batch of R prefixes, each a prompt with the tokens generated so far; modified in place."""
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
         """Append the first `lengths[r]` tokens of `runs[r]` to row r; no token if that is 0.
@@ -76,13 +76,13 @@ class Rows(Protocol):
         ...
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Keep the prompt of row r and the first `lengths[r]` of its generated tokens."""
+        """Shorten row r to its prompt and the first `lengths[r]` of its generated tokens."""
         ...
 
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """A distribution over token sequences given a prompt.
+    """Interface of a language model, as the samplers use it.
 
     Optional members: `reads_ahead`, whether `read_ahead="auto"` enables reading ahead (default
     False), and `static_forward` (`smc._models.static_cache.StaticLanguageModel`).
@@ -108,7 +108,7 @@ class LanguageModel(Protocol):
         ...
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
-        """Compute the prompts, one row each; return the rows and log p(first token | prompt)."""
+        """Compute the prompts; return one row for each, and log p(first token | prompt)."""
         ...
 
 

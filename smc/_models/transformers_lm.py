@@ -56,24 +56,25 @@ SMALL = 30_000_000
 class TransformersLM:
     """Adapter from a `transformers` causal language model and its tokenizer to `LanguageModel`.
 
-    The model keeps its device and dtype. It is put into evaluation mode, and rejected while any of
-    its modules is back in training mode. Log-probabilities are in the model's precision, at least
-    float32.
+    The model's device and dtype don't change. It is put into evaluation mode; calls are rejected
+    while any of its modules is in training mode again. Log-probabilities are in the model's
+    precision, at least float32.
 
     The adapter can be pickled and copied, with its model and tokenizer but without cached prompts.
 
-    If a model has different rotary frequencies for long texts (`rope_type` "longrope" or
-    "dynamic"), every row of a batch gets those of the longest row. Sample prompts beyond the
-    model's original length in a separate call, because they change the results of shorter prompts.
+    Some models use other rotary frequencies for long texts (`rope_type` "longrope" or "dynamic").
+    Every row of a batch then gets the frequencies of the longest row, so sample prompts beyond the
+    model's original length in a separate call.
 
     Args:
         model: a `PreTrainedModel` for causal language modeling.
         tokenizer: its tokenizer. It encodes text prompts with its special tokens, unless the text
             already begins with them, as in a chat template.
-        vocabulary: the token bytes; defaults to the tokenizer's.
-        prompt_bytes: memory for prompts that are cached between calls, evicting the least recently
-            used ones; 0 disables the cache. Each call then checks whether the model's weights and
-            adapters have changed, which takes about 1 % of the time of computing 300 tokens.
+        vocabulary: the bytes of each token; read from the tokenizer by default.
+        prompt_bytes: memory limit of the cache of computed prompts, in bytes; the least recently
+            used ones are evicted. 0 disables the cache. With it, each call checks whether the
+            model's weights and adapters have changed, which takes about 1 % of the time of
+            computing 300 tokens.
         compile: whether to fuse the kernels of a step in static shapes (`execution="static"`) with
             `torch.compile`, or arguments of it, such as `{"mode": "max-autotune-no-cudagraphs"}`.
             The first answer of each number of particles waits for the compiler, usually for less
@@ -118,7 +119,7 @@ class TransformersLM:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Token bytes, as wide as the logits, with every EOS id of the model and the tokenizer."""
+        """Vocabulary as wide as the logits, with every EOS id of the model and the tokenizer."""
         if self._given_vocabulary is not None:
             return self._given_vocabulary
         width = num_logits(self.model)
@@ -133,12 +134,12 @@ class TransformersLM:
 
     @property
     def context(self) -> int | None:
-        """The model's number of positions; None if its configuration doesn't tell."""
+        """Most tokens of prompt and answer together; None if the configuration doesn't tell."""
         return context_of(self.model)
 
     @cached_property
     def reads_ahead(self) -> bool:
-        """True if `read_ahead="auto"` reads ahead: on a CPU, with a model that is not small."""
+        """True if `read_ahead="auto"` reads ahead: on a CPU, unless the model is small."""
         return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -194,8 +195,8 @@ class TransformersLM:
     def keep(self, prompt: Sequence[int]) -> bool:
         """Compute and cache a prompt permanently if there is space; return whether it is cached.
 
-        From then on cached prompts are never evicted, and new ones are cached only if there is
-        space, so a prompt costs the same for every caller.
+        From then on, cached prompts are never evicted, and new ones are cached only if there is
+        space. The cost of a prompt then doesn't depend on the caller.
         """
         self._kept.lasting = True
         if self._kept.most_bytes:

@@ -43,15 +43,16 @@ NEVER = UNREACHABLE
 
 @dataclass(frozen=True)
 class BudgetEffect:
-    """The effect of the budget on the answers of one prompt, along the computed prefixes.
+    """The effect of the budget on the answers to one prompt, at the prefixes that were computed.
 
     Attributes:
         budget: maximum number of tokens of an answer, including EOS.
-        log_removed: log of the estimated probability that the budget alone removed: that a text
-            obeys the constraint up to a token after which it can't end in time. -inf for none.
-        removed: this probability as a share of its sum with the estimated evidence, in [0, 1].
-        first: length of the shortest prefix after which some token was removed; None for none.
-        sufficient: the smallest budget that would have removed nothing after these prefixes.
+        log_removed: log of the estimated probability that the budget removed: the probability of
+            texts that obey the constraint, up to a token after which they can't end in time. -inf
+            for none.
+        removed: the removed probability divided by its sum with the estimated evidence, in [0, 1].
+        first: length of the shortest prefix after which the budget removed a token; None for none.
+        sufficient: the smallest budget that would not have removed a token after these prefixes.
     """
 
     budget: int

@@ -30,9 +30,9 @@ from smc._proposals.protocol import HasTables
 
 
 class Expectation(NamedTuple):
-    """A model's expectations of K items (classes or tokens) that may come next, for R prefixes.
+    """Log-probabilities of K items (classes or tokens) as the next one, for R prefixes.
 
-    Values of items that the constraint doesn't allow within the budget are ignored.
+    Values of items that the constraint and the budget don't allow are ignored.
 
     Attributes:
         log_joint: log P(the item is next, and the text is completed within the budget | prefix).
@@ -52,7 +52,7 @@ ModelState = TypeVar("ModelState")
 
 @runtime_checkable
 class Lookahead(HasTables, Protocol[ModelState]):
-    """A tractable model of the next token and of completion under a constraint and a budget.
+    """Base class of models that can compute the probability that a text is completed in time.
 
     To write a lookahead, derive from this class and implement `start`, `advance`, `take`, `classes`
     and `tokens`; the other members have defaults. Methods receive each prefix's automaton state and
@@ -93,17 +93,17 @@ class Lookahead(HasTables, Protocol[ModelState]):
 
     @abstractmethod
     def classes(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
-        """Return the expectations of every class of each prefix's automaton, at most C classes."""
+        """Return the log-probabilities of every class of each prefix's automaton, at most C."""
         ...
 
     @abstractmethod
     def tokens(
         self, state: ModelState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
-        """Return the expectations of these tokens."""
+        """Return the log-probabilities of these tokens."""
         ...
 
     def all_tokens(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
-        """Return the expectations of every token in the vocabulary."""
+        """Return the log-probabilities of every token in the vocabulary."""
         every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
         return self.tokens(state, walk, every.expand(len(walk.states), -1))

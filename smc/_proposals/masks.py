@@ -48,7 +48,7 @@ class MaskProposal(Proposal[AutomatonPosition]):
 
 
 class LM(MaskProposal):
-    """The language model as the proposal; prefixes that break constraint or budget die."""
+    """The language model itself as proposal; prefixes that break the rule or the budget die."""
 
     def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> TiedGuide:
         """Return g = 1, Z = 1."""
@@ -97,23 +97,23 @@ class ClassMaskProposal(MaskProposal):
 
 
 class LCD(ClassMaskProposal):
-    """Locally constrained decoding: allow prefixes that can be completed at some length."""
+    """Locally constrained decoding: allow tokens after which the text can be completed at all."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return the classes after which the text can be completed at some length."""
+        """Return which classes lead to a text that can be completed at some length."""
         return walk.mask.lcd_class_mask(walk.states)
 
 
 class GCD(ClassMaskProposal):
-    """Globally constrained decoding: allow prefixes that can be completed within the budget."""
+    """Globally constrained decoding: allow tokens after which the budget can still be met."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return the classes after which the text can be completed within the budget."""
+        """Return which classes lead to a text that can be completed within the budget."""
         return walk.mask.class_mask(walk.states, walk.remaining)
 
 
 class GreedyClose(ClassMaskProposal):
-    """Greedy closing: LCD that takes a shortest completion once the budget runs low.
+    """LCD that switches to a shortest completion when just enough tokens are left for it.
 
     It models an engine that masks by a grammar and knows each state's distance to the end, but not
     how the next token changes this distance. With r tokens left, in a state whose shortest
@@ -128,7 +128,7 @@ class GreedyClose(ClassMaskProposal):
     """
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return the completable classes: at any length, or within the budget if it is tight."""
+        """Return the classes of LCD's mask, or of GCD's mask if a shortest completion just fits."""
         needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
         left = torch.where(needed < walk.remaining, UNREACHABLE, walk.remaining)
         return walk.mask.class_mask(walk.states, left)

@@ -83,7 +83,7 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables = TableCache(max_bytes, eventual=eventual)
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Raise the errors that `start` would raise, before any computation.
+        """Raise the errors of `start`, before any computation.
 
         Raises:
             ConstraintError: HMM and constraints differ in vocabulary, or the table would exceed
@@ -129,17 +129,17 @@ class HMMLookahead(Lookahead[HMMState]):
         return state._replace(predicted=state.predicted[ancestors])
 
     def classes(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
-        """Return the HMM's expectations of every class of each prefix's automaton."""
+        """Return the HMM's log-probabilities of every class of each prefix's automaton."""
         return self._expect(partial(expect_classes, wait=self._wait), state, walk)
 
     def tokens(
         self, state: HMMState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
-        """Return the HMM's expectations of these tokens."""
+        """Return the HMM's log-probabilities of these tokens."""
         return self._expect(partial(expect_tokens, wait=self._wait), state, walk, tokens)
 
     def all_tokens(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
-        """Return the HMM's expectations of every token."""
+        """Return the HMM's log-probabilities of every token."""
         return self._expect(partial(expect_all_tokens, wait=self._wait), state, walk)
 
     def _expect(
@@ -165,9 +165,9 @@ class PGCD(Twisted[HMMState]):
 
     Args:
         hmm: HMM distilled from the language model's answers, without prompts.
-        lookahead: the twist. "conditional" or 1, for language models that the HMM approximates
-            well; "in_time" or 0, for language models with prompts; a number between these; or, for
-            comparison, "joint". See `smc._proposals.twisted`.
+        lookahead: the kind of lookahead: "conditional" or 1, for language models that the HMM
+            approximates well; "in_time" or 0, for prompts that state the content; a number between
+            0 and 1; or, for comparison, "joint". See `smc._proposals.twisted`.
         exact_top_k, defence, potential: as for `Twisted`.
         max_bytes: as for `HMMLookahead`.
 

@@ -34,11 +34,11 @@ class Batch(NamedTuple):
 
 
 class AutomatonPosition(NamedTuple):
-    """The states of R prefixes in their automata, and their remaining budgets.
+    """The automaton states of R prefixes, and their remaining budgets.
 
     Attributes:
         automata: the automata of the batch.
-        mask: the budget mask, which tells the next tokens that keep a prefix completable.
+        mask: the budget mask, which allows tokens after which the text can be completed.
         states: state of each prefix; -1 once the prefix is outside the language.
         remaining: tokens that each prefix may still take, including EOS.
     """
@@ -50,7 +50,7 @@ class AutomatonPosition(NamedTuple):
 
     @property
     def walk(self) -> AutomatonPosition:
-        """The position itself, so that it can serve as a proposal's whole state."""
+        """Return the object itself, so that it can serve as a proposal's whole state."""
         return self
 
     @property
@@ -60,7 +60,7 @@ class AutomatonPosition(NamedTuple):
 
     @property
     def running(self) -> Bool[Tensor, "R"]:
-        """True where the prefix takes another token: it is neither finished nor dead."""
+        """True where the prefix is neither finished nor dead, so that it takes another token."""
         return (self.states >= 0) & ~self.finished & (self.remaining > 0)
 
     @property
@@ -69,7 +69,7 @@ class AutomatonPosition(NamedTuple):
         return self.automata.automaton_of[self.states.clamp(min=0)]
 
     def only(self, alive: Bool[Tensor, "R C"]) -> Int64[Tensor, "R"]:
-        """Return the single token in these classes; -1 where they hold none or several."""
+        """Return the only token in these classes; -1 where they contain none or several."""
         start = self.automata.classes.start[self.automaton_of_row]
         sizes = torch.where(alive, start.diff(dim=1), 0)
         klass = sizes.argmax(dim=1, keepdim=True)
@@ -84,7 +84,7 @@ class AutomatonPosition(NamedTuple):
         return Successors(self.automata.classes, self.automaton_of_row, ends)
 
     def steps_after_classes(self) -> Int32[Tensor, "R C"]:
-        """Return the fewest tokens to the end after a token of each class, or `UNREACHABLE`.
+        """Return the fewest tokens from after a token of each class to the end, or `UNREACHABLE`.
 
         A class is allowed within the budget if this number is less than `remaining`, and completes
         the text if it is zero.
@@ -92,7 +92,7 @@ class AutomatonPosition(NamedTuple):
         return self.mask.steps_after(self.states)
 
     def steps_after_tokens(self, tokens: Int64[Tensor, "R K"]) -> Int32[Tensor, "R K"]:
-        """Return the fewest tokens to the end after each of these tokens, or `UNREACHABLE`."""
+        """Return the fewest tokens from after each of these tokens to the end, or `UNREACHABLE`."""
         after = self.automata.next(self.states.unsqueeze(1).expand_as(tokens), tokens)
         steps = self.automata.steps_to_accept[after.clamp(min=0)]
         return torch.where(after >= 0, steps, UNREACHABLE)

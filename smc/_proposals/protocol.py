@@ -54,16 +54,16 @@ class HasTables(Protocol):
 
 @runtime_checkable
 class Proposal(HasTables, Protocol[State]):
-    """A family of distributions over the next token, one per prefix.
+    """Base class of proposals, which are distributions q = p g / Z over the next token.
 
     To write a proposal, derive from this class and implement `start`, `guide`, `advance` and
-    `take`. The other members default to a proposal that accepts every constraint and has no tables.
+    `take`. By default, a proposal accepts every constraint and doesn't have tables.
 
     Attributes:
-        potential: how the weights use g. True: g(x_t) is itself the potential psi_t of the prefix.
-            The increment Z_t / psi_{t-1} is then known before x_t is drawn, so resampling precedes
-            drawing. (If g is 0 or 1, psi is 1 and the increment is Z_t.) False: the increment is
-            Z_t / g(x_t), known after the draw.
+        potential: how the weights use g. True: g(x_t) is the potential psi_t of the prefix. A
+            weight is then multiplied by Z_t / psi_{t-1}, which is known before x_t is drawn, so
+            particles are resampled before the draw. (If g is 0 or 1, psi is 1 and the factor is
+            Z_t.) False: the factor is Z_t / g(x_t), which is known after the draw.
     """
 
     potential: bool = True
@@ -92,10 +92,10 @@ class Proposal(HasTables, Protocol[State]):
         return torch.full_like(states, -1)
 
     def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
-        """Return log g of the tokens that `forced` returned, as `guide` would.
+        """Return log g of the tokens that `forced` returned, as `guide` would compute it.
 
         The value is the potential after these tokens. The default, 0, is correct for masks. Weights
-        are correct for any value, but resampling uses the lookahead only through this value.
+        stay correct for any value, but resampling is better informed with the right one.
         """
         return torch.zeros_like(tokens, dtype=torch.float64)
 
@@ -118,9 +118,9 @@ class Proposal(HasTables, Protocol[State]):
         return self
 
     def score(self, state: State, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
-        """Return g as the discrete particle filter uses it to score next tokens.
+        """Return the g with which the discrete particle filter scores next tokens.
 
-        `smc._inference.filter` calls this. The returned g has *no* defensive mixture per prefix,
-        because the filter mixes per example. The default is the g of `guide`.
+        This g must *not* include a defensive mixture, because the filter (`smc._inference.filter`)
+        adds its own, per example. The default is the g of `guide`.
         """
         return candidates_of(self.guide(state, log_p), state.walk.successors())

@@ -139,19 +139,19 @@ class _View(NamedTuple):
 
 
 class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
-    """A proposal with the lookahead of any tractable model.
+    """Proposal q = p g / Z, where g comes from a lookahead.
 
     Args:
         lookahead: the model, over the language model's vocabulary.
-        twist: "conditional" or 1, for a lookahead that approximates the language model; "in_time"
-            or 0, for language models with prompts; a number between these; or, for comparison,
-            "joint".
-        exact_top_k: number of most probable tokens with exact g; all others use the g of their
-            class. 0 for none, None for all.
+        twist: dependence of g on the lookahead. "conditional" or 1 is for a lookahead that
+            approximates the language model; "in_time" or 0 is for prompts that state the content. A
+            number between 0 and 1, or, for comparison, "joint" are also possible.
+        exact_top_k: number of most probable tokens for which g is exact; all others use the g of
+            their class. 0 for none, None for all.
         defence: share of GCD's proposal in the defensive mixture, in [0, 1].
-        potential: whether g is also the potential. If True, weights are known and particles are
-            resampled before a token is drawn. If False, potentials are 1, and weights are known
-            after the draw.
+        potential: whether g is also the potential. If True, a step's weights are known before its
+            token is drawn, so particles are resampled before the draw. If False, potentials are 1,
+            and weights are known after the draw.
 
     Raises:
         ValueError: an argument is invalid.
@@ -233,7 +233,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
-        """Return log g' and log Z; the support of g' is GCD's. NaN propagates to the sampler."""
+        """Return log g' and log Z; g' is positive exactly for GCD's tokens. NaN propagates."""
         view = self._view(state, log_p)
         masses = log_p if view.masses is None else torch.cat(view.masses, dim=1)
         mixture = self._mix(view.log_g, masses, view.allowed)
@@ -254,7 +254,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def log_g_of_forced(
         self, state: TwistedState[ModelState], tokens: Int64[Tensor, "R"]
     ) -> Float64[Tensor, "R"]:
-        """Return log g' of the only allowed token: log g, or 0 where g is zero.
+        """Return log g' of the only allowed token, which is log g, or 0 where g is zero.
 
         Where g is zero, g' is GCD's mask.
         """
@@ -268,7 +268,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     @property
     def counts(self) -> Counts:
-        """Counts of prefixes where g was zero, since this object was created.
+        """Number of prefixes where g was zero, since this object was created.
 
         Warm-up calls (`smc._forward.waits`, `smc._inference.loop`) and repeated steps are included.
         """

@@ -34,10 +34,11 @@ _MOST_DIGITS = 40
 
 @dataclass(frozen=True)
 class FieldValue:
-    """One value of a field.
+    """Value of a field, with its probability.
 
     Attributes:
-        value: canonical JSON: no whitespace, members sorted by name, `1.0` and `1e0` as `1`.
+        value: the value as canonical JSON: no whitespace, members sorted by name, `1.0` and `1e0`
+            as `1`.
         probability: the sum of the probabilities of the answers with this value.
         error: its standard error (`smc._results.reliability`).
         interval: guaranteed interval of the posterior probability; None without bounds.
@@ -55,7 +56,7 @@ class FieldValue:
 
 @dataclass(frozen=True)
 class Field:
-    """The distribution of the value at one JSON pointer.
+    """Distribution of a field's value, over the answers of a posterior.
 
     Attributes:
         pointer: JSON pointer of the field; `""` for the whole answer.

@@ -41,13 +41,13 @@ SHOWN = 60
 
 @dataclass(frozen=True)
 class Sample:
-    """One weighted token sequence at the end of sampling: a particle, or an answer of the pool.
+    """Weighted token sequence: a particle, or an answer of the discrete filter.
 
     Attributes:
         ids: the tokens, including EOS.
         answer: their bytes, without EOS.
         log_weight: log importance weight; -inf if dead.
-        finished: whether the answer is complete; a dead particle may be a fragment.
+        finished: whether the answer is complete; a dead particle may be incomplete.
         log_p: log p_lm of the tokens at the sampling temperature.
     """
 
@@ -60,36 +60,39 @@ class Sample:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Statistics of one example's sampling.
+    """Statistics of sampling one example.
 
     Attributes:
-        ess: effective sample size at each step: of the particles after weighing, or of the weights
-            of the prefixes that the discrete filter keeps.
+        ess: effective sample size at each step, of the particles after the weight update or of the
+            prefixes that the discrete filter keeps.
         resampled: whether each step resampled; for the discrete filter, whether it could have
             dropped candidates.
         running: number of particles, or distinct prefixes, that take another token in each step.
-        alive: number of particles of positive weight at each step after weighing, or of those
-            prefixes.
-        lm_calls: number of forward passes with tokens of this example, plus one for its prompt.
-        tokens: number of tokens that the language model computed for it: its prompt once, then one
-            per distinct prefix, or one per running particle in static shapes.
-        generated: number of tokens of all particles, or of all answers in the pool.
-        share_finished: share of the particles with a complete answer; 1 for a pool, which has only
-            complete answers, and 0 for an empty one.
-        seconds: its share of the batch's wall time, in proportion to computed tokens.
+        alive: number of particles, or prefixes, with positive weight after each step's weight
+            update.
+        lm_calls: number of forward passes that included tokens of this example, plus one for its
+            prompt.
+        tokens: number of tokens that the language model computed: the prompt once, then one per
+            distinct prefix (one per running particle in static shapes).
+        generated: number of tokens of all particles, or of all answers of the discrete filter (its
+            *pool*).
+        share_finished: share of the particles with a complete answer. A pool has only complete
+            answers, so it is 1; 0 for an empty pool.
+        seconds: wall time of the batch, divided among its examples in proportion to computed
+            tokens.
         start_seconds: the part of `seconds` before the first step, for prompts and tables.
-        fallbacks: number of prefixes, counted once per step, where the proposal's lookahead was
-            zero; with particles, g is then GCD's mask; see `smc._proposals.twisted`.
-        forced: number of tokens that distinct prefixes took without a choice
+        fallbacks: number of prefixes where the proposal's lookahead was zero, counted once per
+            step. Particles then use GCD's mask as g (`smc._proposals.twisted`).
+        forced: number of forced tokens of distinct prefixes: those that were the only allowed token
             (`smc._proposals.forced`).
         drafted: the part of `tokens` that was computed in advance (`smc._forward.read_ahead`).
-        used: number of tokens that were computed in advance and became part of a prefix.
-        landed: the part of `used` that was chosen, not forced. Divided by `lm_calls`, it is the
-            number of accepted tokens per pass that serving engines report.
-        read_on: the part of `tokens` that was computed after sampling, for `certify`.
-        rounds: with `target_error`, the number of particles of each round. The last round is
-            returned; `lm_calls`, `tokens` and `seconds` are sums over all rounds.
-        overrun: seconds from the deadline to the end of its batch; 0 without an overrun.
+        used: number of drafted tokens that became part of a prefix.
+        landed: the part of `used` that was chosen, not forced. Serving engines report this number
+            divided by `lm_calls`, as accepted tokens per pass.
+        read_on: the part of `tokens` that was computed after sampling, because of `certify`.
+        rounds: with `target_error`, the number of particles of each round. The posterior is that of
+            the last round; `lm_calls`, `tokens` and `seconds` are sums over all rounds.
+        overrun: seconds by which the batch ended after the deadline; 0 if it ended in time.
     """
 
     ess: tuple[float, ...]
@@ -114,40 +117,41 @@ class Diagnostics:
 
 @dataclass(frozen=True, repr=False)
 class Posterior:
-    """The answers to one prompt, and their probabilities under p_lm(· | in C, within the budget).
+    """The answers to one prompt, and their probabilities p_lm(answer | in C, within the budget).
 
     Attributes:
         answers: distinct answers as bytes, the most probable first.
-        probabilities: probabilities of the answers; they sum to one (to zero when dead). If the
-            computation continued for `certify`, they are the model's own, divided by their sum.
-        log_evidence: log of the estimate of P_lm(C within n). The estimate is unbiased, so its log
-            is too low on average. -inf when dead; None if top_p < 1, which leaves no quantity to
-            estimate.
-        ess: effective sample size of the final weights. It ignores that resampled particles share
-            their beginnings, so it may be high for a poor estimate. For a pool it is low if the
-            model is confident, even if the result is exact.
+        probabilities: probabilities of the answers, which sum to one (to zero when dead). If
+            `certify` computed further answers, these are the model's probabilities divided by their
+            sum.
+        log_evidence: log of the estimated evidence, P_lm(C within n). The estimate is unbiased, so
+            its log is too low on average. -inf when dead; None if top_p < 1, where the evidence is
+            undefined.
+        ess: effective sample size of the final weights. Resampled particles share their beginnings,
+            so it may be high for a poor estimate. For a pool it is low if the model is confident,
+            even if the result is exact.
         complete: whether there are answers and all of them were finished within the budget.
-        valid: whether there are answers and the constraint accepts all of them, checked by running
-            the automaton over the tokens.  With the proposals of this package `complete` and
-            `valid` both equal `not dead`; the flags are a self-check and test other proposals.
-        exact: False only if top_p < 1 or a deadline has changed the target. It doesn't describe the
-            accuracy of the estimate: a poor or dead posterior is exact, too; see `enumerated`.
-        enumerated: whether this is the target itself instead of an estimate: the discrete filter
-            had a slot for every prefix and dropped none.
-        particles: all N particles, including dead ones; or the whole pool; or, if the computation
-            continued for `certify`, all found token sequences, weighted by their probabilities
-            under the model.
+        valid: whether there are answers and the constraint accepts all of them, which is checked by
+            running the automaton over the tokens. With this package's proposals, `complete` and
+            `valid` both equal `not dead`; they check proposals that you write.
+        exact: False only if top_p < 1 or a deadline changed the target. It doesn't describe the
+            accuracy of the estimate; a dead posterior is exact, too. See `enumerated`.
+        enumerated: whether this is the target itself and not an estimate, because the discrete
+            filter kept every prefix.
+        particles: all N particles, including dead ones, or the whole pool. If `certify` computed
+            further answers, all found token sequences, weighted by their probabilities under the
+            model.
         diagnostics: statistics of the sampling.
         reliability: standard errors of all estimates, and a label.
-        bounds: bounds of the evidence, which hold in every run (`smc.Bounds`); None with top_p < 1,
-            or if the proposal's state doesn't have the positions of its prefixes.
+        bounds: bounds on the evidence, which hold in every run (`smc.Bounds`). None with top_p < 1,
+            or if the proposal's state has no `AutomatonPosition`.
         ancestry: the ancestors of the particles (`smc._results.reliability`); None if they weren't
         drawn.
-        stopped: "deadline" or "cancelled" if answers were closed early by a shortest completion
-            (`smc._inference.closing`); None otherwise. `log_evidence` then refers to the answers
-            that were still possible, which is at most P_lm(C within n).
-        budget: the probability that the budget removed, where it first did, and the budget that
-            would have removed nothing (`smc.BudgetEffect`); None without bounds.
+        stopped: "deadline" or "cancelled" if answers ended early with a shortest completion
+            (`smc._inference.closing`); None otherwise. `log_evidence` then counts only the answers
+            that were still possible, so it estimates at most P_lm(C within n).
+        budget: the probability that the budget removed, and a budget that would not have removed
+            any (`smc.BudgetEffect`); None without bounds.
         algorithm: "smc", "discrete", or "enumeration" for answers that were computed instead of
             drawn (`smc.distribution`).
     """
@@ -188,9 +192,9 @@ class Posterior:
     def best(self) -> str | None:
         """The text with the highest probability under the model, among those found; None if dead.
 
-        A weight is an estimate, which may be equal for all answers or large by chance, so
-        `majority` is one draw of many. In contrast, p_lm of an answer is known exactly: it is the
-        sum over the text's tokenizations that were found.
+        p_lm of a text is known exactly: it is the sum over the text's tokenizations that were
+        found. In contrast, `majority` compares weights, which are estimates and may be large by
+        chance.
         """
         found = _log_p_found(self.particles)
         if not found:  # texts were completed outside of the weights
@@ -200,15 +204,15 @@ class Posterior:
 
     @property
     def certified(self) -> float | None:
-        """The share of the posterior that was certainly found, in [0, 1]; None without bounds."""
+        """The guaranteed share of the posterior that was found, in [0, 1]; None without bounds."""
         return None if self.bounds is None else self.bounds.certified
 
     @cached_property
     def intervals(self) -> tuple[tuple[float, float], ...] | None:
         """A guaranteed interval for each text's posterior probability; None without bounds.
 
-        It contains the target's probability, whereas the estimate in `probabilities` may lie
-        outside. A text that is not in `texts` has at most the probability 1 - `certified`.
+        It contains the exact probability; the estimate in `probabilities` may lie outside. A text
+        that is not in `texts` has a probability of at most 1 - `certified`.
         """
         if self.bounds is None:
             return None
@@ -233,7 +237,7 @@ class Posterior:
     def log_evidence_interval(self) -> tuple[float, float] | None:
         """A 90 % interval for the log evidence, inside the bounds; None if `log_evidence` is None.
 
-        If the posterior is certified, these are the bounds, which are tight and guaranteed.
+        If `reliability.label` is "certified", these are the bounds, which are then tight.
         """
         if self.log_evidence is None:
             return None
@@ -287,7 +291,7 @@ class Posterior:
         return fields_of(self.texts, self.probabilities, self._errors, log_found, self.bounds)
 
     def expectation(self, score: Callable[[str], float | int]) -> float:
-        """Return the posterior-weighted score, the sum of probability · score; zero when dead."""
+        """Return the mean score of the answers under the posterior; zero when dead."""
         pairs = zip(self.texts, self.probabilities, strict=True)
         return math.fsum(probability * score(text) for text, probability in pairs)
 

@@ -207,19 +207,22 @@ class Reliability:
 
     Attributes:
         label: "certified", "estimated", "collapsed" or "unknown"; `advice` explains it.
-        certified: share of the posterior that was certainly found; None without bounds.
+        certified: guaranteed share of the posterior that was found; None without bounds.
         log_evidence_error: standard error of the log evidence, in nats; inf if unknown.
         probability_errors: standard error of the probability of each text. For answers that were
             computed instead of drawn, the largest possible error, 1 - `certified`.
-        ess: effective sample size: the number of independent particles of equal weight with the
-            same relative variance of the evidence, at most N. Unlike `Posterior.ess`, it accounts
+        ess: effective sample size: the number of independent particles that would estimate the
+            evidence with the same relative variance, at most N. Unlike `Posterior.ess`, it accounts
             for the shared beginnings of resampled particles.
-        largest: share of the evidence that depends on one particle of the first step; for the
-            discrete filter, on one candidate, times the probability of dropping it.
+        largest: largest share of the evidence that descends from one particle of the first step.
+            For the discrete filter, the largest share of one candidate, times the probability of
+            dropping it.
         looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
-            small, the unexplored branches could have far more probability than was found.
-        pareto_k: tail index of the shares of the first step's particles; above 0.7 is unreliable.
-            None for the discrete filter, whose sequences aren't drawn, or with few particles.
+            small, the branches that weren't computed could have far more probability than was
+            found.
+        pareto_k: Pareto tail index of the shares of the first step's particles; estimates above 0.7
+            are unreliable. None for the discrete filter, whose sequences aren't drawn, and for few
+            particles.
     """
 
     label: str
@@ -233,12 +236,12 @@ class Reliability:
 
     @property
     def advice(self) -> str:
-        """One sentence with the meaning of the label, and what to do about it."""
+        """Sentence that explains the label and what to do about it."""
         return ADVICE[self.label]
 
     @property
     def quantile(self) -> float:
-        """Half-width of a 90 % interval in standard errors (Student's t)."""
+        """Half-width of a 90 % interval, in standard errors (from Student's t distribution)."""
         from scipy.special import stdtrit  # a fifth of a second to import
 
         return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))

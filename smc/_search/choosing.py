@@ -43,18 +43,19 @@ PromptOfOptions = Callable[[Sequence[str]], Prompt]
 
 @dataclass(frozen=True)
 class Choice:
-    """The probability of each option.
+    """The probability of each option, as the answer to one prompt.
 
     Attributes:
         options: the options in the given order.
-        probabilities: probabilities of the options, given that the answer is one of them. Their sum
-            is one, or zero if no option has positive probability or none was found.
-        intervals: guaranteed intervals of the probabilities. The probabilities are exact except for
-            spellings that were not computed, whose share the intervals include.
-        log_evidence: log of the probability that the model answers with one of the options, over
-            the found spellings; averaged over orders before the logarithm.
+        probabilities: probabilities of the options, given that the answer is one of them. They sum
+            to one, or to zero if no option was found with positive probability.
+        intervals: guaranteed intervals of the probabilities, which allow for tokenizations that
+            were not computed.
+        log_evidence: log of the probability that the model answers with one of the options, in a
+            found tokenization. With several orders, the probability is averaged before the
+            logarithm.
         certified: the share of the evidence that is certain to be found; the minimum over orders.
-        enumerated: whether every spelling was computed in every order.
+        enumerated: whether every tokenization was computed in every order.
     """
 
     options: tuple[str, ...]
@@ -90,16 +91,16 @@ def choose(
 
     Args:
         lm: the language model.
-        prompts: text, token ids, used as given, or a function that returns one of these for the
-            options in a given order.
+        prompts: text; token ids, used as given; or a function that takes the options in some order
+            and returns one of these.
         options: the texts, the same for all prompts, or a list of them for each prompt.
-        orders: number of orders of the options to average over, each with its own prompt; more
-            than one needs prompts that are functions.
+        orders: number of orders of the options to average over, each with its own prompt; if more
+            than one, prompts must be functions.
         spellings: "all", or "canonical" for the tokenizer's own spelling of each option only.
         temperature: part of p_lm, as in `smc.sample`.
         max_prefixes: maximum number of prefixes to compute for each prompt.
         certify: the share of the evidence after which the computation ends; 1 includes every
-            spelling, and there may be many thousands.
+            tokenization, and there may be many thousands.
         max_rows: maximum number of prefixes in one forward pass.
 
     Returns:

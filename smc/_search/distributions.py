@@ -63,13 +63,13 @@ def distribution(
     certify: float | int = 1.0,
     max_rows: int = 256,
 ) -> list[Posterior]:
-    """Compute the posterior over the answers of a finite language, p_lm(x | x in C, |x| <= budget).
+    """Compute the posterior over a finite language, p_lm(x | x in C, |x| <= budget).
 
     If the language has at most `max_prefixes` prefixes, all of them are computed and the posterior
     is the target itself (`Posterior.enumerated`). Otherwise the most probable branches are computed
-    first, after the tokenizer's own spellings if there are few. `Posterior.probabilities` are then
-    relative to the found answers, and `Posterior.intervals` contain the true ones. No random
-    numbers are used.
+    first (the tokenizer's own tokenizations before them, if there are few).
+    `Posterior.probabilities` are then relative to the found answers, and `Posterior.intervals`
+    contain the true ones. No random numbers are used.
 
     Args:
         lm: the language model.
@@ -77,8 +77,7 @@ def distribution(
         constraint: C, one for all prompts or one per prompt: a language, which is lifted to the
             model's vocabulary, or one that is already lifted.
         budget: maximum number of tokens of an answer, including EOS, for all prompts or one per
-            prompt. Defaults to the length of the longest answer in its longest spelling, which
-            exists for a finite language.
+            prompt. By default the length of the longest tokenization of any answer.
         spellings: "all" counts every tokenization of a text. "canonical" counts only the
             tokenizer's own, like `gcd.lift(..., literals="canonical")`; the target is then the
             model's distribution over these.

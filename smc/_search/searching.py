@@ -83,11 +83,12 @@ class SearchResult:
     Attributes:
         answers: token sequences, the most probable first; two spellings of one text are two
             answers. Empty if the language model gives every answer probability zero.
-        proved: number of answers, from the first on, that are proved to be the most probable ones.
-        log_bound: an answer that is not among these, and more probable than the last of them, has
-            at most this log-probability; -inf if there is none.
-        read: number of prefixes that the language model computed after the prompt; a forced run is
-            computed with the prefix before it.
+        proved: number of answers at the beginning of `answers` that are proved to be the most
+            probable.
+        log_bound: upper bound on the log-probability of any answer that was not found but is more
+            probable than the last one found; -inf if there is no such answer.
+        read: number of prefixes that the language model computed after the prompt; forced tokens
+            are computed with the prefix before them.
         tokens: number of tokens computed after the prompt, including repeated ones.
         stopped: "deadline" if the search ended early for this reason; None otherwise.
     """
@@ -120,7 +121,7 @@ def search(
     max_reads: int | None = None,
     deadline: float | int | None = None,
 ) -> SearchResult:
-    """Find the answers x to a prompt with the highest p_lm(x), x in C and |x| <= budget.
+    """Find the answers x with the highest p_lm(x), among those in C with |x| <= budget.
 
     Args:
         lm: the language model.
@@ -134,9 +135,9 @@ def search(
         lookahead: for beams, a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a
             `smc.Lookahead`; None for GCD's mask only.
         temperature: part of p_lm, as in `smc.sample`.
-        max_reads: maximum number of prefixes to compute after the prompt. Defaults to no limit for
-            beams, and to 1 000 for best-first search, which uses up to 12 n^2 bytes for n of them.
-            The answers found until then are returned.
+        max_reads: maximum number of prefixes to compute after the prompt; the answers found until
+            then are returned. Defaults to no limit for beams, and to 1 000 for best-first search,
+            whose memory is up to 12 n^2 bytes for n prefixes.
         deadline: seconds from now, after which the answers found until then are returned. If there
             are none, the most probable prefix takes a shortest completion before the deadline, so
             that there is one in time if the model is fast enough.

@@ -77,9 +77,9 @@ class _Constrained(_Request):
 
 
 class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
-    """Processor for constrained requests with budgets in continuous batching of `transformers`.
+    """Processor for constrained requests in the continuous batching of `transformers`.
 
-    Requests with and without a constraint may run together; add the latter by the manager's own
+    Requests with and without a constraint may run together; add those without one by the manager's
     `add_request`. Both kinds are checked on entry (token ids, name, length and sampling options),
     so that an invalid request fails alone and doesn't stop the manager.
 
@@ -266,8 +266,8 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Int32[Tensor, "R"]:
         """Compute the states of the requests whose next token is due.
 
-        The manager's tensor has one number per request, but a mask needs seven, so they are stored
-        here. The scores of these requests arrive before the next call.
+        The manager's tensor has one number per request, but a mask needs seven, so this object
+        stores them until the scores of these requests arrive, before the next call.
         """
         rows, readers, self._states = [], {}, []
         for at, request in enumerate(requests_with_new_token):

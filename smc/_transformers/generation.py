@@ -78,11 +78,11 @@ def generate(
     """Make `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
 
     Pass the returned function as `custom_generate`. It always samples, regardless of `do_sample`;
-    `temperature` and `top_p` apply even with `do_sample=False`. The sequences of a prompt are
-    independent draws with replacement from its posterior, that is from the N weighted token
-    sequences. A sequence may therefore occur twice, and the most probable answer may be missing:
-    read it from `posteriors[i].majority`. A prompt whose particles have all died gets padding
-    only; this doesn't happen with GCD and P-GCD.
+    `temperature` and `top_p` apply even with `do_sample=False`. The sequences returned for a prompt
+    are independent draws from its posterior over N weighted token sequences. A sequence may
+    therefore occur twice, and the most probable answer may be missing; `posteriors[i].majority` has
+    it. A prompt whose particles have all died gets padding only; this doesn't happen with GCD and
+    P-GCD.
 
     Args:
         constraint: the constraint C for all prompts, or one per prompt. Lift it to the model's

@@ -59,7 +59,7 @@ order; repeated points and points outside (0, 1) are ignored."""
 
 @runtime_checkable
 class Draw(Protocol):
-    """Uniform numbers in the open interval (0, 1), one per key; equal keys give equal numbers."""
+    """Random number generator: a function that returns a uniform number in (0, 1) for each key."""
 
     def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
         """Return the numbers of `keys`, for choices whose outcomes change at `breaks`."""
@@ -67,7 +67,7 @@ class Draw(Protocol):
 
 
 class CounterDraw:
-    """The default generator: 52-bit uniform numbers, a pure function of seed and keys."""
+    """Default random number generator, whose numbers depend only on the seed and the keys."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

@@ -32,7 +32,7 @@ COMPILED_DEVICES: tuple[str, ...] = ("cpu",)
 
 @runtime_checkable
 class Guide(Protocol):
-    """Log g and log Z for R prefixes."""
+    """Factors g of a proposal q = p g / Z for R prefixes, as logarithms."""
 
     @property
     def log_g(self) -> Float64[Tensor, "R V"]:
@@ -46,11 +46,11 @@ class Guide(Protocol):
 
     @property
     def fallback(self) -> Bool[Tensor, "R"] | None:
-        """Prefixes where the lookahead gave no information and g is GCD's mask; None for none."""
+        """True for prefixes where the lookahead was zero and g is GCD's mask; None for none."""
         ...
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
+        """Return log g of one token for each of these prefixes."""
         ...
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
@@ -59,7 +59,7 @@ class Guide(Protocol):
 
 
 class DenseGuide(NamedTuple):
-    """A guide with one g for every token.
+    """Guide with a separate g for each token.
 
     Attributes:
         log_g: log g(v); -inf for a forbidden token.
@@ -72,7 +72,7 @@ class DenseGuide(NamedTuple):
     fallback: Bool[Tensor, "R"] | None = None
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
+        """Return log g of one token for each of these prefixes."""
         return self.log_g[rows, tokens]
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
@@ -174,7 +174,7 @@ class FactorGuide:
         return factors.applied(factors.by_class.new_zeros(shape, dtype=torch.float32))
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
+        """Return log g of one token for each of these prefixes."""
         return self.factors.at(rows, tokens)
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
@@ -184,7 +184,7 @@ class FactorGuide:
 
 @dataclass(frozen=True, eq=False)
 class TiedGuide(FactorGuide):
-    """A guide with one g for each token class, and one for each of K tokens.
+    """Guide with one g for each token class, and a separate g for each of K tokens.
 
     Attributes:
         factors: log g.

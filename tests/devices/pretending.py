@@ -61,15 +61,21 @@ class MockTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> MockTensor:
         # In inference mode, a view of a tensor from outside of it counts as from outside, too.
-        with torch.inference_mode(False):
-            return torch.Tensor._make_wrapper_subclass(
-                cls,
-                held.shape,
-                strides=held.stride(),
-                storage_offset=held.storage_offset(),
-                dtype=held.dtype,
-                device=MOCK,
-            )
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                return cls._wrapper(held)
+        return cls._wrapper(held)
+
+    @classmethod
+    def _wrapper(cls, held: torch.Tensor) -> MockTensor:
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=MOCK,
+        )
 
     def __init__(self, held: torch.Tensor) -> None:
         self.held = held
@@ -79,7 +85,7 @@ class MockTensor(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         # Where nothing can have gradients, these come here before they are taken apart.
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
+        if _is_composite(func):
             parts = func.decompose(*args, **(kwargs or {}))
             if parts is not NotImplemented:
                 return parts
@@ -105,9 +111,19 @@ class MockTensor(torch.Tensor):
         return f"mock {self.held!r}"
 
 
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
+
+
+@functools.cache
+def _name_of(func: Any) -> str:
+    return func._schema.name.removeprefix("aten::")
+
+
 def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Does an operation with what the tensors hold."""
-    name = func._schema.name.removeprefix("aten::")
+    name = _name_of(func)
     wrappers: dict[int, MockTensor] = {}
     strangers: list[torch.Tensor] = []
 
@@ -155,8 +171,8 @@ def _call(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """Calls a function for what is in tuples and lists, which is all that operators take."""
-    if isinstance(value, tuple | list):
-        return type(value)(_mapped(function, each) for each in value)
+    if isinstance(value, (tuple, list)):
+        return type(value)([_mapped(function, each) for each in value])
     return function(value)
 
 

@@ -161,7 +161,7 @@ def test_a_static_step_waits_for_nothing(name: str, algorithm: str) -> None:
     run = StaticRun(steps, [[0], [1]], 12, graph=False)
     run.step()  # tables that are made once, at first use
     with counted_waits() as waits:
-        for _ in range(5):
+        for _ in range(2):  # a captured step does the same every time
             run.step()
     assert not waits
     run.outcome()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from functools import cache
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hmm
+import smc
+from gcd import AutomatonBatch
+from gcd_vllm import PGCD
 from gcd_vllm._particles import Task, run
 from gcd_vllm._parts import Drawn, Plan, part_end
 from gcd_vllm._seeds import request_seed
@@ -93,6 +98,71 @@ def test_weight_times_probability_sums_to_the_target(constraint, proposal, chunk
                 found[each.ids] += evidence * math.exp(each.log_weight) / total
     expected = target(lm, PROMPT, automaton, budget, temperature=temperature)
     assert found == pytest.approx(expected, abs=1e-9)
+    assert resampled is (chunk is not None)
+
+
+class TwistedEngine(ToyEngine):
+    """The same with P-GCD's distribution, computed anew for every token."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        seeded = torch.Generator().manual_seed(4)
+        model = hmm.HMM.random(3, VOCABULARY.size, generator=seeded, concentration=0.3)
+        self.proposal = smc.PGCD(model, exact_top_k=1, defence=0.1)
+        batch = smc.Batch(AutomatonBatch([self.automaton]), torch.tensor([self.budget]))
+        self.start = self.proposal.start(batch)
+
+    @cache  # noqa: B019, the engines of a test are few
+    def _guide(self, prompt, ids, temperature):
+        state = self.proposal.advance(self.start, torch.tensor([ids], dtype=torch.int64))
+        log_model = (self.lm.log_p((*prompt, *ids)) / temperature).log_softmax(0).unsqueeze(0)
+        guide = self.proposal.guide(state, log_model)
+        return log_model, guide, categorical(guide.tilted(log_model))
+
+    def _draw(self, part):
+        ids, log_ratios, log_p = list(part.prefix), [], []
+        for _ in range(part.max_tokens):
+            log_model, guide, table = self._guide(part.prompt, tuple(ids), part.temperature)
+            zero = torch.zeros(1, dtype=torch.int64)
+            name = torch.tensor([self.names[part.example]])
+            keys = Keys(name, torch.tensor([part.particle]), len(ids), Purpose.TOKEN)
+            u = self.draw_(keys, lambda table=table, zero=zero: table.breaks(zero))
+            token = int(table.at(zero, u))
+            log_g = float(guide.at(zero, torch.tensor([token])))
+            ids.append(token)
+            log_ratios.append(float(guide.log_z) - log_g)
+            log_p.append(float(log_model[0, token]))
+            if token in VOCABULARY.eos_ids:
+                break
+        new = tuple(ids[len(part.prefix) :])
+        return Drawn(new, tuple(log_ratios), tuple(log_p), log_potential=log_g)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "options"),
+    [(None, {}), (1, {"ess_threshold": 1.0, "strata": "none"}), (2, {"ess_threshold": 1.0})],
+)
+def test_pgcd_sums_to_the_target_with_its_potentials(chunk, options):
+    automaton, budget, temperature = few_words(), 3, 0.8
+    lm = ToyLM(VOCABULARY, seed=3)
+    plan = Plan(2, "pgcd", temperature, 0, chunk, SMC(**options), PGCD("named"))
+
+    engine = TwistedEngine(lm, automaton, None, None, budget)
+
+    def sample(draw, names):
+        engine.draw_, engine.names = draw, names
+        tasks = [Task(name, PROMPT, "", automaton, budget) for name in names]
+        return run(engine, tasks, plan, draw)
+
+    found, resampled = defaultdict(float), False
+    for probability, posterior in walk(sample):
+        resampled |= any(posterior.diagnostics.resampled)
+        evidence = probability * math.exp(posterior.log_evidence)
+        total = math.fsum(math.exp(each.log_weight) for each in posterior.particles)
+        for each in posterior.particles:
+            found[each.ids] += evidence * math.exp(each.log_weight) / total
+    expected = target(lm, PROMPT, automaton, budget, temperature=temperature)
+    assert found == pytest.approx(expected, abs=1e-6)
     assert resampled is (chunk is not None)
 
 

@@ -15,7 +15,7 @@ from gcd._errors import ConstraintError
 from gcd_vllm import Processor
 from gcd_vllm._admission import REFUSED, engine_of
 from gcd_vllm._particle_request import ParticleRequest
-from gcd_vllm._step_weights import StepWeights, WeightedRow, forget, take
+from gcd_vllm._step_weights import LOG_P_EOS, StepWeights, WeightedRow, forget, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     LogitsContext,
@@ -118,7 +118,7 @@ def test_an_end_that_v1_does_not_tell_is_known_by_its_column(tokens):
     ((values,),) = weights.take("a").values()
     assert values[0] == pytest.approx(0, abs=1e-6)
     assert math.isnan(values[1])
-    assert values[2] == pytest.approx(float(logits.log_softmax(1)[0, tokens.eos_ids[0]]))
+    assert values[LOG_P_EOS] == pytest.approx(float(logits.log_softmax(1)[0, tokens.eos_ids[0]]))
 
 
 def test_a_bounded_number_of_particles_is_kept(tokens):
@@ -194,7 +194,10 @@ def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
         ('{"prefix_tokens": "2"}', "expected prefix_tokens of type int"),
         ('{"prefix_tokens": -1}', "expected prefix_tokens of at least 0"),
         ('{"partial": 1}', "expected partial of type bool"),
-        ('{"proposal": "pgcd"}', "expected proposal gcd or lcd"),
+        ('{"proposal": "smc"}', "expected proposal gcd or lcd or pgcd"),
+        ('{"proposal": "pgcd"}', "expected pgcd beside proposal 'pgcd'"),
+        ('{"proposal": "pgcd", "pgcd": 5}', "expected pgcd to be an object"),
+        ("[]", "expected a JSON object"),
         (5, "expected a JSON object"),
     ],
 )
@@ -257,4 +260,4 @@ def test_v2_keeps_weights_by_slot_and_step(tokens, seed):
         log_z = [step[0] for step in found[answer.key]]
         assert log_z == pytest.approx([values[0] for values in answer.expected], abs=1e-5)
         assert all(math.isnan(step[1]) for step in found[answer.key])
-        assert found[answer.key][-1][2] == pytest.approx(answer.expected[-1][1], abs=1e-5)
+        assert found[answer.key][-1][LOG_P_EOS] == pytest.approx(answer.expected[-1][1], abs=1e-5)

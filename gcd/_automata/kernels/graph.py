@@ -174,6 +174,44 @@ def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return start, np.array(targets, np.int32)
 
 
+def longest_path(delta: np.ndarray) -> int:
+    """Return the most edges on a path from state 0, which leads to all states; -1 with a cycle."""
+    num_states: cython.Py_ssize_t = delta.shape[0]
+    ints: cython.int[::1] = np.empty(3 * num_states, np.int32)
+    sources_left: cython.int[::1] = ints[:num_states]
+    length: cython.int[::1] = ints[num_states : 2 * num_states]
+    queue: cython.int[::1] = ints[2 * num_states :]
+    start: cython.longlong[::1] = np.empty(num_states + 1, np.int64)
+    targets: cython.int[::1] = list_edges(np.ascontiguousarray(delta, np.int32), start, queue)
+    head: cython.Py_ssize_t = 0
+    tail: cython.Py_ssize_t = 0
+    s: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    most: cython.int = 0
+    for s in range(num_states):
+        sources_left[s] = 0
+        length[s] = 0
+    for i in range(targets.shape[0]):
+        sources_left[targets[i]] += 1
+    if sources_left[0] == 0:
+        queue[0] = 0
+        tail = 1
+    # States are removed in topological order; those on cycles, and behind them, remain.
+    while head < tail:
+        s = queue[head]
+        head += 1
+        most = max(most, length[s])
+        for i in range(start[s], start[s + 1]):
+            t = targets[i]
+            length[t] = max(length[t], length[s] + 1)
+            sources_left[t] -= 1
+            if sources_left[t] == 0:
+                queue[tail] = t
+                tail += 1
+    return most if tail == num_states else -1
+
+
 def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.ndarray:
     """Return the fewest symbols from each state to an accepting one; -1 where there is no path.
 

@@ -5,18 +5,20 @@ states with equal residuals. Here every state gets a number that depends only on
 equal residuals have equal numbers. States with equal numbers form blocks. Every edge is then
 checked to see if the automaton respects this partition (same acceptance, and every class leads to
 one block). If it does, the partition is equivalence itself, the coarsest such partition: it merges
-all equivalent states, and no others, whatever the numbers were. Numbers that agree by chance, or
-because they depend on too little, are detected by this check, and Hopcroft-style refinement takes
-over (`gcd._automata.kernels.minimize`).
+all equivalent states, and no others, whatever the numbers were. If it doesn't, the blocks are split
+by the sums of their successors' blocks (`gcd._automata.kernels.refining`) and checked again.
+Numbers and sums that agree by chance are detected by this check, and Hopcroft-style refinement
+takes over (`gcd._automata.kernels.minimize`).
 
 **Numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep computes a new
 number for each state from its old one and those of its successors. It uses the successors' new
 numbers where the level falls or stays, so that one sweep propagates a difference through a chain of
 thousands of states, and their old numbers where it rises. A successor from which there are endless
 paths on one level (the loop of an unbounded string) contributes its old number on the same level.
-All of this is determined by residuals.
+All of this is determined by residuals. Differences that many rising edges would have to propagate,
+as in `(abc){0,80}`, are left to refinement.
 
-Cost: O(S K) for each sweep; the automata of this project take one to four.
+Cost: O(S K), plus O(E) for each of two sweeps and O(E log S) for refinement, with E distinct edges.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ from gcd._support.kernels.grouping import number_by_first
 
 if cython.compiled:
     from cython.cimports.gcd._automata.kernels.graph import find_levels, list_edges, reverse_edges
+    from cython.cimports.gcd._automata.kernels.refining import refine
     from cython.cimports.gcd._support.kernels.mixing import mix
 else:
     from gcd._automata.kernels.graph import find_levels, list_edges, reverse_edges
+    from gcd._automata.kernels.refining import refine
     from gcd._support.kernels.mixing import mix
 
-_SWEEPS = cython.declare(cython.int, 8)  # before refinement takes over
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
+_SWEEPS = cython.declare(cython.int, 2)  # before blocks are refined
+_63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 
 @cython.cfunc
@@ -154,29 +158,63 @@ def _is_respected(
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _sweep(
+def _weigh_edges(
     delta: cython.const[cython.int][:, ::1],
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    weight: cython.const[cython.longlong][::1],
+    edge_to: cython.int[::1],
+    sums: cython.longlong[::1],
+) -> cython.void:
+    """Write for each distinct edge the sum of the weights of its classes.
+
+    `edge_to` is scratch space, an entry for each state.
+    """
+    s: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    t: cython.int
+    known: cython.ulonglong
+    more: cython.ulonglong
+    for s in range(delta.shape[0]):
+        for i in range(start[s], start[s + 1]):
+            edge_to[targets[i]] = i
+            sums[i] = 0
+        for k in range(delta.shape[1]):
+            t = delta[s, k]
+            if t >= 0:
+                i = edge_to[t]
+                known = int(sums[i])
+                more = int(weight[k])
+                sums[i] = (known + more) & _63_BITS
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _sweep(
+    start: cython.const[cython.longlong][::1],
+    targets: cython.const[cython.int][::1],
+    sums: cython.const[cython.longlong][::1],
     order: cython.const[cython.int][::1],
     level: cython.const[cython.int][::1],
     known_from: cython.const[cython.int][::1],
-    weight: cython.const[cython.longlong][::1],
     old: cython.const[cython.longlong][::1],
     new: cython.longlong[::1],
 ) -> cython.void:
     """Compute a new number for each state from its old one and those of its successors."""
     i: cython.Py_ssize_t
-    k: cython.Py_ssize_t
+    j: cython.Py_ssize_t
     for i in range(order.shape[0]):
         s: cython.Py_ssize_t = order[i]
         total: cython.ulonglong = int(old[s])
-        for k in range(delta.shape[1]):
-            t: cython.int = delta[s, k]
-            if t >= 0:
-                number: cython.longlong = new[t] if known_from[t] <= 2 * level[s] else old[t]
-                factor: cython.ulonglong = int(weight[k])
-                term: cython.ulonglong = int(number)
-                total += factor * term
-        new[s] = mix(cython.cast(cython.longlong, total & _64_BITS))
+        for j in range(start[s], start[s + 1]):
+            t: cython.int = targets[j]
+            number: cython.longlong = new[t] if known_from[t] <= 2 * level[s] else old[t]
+            factor: cython.ulonglong = int(sums[j])
+            term: cython.ulonglong = int(number)
+            total += factor * term
+        # Sums of weights are known modulo 2^63, so the total is, too.
+        new[s] = mix(cython.cast(cython.longlong, total & _63_BITS))
 
 
 @cython.cfunc
@@ -208,11 +246,14 @@ def find_blocks(
     peeled: cython.int[::1] = ints[3 * num_states : 4 * num_states]
     fill: cython.int[::1] = ints[4 * num_states : 5 * num_states + 2]
     table: cython.int[::1] = ints[5 * num_states + 2 :]
-    longs: cython.longlong[::1] = np.empty(3 * num_states + num_classes, np.int64)
+    longs: cython.longlong[::1] = np.empty(
+        3 * num_states + num_classes + targets.shape[0], np.int64
+    )
     old: cython.longlong[::1] = longs[:num_states]
     new: cython.longlong[::1] = longs[num_states : 2 * num_states]
     first: cython.longlong[::1] = longs[2 * num_states : 3 * num_states]
-    weight: cython.longlong[::1] = longs[3 * num_states :]
+    weight: cython.longlong[::1] = longs[3 * num_states : 3 * num_states + num_classes]
+    sums: cython.longlong[::1] = longs[3 * num_states + num_classes :]
     s: cython.Py_ssize_t
     k: cython.Py_ssize_t
     _settling_order(start, targets, into, sources, level, order, waits_for, peeled, fill)
@@ -221,9 +262,10 @@ def find_blocks(
         old[s] = mix(2 * level[s] + accepts[s])
     for k in range(num_classes):
         weight[k] = mix(k + 1) | 1
+    _weigh_edges(after, start, targets, weight, peeled, sums)
     num_blocks: cython.int = 0
     for _ in range(_SWEEPS):
-        _sweep(after, order, level, known_from, weight, old, new)
+        _sweep(start, targets, sums, order, level, known_from, old, new)
         num_blocks = _group(new, table, block, first)
         if num_blocks == num_states or _is_respected(after, accepts, block, first):
             return num_blocks
@@ -231,9 +273,21 @@ def find_blocks(
     for s in range(num_states):  # numbers may agree by chance; acceptance must agree
         block[s] = 2 * block[s] + accepts[s]
     initial, beginning = number_by_first(np.asarray(block), 2 * num_blocks)
-    fine, num_fine = minimize_blocks(np.asarray(after), initial, beginning.size)
-    fine, beginning = number_by_first(fine, num_fine)
-    final: cython.const[cython.int][::1] = fine
+    num_initial: cython.Py_ssize_t = beginning.size
+    start_blocks: cython.const[cython.int][::1] = initial
+    block[:] = start_blocks
+    num_blocks = refine(start, targets, sums, into, block, num_initial)
+    refined, beginning = number_by_first(np.asarray(block), num_blocks)
+    final: cython.const[cython.int][::1] = refined
+    block[:] = final
+    beginnings: cython.const[cython.longlong][::1] = beginning
+    first[:num_blocks] = beginnings
+    if _is_respected(after, accepts, block, first):
+        return num_blocks
+    # Different sums may agree by chance, too.
+    fine, num_fine = minimize_blocks(np.asarray(after), initial, num_initial)
+    refined, beginning = number_by_first(fine, num_fine)
+    final = refined
     block[:] = final
     return beginning.size
 

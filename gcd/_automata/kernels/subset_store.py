@@ -12,6 +12,8 @@ else:
 
 NOT_HASHED = -1
 _NOT_HASHED = cython.declare(cython.longlong, -1)
+# A literal of this size would make the arithmetic below that of Python objects.
+_56_BITS = cython.declare(cython.longlong, 0xFFFFFFFFFFFFFF)
 
 
 @cython.cfunc
@@ -64,7 +66,7 @@ class SubsetStore:
         key: cython.longlong = size
         for i in range(size):
             member = int(members[i])
-            key = mix((key & 0xFFFFFFFFFFFFFF) * 31 + member + 1)
+            key = mix((key & _56_BITS) * 31 + member + 1)
         slot = key & last
         while self.table[slot] >= 0:
             other = self.table[slot]

@@ -34,12 +34,12 @@ _PER_PRODUCT, _PER_EDGE = 20, 60  # units
 
 
 class Coverage(NamedTuple):
-    """Share of a grammar that a language contains, among texts of at most `max_length` bytes.
+    """Share of a grammar's texts, up to a length in bytes, that a language contains.
 
     Attributes:
         texts: number of texts in the language.
-        whole: number of texts in the grammar or, if not `is_exact`, an upper bound: its
-            derivations.
+        whole: number of texts in the grammar. If not `is_exact`, it is an upper bound, the number
+            of derivations.
         is_exact: whether each text is known to have a single derivation.
     """
 

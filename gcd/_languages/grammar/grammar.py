@@ -25,15 +25,15 @@ _PER_CHARACTER = 10_000  # units; parsers are interpreted code
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GrammarLanguage(Automaton):
-    """Texts of a grammar, or those up to a depth, and which of them are included.
+    """Language of a grammar, possibly limited to a nesting depth.
 
     Attributes:
         rules: the grammar.
-        max_depth: the depth that it was compiled to.
-        whole_bytes: every text of the grammar with at most this many bytes is in the language, up
-            to `max_bytes`; None: every text.
+        max_depth: the greatest nesting depth that it contains.
+        whole_bytes: every text of the grammar with at most this many bytes is in the language;
+            None: every text, up to `max_bytes`.
 
-    Operations with it return a plain `gcd.Automaton`.
+    Operations on it, such as `&`, return a plain `gcd.Automaton`.
     """
 
     rules: Rules | None = None
@@ -47,7 +47,7 @@ class GrammarLanguage(Automaton):
 
     @property
     def extent(self) -> str:
-        """Sentence that describes which texts of the grammar are in the language."""
+        """Sentence that states which texts of the grammar are in the language."""
         if self.is_whole:
             return "whole" if self.max_bytes is None else f"whole up to {self.max_bytes} bytes"
         assert self.rules is not None
@@ -68,28 +68,28 @@ def grammar(
     max_depth: int = 3,
     max_bytes: int | None = None,
 ) -> GrammarLanguage:
-    """Return the language of the texts that a context-free grammar derives, up to a depth.
+    """Return the language of a context-free grammar, up to a nesting depth.
 
-    The regular part of a grammar is exact: rules that don't contain themselves, and those that do
-    only at their right or left end. Others may be nested at most `max_depth` deep, and
-    `GrammarLanguage.extent` states what that excludes.
+    Rules that don't contain themselves, or only at their right or left end, are exact. Other rules
+    may be nested at most `max_depth` deep, and `GrammarLanguage.extent` states what that excludes.
 
     Args:
         text: the grammar.
         dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` lists the
             supported syntax of each.
-        start: the rule of whole texts; None for `start` of lark, `root` of the others.
-        max_depth: how many unrolled rules may be nested; 0 for none.
+        start: the rule that derives whole texts; None for `start` in lark, `root` in the others.
+        max_depth: how many rules that contain themselves may be nested; 0 for none.
         max_bytes: compile only the texts of at most this many bytes, exactly. If no such text
             exceeds `max_depth`, the depth excludes nothing. Budgets whose tokens could have more
             bytes are refused (`gcd.OverlongBudgetError`).
 
     Raises:
-        ConstraintError: for a text that isn't a grammar of the dialect, or uses unsupported syntax;
-            gives the problem and its position.
+        ConstraintError: if the text isn't a grammar of the dialect, or uses unsupported syntax; the
+            message gives the problem and its position.
         EmptyLanguageError: if no text is derived, or none with that depth and length.
         StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
-            allows, or all take more work than `gcd.work_limit`; names the rule or terminal.
+            allows, or all of them take more work than `gcd.work_limit`; the message names the rule
+            or terminal.
     """
     check_kind(text, str, "expected a grammar as str", "decode bytes, and read files")
     text = without_mark(text)

@@ -11,8 +11,8 @@ overlap, and their union is exact:
     dependentSchemas a: S   no member a    or  a member a, S          (dependentRequired likewise)
     enum [{…}, …]           one schema for each object or array; scalars stay a list of constants
 
-A conjunction of choices is the product of their cases. If the product is large, `separate_choices`
-returns the cases of each choice separately, to be built and then intersected.
+A conjunction of choices is the product of their cases. If the product is large, `cases_of` returns
+the cases of each choice separately, to be built and then intersected.
 
 **`unevaluatedProperties` and `unevaluatedItems`** depend on which sibling schemas a value
 satisfies. With them, the cases of `anyOf` are all non-empty sets of satisfied branches with the
@@ -62,14 +62,34 @@ class Case(NamedTuple):
 
 
 _Branch = tuple[tuple[Place, ...], tuple[Place, ...]]  # schemas to satisfy, schemas to exclude
+_Split = tuple[Conjunction, list[list[_Branch]]]  # plain schemas, and choices
 
 
 def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
     """Return cases whose union is the conjunction; see `Document.flatten` for `wide`."""
+    return _multiplied_out(document, places, _split(document, places, wide), wide)
+
+
+def cases_of(
+    document: Document, places: Conjunction, *, wide: bool = False, closed: bool
+) -> list[list[Case]]:
+    """Return lists of cases; the conjunction is the intersection of the unions of each list.
+
+    There is one list, that of `alternatives`, unless intersecting several is better.
+    """
     split = _split(document, places, wide)
+    separate = _separated(document, split, wide, closed)
+    return [_multiplied_out(document, places, split, wide)] if separate is None else separate
+
+
+def _multiplied_out(
+    document: Document, places: Conjunction, split: _Split | None, wide: bool
+) -> list[Case]:
     if split is None:
         return []
     plain, choices = split
+    if not choices:
+        return _cases(document, plain, (), wide)
     combined = _combined(document, plain, choices, _MAX_CASES)
     if combined is None:
         raise _too_many(document, places)
@@ -82,8 +102,8 @@ def alternatives(document: Document, places: Conjunction, *, wide: bool = False)
     return list(found)
 
 
-def separate_choices(
-    document: Document, places: Conjunction, *, wide: bool = False, closed: bool
+def _separated(
+    document: Document, split: _Split | None, wide: bool, closed: bool
 ) -> list[list[Case]] | None:
     """Return the cases of each choice separately, or None if multiplying them out is better.
 
@@ -92,7 +112,6 @@ def separate_choices(
     asserted in this form, so they cannot determine which members are undeclared. The separation is
     therefore used only if the branches don't affect undeclared members.
     """
-    split = _split(document, places, wide)
     if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
         return None
     plain, choices = split
@@ -144,9 +163,7 @@ def overlapping(
     ]
 
 
-def _split(
-    document: Document, places: Conjunction, wide: bool
-) -> tuple[Conjunction, list[list[_Branch]]] | None:
+def _split(document: Document, places: Conjunction, wide: bool) -> _Split | None:
     """Return the plain schemas and the choices, or None if no value satisfies them."""
     flat = document.flatten(places, wide=wide)
     if flat is None:

@@ -81,6 +81,11 @@ class Place:
     plain: bool = False
     under: frozenset[str] = frozenset()
 
+    @property
+    def scalar(self) -> str | None:
+        """Content of a schema that describes scalars alone; None for any other."""
+        return self.schema.scalar if isinstance(self.schema, Schema) else None
+
 
 Conjunction = tuple[Place, ...]
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from gcd._errors import ConstraintError, shown
@@ -71,6 +72,15 @@ _SPANS: dict[str, tuple[str, str | None]] = {
     **dict.fromkeys(("$recursiveRef", "$recursiveAnchor"), ("2019-09", "2019-09")),
     **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), ("2020-12", None)),
 }
+_INSIDE = frozenset([*SINGLE, *LISTS, *NAMED, "$defs", "definitions"])
+# Types of scalars, and keywords that describe them.
+_SCALARS = ("string", "integer", "number", "boolean", "null")
+_OF_SCALARS = frozenset(
+    [
+        *("type", "enum", "const", "minLength", "maxLength", "pattern", "format"),
+        *("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"),
+    ]
+)
 # Keywords of draft 3 that later drafts removed; a schema without a draft may still mean them.
 _DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
 # Formats that a draft defines and no automaton decides: annotations, as the standard permits.
@@ -174,6 +184,15 @@ class Schema(dict[str, Any]):
         self.ignored: list[tuple[str, str]] = []
         self.faults: list[Fault] = []
 
+    @cached_property
+    def scalar(self) -> str | None:
+        """The schema as text, if it describes scalars by its own keywords alone; None otherwise."""
+        types = self.get("type")
+        listed = types if isinstance(types, list) else [types]
+        if not self.keys() <= _OF_SCALARS or not all(each in _SCALARS for each in listed):
+            return None
+        return repr(sorted(self.items()))
+
     def name_of(self, keyword: str) -> str:
         """Return a keyword as written in the document."""
         return self.written.get((keyword,), keyword)
@@ -185,6 +204,8 @@ class Schema(dict[str, Any]):
 
     def schemas_inside(self, *, definitions: bool = False) -> Iterator[tuple[str, Any]]:
         """Yield (JSON pointer from here, schema as written) for the schemas directly inside."""
+        if _INSIDE.isdisjoint(self):  # most schemas
+            return
         for keyword in SINGLE:
             if keyword in self:
                 yield self.path(keyword), self[keyword]
@@ -195,11 +216,14 @@ class Schema(dict[str, Any]):
         for keyword in (*NAMED, "$defs", "definitions") if definitions else NAMED:
             found = self.get(keyword)
             for name, sub in (found if isinstance(found, Mapping) else {}).items():
-                yield self.path(keyword, name), sub
+                path = self.path(keyword, name) if self.written else f"/{keyword}/{escape(name)}"
+                yield path, sub
 
 
 def escape(step: str) -> str:
     """Escape a step of a JSON pointer."""
+    if "~" not in step and "/" not in step:
+        return step
     return step.replace("~", "~0").replace("/", "~1")
 
 

@@ -28,6 +28,7 @@ from gcd._languages.values.numbers import Bound
 _PER_VALUE, _PER_SCHEMA, _PER_MEMBER = 20_000, 1_000, 20
 _MAX_PATTERNS = 6  # matched by undeclared names
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+_WITH_MEMBERS = frozenset([*OPENING, "properties"])
 
 
 class Property(NamedTuple):
@@ -345,6 +346,11 @@ def _properties(
         # first.
         order = {**order, **declared(compared_with), **declared(places)}
         allowed = set(order)
+    # Most compared schemas say nothing about members.
+    places, compared_with = (
+        tuple(place for place in conjunction if not _WITH_MEMBERS.isdisjoint(place.schema))
+        for conjunction in (places, compared_with)
+    )
     return tuple(
         Property(
             name,

@@ -16,7 +16,7 @@ _SHOWN = 5
 
 
 class IgnoredKeyword(NamedTuple):
-    """Keyword that constrains nothing in the draft of its schema.
+    """Schema keyword without effect in the draft that the schema uses.
 
     Attributes:
         pointer: JSON pointer (RFC 6901) of the schema that contains it, `""` for the root.
@@ -30,7 +30,7 @@ class IgnoredKeyword(NamedTuple):
 
 
 class IgnoredKeywordWarning(UserWarning):
-    """Warning that a schema has keywords that constrain nothing.
+    """Warning about schema keywords without effect.
 
     Attributes:
         ignored: all such keywords.

@@ -37,7 +37,7 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._automata.limits import max_states
 from gcd._errors import StateLimitError
-from gcd._languages.json_schema.choices import Case, alternatives, overlapping, separate_choices
+from gcd._languages.json_schema.choices import Case, cases_of, overlapping
 from gcd._languages.json_schema.constants import few_values
 from gcd._languages.json_schema.distinct import NOT_HELD, choices_of
 from gcd._languages.json_schema.document import Conjunction, Document, Place
@@ -97,6 +97,7 @@ class SchemaLanguages:
         self._unsupported = unsupported
         self._opened: dict[frozenset[Place], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
+        self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Place.scalar`
         self.parts = Parts(document)
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
@@ -116,9 +117,15 @@ class SchemaLanguages:
             wide: see the module docstring.
             frame: delimiters around the members, if the value is an object.
         """
+        scalar = places[0].scalar if len(places) == 1 and frame is BRACES else None
+        if scalar is not None and (scalar, wide) in self._scalars:
+            return self._scalars[scalar, wide]
         if self._closed and self._is_opened(places, compared_with, frame):
             return self._standard.language(places, compared_with, wide=wide, frame=frame)
-        return self._by_convention(places, compared_with, wide, frame)
+        found = self._by_convention(places, compared_with, wide, frame)
+        if scalar is not None and not self.parts.has_caveat(places[0]):
+            self._scalars[scalar, wide] = found
+        return found
 
     def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
         """Return whether only the standard's reading gives this value an object, or any value."""
@@ -151,10 +158,9 @@ class SchemaLanguages:
     def _language(
         self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> Automaton:
-        separate = separate_choices(self.document, places, wide=wide, closed=self._closed)
-        if separate is None:
-            cases = alternatives(self.document, places, wide=wide)
-            return self._any_of(cases, compared_with, wide, frame)
+        separate = cases_of(self.document, places, wide=wide, closed=self._closed)
+        if len(separate) == 1:
+            return self._any_of(separate[0], compared_with, wide, frame)
         others = [
             place
             for cases in separate
@@ -171,11 +177,7 @@ class SchemaLanguages:
     def _any_of(
         self, cases: list[Case], compared_with: Conjunction, wide: bool, frame: Frame
     ) -> Automaton:
-        parts = [
-            part
-            for case in cases
-            for part in self._case(case.places, case.excluded, compared_with, wide, frame)
-        ]
+        parts = [p for case in cases for p in self._case(*case, compared_with, wide, frame)]
         if len(parts) == 1:
             return parts[0]
         # Cases often agree on most kinds of value; each language counts once.

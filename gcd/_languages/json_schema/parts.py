@@ -22,7 +22,7 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._automata.limits import spend, work_left
 from gcd._errors import ConstraintError, LimitError, StateLimitError, at
-from gcd._languages.json_schema.document import Conjunction, Document
+from gcd._languages.json_schema.document import Conjunction, Document, Place
 
 P = ParamSpec("P")
 
@@ -122,6 +122,11 @@ class Parts:
             self._inside = outside + spent
             self._present = around
             self._nesting -= 1
+
+    def has_caveat(self, place: Place) -> bool:
+        """Return whether a keyword of this schema is not enforced; caveats name each schema."""
+        pointer = self._document.named(place.pointer)
+        return any(caveat.pointer == pointer for caveat in self.caveats)
 
     def blame_most_costly(self, error: LimitError) -> None:
         """Add to an error the keyword that most of the work was attributed to."""

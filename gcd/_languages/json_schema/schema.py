@@ -90,20 +90,22 @@ def json_schema(
             refuses are excluded.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
-        max_depth: nesting of values that the schema leaves free, and of recursive schemas.
+        max_depth: maximum nesting of values that the schema doesn't describe, and of recursive
+            schemas.
         escapes: spelling of keys and constants, "canonical" (as `json.dumps`) or "all".
-        additional_properties: whether undeclared members are excluded ("closed") where a schema
-            has `properties` and no keyword for undeclared ones, or allowed ("open").
-        any_order: objects of up to this many declared names accept their members in any order; the
-            automaton grows with 2 to their number.
+        additional_properties: "closed" excludes undeclared members where a schema has `properties`
+            but no keyword for undeclared members; "open" allows them.
+        any_order: objects with at most this many declared names accept them in any order; n names
+            in any order take 2^n times as many states.
         formats: "assert" (`format` constrains) or "ignore" (`format` is an annotation).
-        max_bytes: compile only the texts of at most this many bytes, exactly. Counts that no such
-            text reaches, as in `"maxLength": 32767`, take no states. Budgets whose tokens could
-            have more bytes are refused (`gcd.OverlongBudgetError`).
+        max_bytes: compile only the texts of at most this many bytes, exactly. Limits that no such
+            text reaches, such as `"maxLength": 32767`, then don't take states. Budgets whose tokens
+            could have more bytes are refused (`gcd.OverlongBudgetError`).
         draft: "4", "6", "7", "2019-09" or "2020-12", overriding `$schema`. None: the draft that
-            `$schema` names; without one, 2020-12 with the spellings of older drafts understood.
-        unknown: treatment of keywords and formats that the draft doesn't know, and that therefore
-            constrain nothing: "warn", "ignore", or "refuse".
+            `$schema` names; without `$schema`, 2020-12, where the spellings of older drafts are
+            understood, too.
+        unknown: treatment of keywords and formats that the draft doesn't have, and that therefore
+            have no effect: "warn", "ignore", or "refuse".
         unsupported: treatment of keywords that no automaton of the allowed size can enforce.
             "warn": a warning names them. Upper bounds such as `"maxLength": 65536` are enforced for
             texts too short to reach them, and longer budgets are refused
@@ -121,7 +123,7 @@ def json_schema(
             JSON pointer of the part that takes the most.
 
     Warns:
-        IgnoredKeywordWarning: once, naming the keywords that constrain nothing (`unknown="warn"`).
+        IgnoredKeywordWarning: once, naming the keywords without effect (`unknown="warn"`).
         CaveatWarning: once, naming the keywords that the automaton doesn't enforce in every text
             (`unsupported="warn"`).
     """
@@ -182,10 +184,11 @@ def json_schema(
 def ignored_keywords(
     schema: Any, *, formats: str = "assert", draft: str | None = None
 ) -> tuple[IgnoredKeyword, ...]:
-    """Return the keywords of a schema that constrain nothing; `json_schema` warns about them.
+    """Return the keywords of a schema that have no effect; `json_schema` warns about them.
 
-    Only schemas reachable from the root count. Annotations that every draft has, such as titles and
-    descriptions, are not included. Arguments and errors are those of `json_schema`.
+    Only schemas that are reachable from the root are searched. Annotations that every draft has,
+    such as titles and descriptions, are not included. Arguments and errors are those of
+    `json_schema`.
     """
     _check_option("formats", formats, FORMATS)
     document = Document(

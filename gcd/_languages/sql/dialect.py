@@ -62,7 +62,7 @@ class SqlDialect:
                 raise ConstraintError(f"expected a value as str without zero bytes, got {value!r}")
 
     def narrower(self) -> Iterator[SqlDialect]:
-        """Yield this dialect, then ever narrower ones, giving up the rarest features first."""
+        """Yield this dialect, then narrower and narrower ones; the rarest features go first."""
         dialect = self
         yield dialect
         for limits in (

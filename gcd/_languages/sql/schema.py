@@ -42,7 +42,7 @@ def quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """Column of a table: its name, and its declared type (`""` if it has none)."""
+    """Column of a table, with its name and its declared type (`""` if it has none)."""
 
     name: str
     type: str = ""
@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Table: its name, its columns, and the names of its primary key's columns."""
+    """Table with its name, its columns, and the names of its primary key's columns."""
 
     name: str
     columns: tuple[Column, ...]
@@ -74,7 +74,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ForeignKey:
-    """Column of a table that refers to a column of another table."""
+    """Foreign key: a column of one table that refers to a column of another."""
 
     table: str
     column: str

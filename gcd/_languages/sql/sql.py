@@ -23,7 +23,7 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
 
     Args:
         schema: tables, columns and foreign keys (`gcd.sql_schema`), or the path of a SQLite file.
-        dialect: how much may be joined, nested and combined; None for the default.
+        dialect: limits on joins, sub-queries and set operators; None for the default.
 
     Raises:
         ConstraintError: the file is not a SQLite database, or its schema has no tables.
@@ -49,13 +49,10 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
 def widest_dialect(
     schema: SqlSchema, max_states: int, dialect: SqlDialect | None = None
 ) -> SqlDialect:
-    """Return the widest of the ever narrower forms of a dialect whose language fits.
+    """Return the widest form of a dialect whose automaton has at most `max_states` states.
 
-    `SqlDialect.narrower` defines the order in which features are given up. The search is a
-    bisection,
-    because a narrower form has fewer states. The result depends only on the schema and the number
-    of
-    states, not on the machine.
+    `SqlDialect.narrower` defines the order in which features are removed. The search is a
+    bisection, because a narrower form has fewer states. The result doesn't depend on the machine.
 
     Args:
         schema: tables, columns and foreign keys.

@@ -1,4 +1,4 @@
-"""Conversion between sets of code points and byte automata.
+"""Conversion of sets of code points to byte automata.
 
 UTF-8 writes a code point as a number in base 64 (six bits a byte) after a first byte that gives
 the number of digits; JSON's escapes write it in base 16. A set of code points is a few **ranges**,
@@ -6,24 +6,18 @@ and a range of numbers is a short tree of digits: each of its ends splits one di
 everything between is complete. Equal subtrees are shared (hash-consing), so the tree of n ranges
 has O(n) nodes for a fixed number of digits, however many code points the ranges contain.
 
-The inverse, `Moves`, computes where each code point leads in an automaton over UTF-8 texts, from a
-state between two code points. These maps are also constant on few ranges: bytes of one class behave
-alike, and a subtree that leads to a single state is one range.
-
 Surrogates (U+D800 to U+DFFF) don't occur in texts, and are in no set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 
 import numpy as np
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES, merge_equal_columns
-from gcd._automata.limits import max_states, priced_cache
-from gcd._errors import StateLimitError
+from gcd._automata.limits import priced_cache
 
 Ranges = tuple[tuple[int, int], ...]
 """Code points from the first to the last of each pair, in ascending order with gaps in between."""
@@ -129,64 +123,6 @@ class DigitTrees:
         for digit, parts in divided.items():
             edges.append((digit, digit, self.state(digits - 1, tuple(parts))))
         return _joined(sorted(edges))
-
-
-class Moves:
-    """Targets of code points in an automaton over UTF-8 texts, from states between code points."""
-
-    def __init__(self, automaton: Automaton) -> None:
-        self._delta = automaton.delta
-        # Runs of bytes of one class, cut where a first byte's meaning changes.
-        cuts = {0, 0x80, 0xC0, 0xE0, 0xF0, NUM_BYTES}
-        cuts |= {int(b) + 1 for b in np.flatnonzero(np.diff(automaton.class_of_byte))}
-        ordered = sorted(cuts)
-        classes = automaton.class_of_byte.tolist()
-        runs = [(a, b - 1, classes[a]) for a, b in pairwise(ordered)]
-        self._ascii = [run for run in runs if run[1] < 0x80]
-        self._digits = [(a - 0x80, b - 0x80, c) for a, b, c in runs if a >= 0x80 and b < 0xC0]
-        self._leads = [run for run in runs if run[0] >= 0xC0]
-        self._tails: dict[tuple[int, int], list[Piece]] = {}
-
-    def of(self, state: int) -> list[Piece]:
-        """Return ascending ranges of code points with the state after each; omit dead ones."""
-        row = self._delta[state].tolist()
-        found = [(a, b, row[c]) for a, b, c in self._ascii if row[c] >= 0]
-        for first, last, label in self._leads:
-            if row[label] < 0 or first > 0xF4:
-                continue
-            number = 1 if first < 0xE0 else 2 if first < 0xF0 else 3
-            low, high, fixed = _LENGTHS[number - 1]
-            for a, b, target in self._many(first - fixed, last - fixed, row[label], number):
-                # Overlong forms, surrogates and numbers above U+10FFFF are not code points.
-                for low_, high_ in SCALARS:
-                    x, y = max(a, low, low_), min(b, high, high_)
-                    if x <= y:
-                        found.append((x, y, target))
-        return _joined(found)
-
-    def _many(self, first: int, last: int, child: int, digits: int) -> list[Piece]:
-        """Return the pieces of all digits from `first` to `last`, if each leads to `child`."""
-        size = 1 << (6 * digits)
-        tail = self._tail(child, digits)
-        if len(tail) == 1 and tail[0][1] - tail[0][0] == size - 1:
-            return [(first * size, (last + 1) * size - 1, tail[0][2])]
-        return [(d * size + a, d * size + b, t) for d in range(first, last + 1) for a, b, t in tail]
-
-    def _tail(self, state: int, digits: int) -> list[Piece]:
-        """Return the targets of numbers of this many further bytes."""
-        if digits == 0:
-            return [(0, 0, state)]
-        key = state, digits
-        if key not in self._tails:
-            row = self._delta[state].tolist()
-            pieces: list[Piece] = []
-            for first, last, label in self._digits:
-                if row[label] >= 0:
-                    pieces += self._many(first, last, row[label], digits - 1)
-            if len(pieces) > max_states():
-                raise StateLimitError(max_states(), "a set of code points")
-            self._tails[key] = _joined(pieces)
-        return self._tails[key]
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:

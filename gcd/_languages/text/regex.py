@@ -23,9 +23,8 @@ def regex(pattern: str) -> Automaton:
             and without back-references.
 
     Raises:
-        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
-            and
-            its position.
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; the message gives
+            the problem and its position.
         StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """

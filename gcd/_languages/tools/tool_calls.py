@@ -67,7 +67,7 @@ def tool_calls(
         style: "json" or "python".
         min_calls, max_calls: fewest and most calls; None means no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
-        max_depth: nesting of values whose type doesn't describe them, such as `any`.
+        max_depth: maximum nesting of values with an undescribed type, such as `any`.
         escapes, formats, unknown, unsupported: as in `gcd.json_schema`, for the schemas of all
             tools.
         max_bytes: compile only answers of at most this many bytes, all calls together, as in
@@ -81,7 +81,7 @@ def tool_calls(
 
     Warns:
         UserWarning: for unknown types of parameters, which are treated as any JSON value.
-        IgnoredKeywordWarning: once, for the keywords that constrain nothing.
+        IgnoredKeywordWarning: once, for the keywords without effect.
         CaveatWarning: once, for the keywords that the automaton doesn't enforce in every text.
     """
     check_count("min_calls", min_calls, 0)

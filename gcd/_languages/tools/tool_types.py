@@ -64,7 +64,7 @@ class Parameter:
     Attributes:
         name: the name as written in a call.
         schema: the JSON schema of its values.
-        required: whether every call must give it.
+        required: whether every call must have this parameter.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Tool:
-    """Tool with the data from which the language of its calls is compiled.
+    """Tool whose calls can be compiled to a language; returned by `gcd.parse_tools`.
 
     Attributes:
         name: the name as written in a call.
@@ -100,12 +100,12 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolList:
-    """Tools of a tool list, and the types that are unknown.
+    """Parsed list of tools, with the parameter types that are unknown.
 
     Attributes:
         tools: in the order given.
-        unknown_types: number of parameters with each unknown type; such a type is treated as any
-            JSON value.
+        unknown_types: unknown types, with the number of parameters of each. Their values may be any
+            JSON.
     """
 
     tools: tuple[Tool, ...]
@@ -113,11 +113,11 @@ class ToolList:
 
 
 def parse_tools(tools: Any) -> ToolList:
-    """Parse a list of tools, each in either form, into names and schemas.
+    """Parse a list of tools, in any supported form, into names and schemas.
 
     Args:
-        tools: any iterable of mappings, as `json.loads` returns them, or an object with one under
-            `tools`, `functions` or `function_declarations`.
+        tools: any iterable of mappings, as `json.loads` returns them, or a mapping that has such a
+            list under `tools`, `functions` or `function_declarations`.
 
     Raises:
         ConstraintError: for a malformed tool, with its position in the list and the problem.

@@ -7,10 +7,9 @@ control character, a quote or a backslash), or as `\\" \\\\ \\/ \\b \\f \\n \\r 
 
 `quoted` translates an automaton. Between two code points the automaton is in one of its states, and
 the next code point leads to another state; every spelling has to lead to the same one. So raw bytes
-keep their transitions, and every such state gets an additional tree of escapes, over the few ranges
-of code points that lead to one state (`gcd._languages.text.code_points`). The result is
-deterministic, because a raw character never begins with a backslash. Cost: linear in the states,
-and for each of them in the number of its ranges.
+keep their transitions, and every such state gets an additional tree of escapes
+(`gcd._automata.kernels.escaping`). The result is deterministic, because a raw character never
+begins with a backslash. Cost: linear in the states, for each of them in the nodes of its tree.
 """
 
 from __future__ import annotations
@@ -19,18 +18,26 @@ import numpy as np
 
 from gcd._automata.automaton import Automaton
 from gcd._automata.byte_classes import NUM_BYTES, joint_classes
+from gcd._automata.kernels import escaping
 from gcd._automata.limits import max_states, priced_cache
 from gcd._errors import StateLimitError
-from gcd._languages.text.code_points import DigitTrees, Moves, Piece
 from gcd._languages.text.texts import texts
 
-_HEX = [f"{d:x}{d:X}".encode() if d > 9 else f"{d}".encode() for d in range(16)]
-_ESCAPED, _LETTERS = b'"\\/\b\f\n\r\t', b'"\\/bfnrt'
-_NOT_RAW = [*range(0x20), *b'"\\']
+_HEX = b"0123456789abcdefABCDEF"
+_LETTERS = b'"\\/bfnrtu'  # those of `escaping.LETTERS`, and `u`
+_QUOTE, _BACKSLASH = b'"\\'
+_NOT_RAW = [*range(0x20), _QUOTE, _BACKSLASH]
+# By kind of node, columns of its targets and the bytes that lead there.
+_COLUMNS = (
+    (escaping.DIGIT, [*range(16), *range(10, 16)], list(_HEX)),
+    (escaping.BEFORE_U, [0], list(b"u")),
+    (escaping.BEFORE_BACKSLASH, [0], [_BACKSLASH]),
+    (escaping.AFTER_BACKSLASH, list(range(9)), list(_LETTERS)),
+)
 # Bytes that escapes distinguish: each is its own class, except control characters.
 _STRUCTURE = np.zeros(NUM_BYTES, np.uint8)
 _STRUCTURE[:0x20] = 1
-for _number, _byte in enumerate(sorted({*b"".join(_HEX), *_LETTERS, *b"u"})):
+for _number, _byte in enumerate(sorted({*_HEX, *_LETTERS})):
     _STRUCTURE[_byte] = _number + 2
 
 
@@ -43,78 +50,31 @@ def quoted(language: Automaton) -> Automaton:
     content = language & texts()
     if content.is_empty:
         return content
-    return _Spelling(content).automaton()
+    own_states = content.num_states
+    after_backslash, targets, kinds = escaping.escapes(
+        content.delta, content.class_of_byte, max_states()
+    )
+    opening, closing, first_node = own_states, own_states + 1, own_states + 2
+    count = first_node + kinds.size
+    if count > max_states():
+        raise StateLimitError(max_states(), "a JSON string")
 
-
-class _Spelling:
-    """States of `content`, in order, followed by an opening state, a closing state, and escapes."""
-
-    def __init__(self, content: Automaton) -> None:
-        self._content = content
-        self._count = content.num_states
-        self._edges: list[tuple[int, bytes, int]] = []
-        self._states: dict[tuple[tuple[bytes, int], ...], int] = {}
-        self._units = DigitTrees(4, self._hexadecimal)
-        self._pairs = DigitTrees(10, self._second_half)  # for code points above U+FFFF
-
-    def automaton(self) -> Automaton:
-        content = self._content
-        opening, closing = self._new_state(), self._new_state()
-        self._edges.append((opening, b'"', 0))
-        self._edges += [(int(end), b'"', closing) for end in np.flatnonzero(content.accepting)]
-        moves = Moves(content)
-        inside = (content.transitions[:, 0x80:0xC0] >= 0).any(axis=1)  # inside a character
-        for state in np.flatnonzero(~inside).tolist():
-            escapes = self._escapes(moves.of(state))
-            if escapes:
-                self._edges.append((state, b"\\", self._state(escapes)))
-
-        class_of_byte, (own, _) = joint_classes([content.class_of_byte, _STRUCTURE])
-        table = np.full((self._count, own.size), -1, np.int32)
-        table[: content.num_states] = content.delta[:, own]
-        table[: content.num_states, class_of_byte[_NOT_RAW]] = -1
-        for source, labels, target in self._edges:
-            table[source, class_of_byte[list(labels)]] = target
-        accepting = np.zeros(self._count, bool)
-        accepting[closing] = True
-        order = np.arange(self._count)
-        order[[0, opening]] = opening, 0  # a swap is its own inverse
-        table = np.where(table >= 0, order[table], -1)[order]
-        return Automaton.minimal(table, accepting, class_of_byte)
-
-    def _escapes(self, pieces: list[Piece]) -> list[tuple[bytes, int]]:
-        """Return what may follow a backslash if code points lead where `pieces` say."""
-        found = []
-        for character, letter in zip(_ESCAPED, _LETTERS, strict=True):
-            leads = [target for first, last, target in pieces if first <= character <= last]
-            if leads:
-                found.append((bytes([letter]), leads[0]))
-        units = [(a, min(b, 0xFFFF), target) for a, b, target in pieces if a <= 0xFFFF]
-        above = [(max(a, 0x10000) - 0x10000, b - 0x10000, t) for a, b, t in pieces if b > 0xFFFF]
-        units += [(0xD800 + a, 0xD800 + b, half) for a, b, half in self._pairs.split(2, above)]
-        if units:
-            found.append((b"u", self._units.state(4, tuple(units))))
-        return found
-
-    def _second_half(self, digits: tuple[Piece, ...]) -> int:
-        """Return the state before the second half of a surrogate pair, written as an escape."""
-        units = tuple((0xDC00 + a, 0xDC00 + b, target) for a, b, target in digits)
-        after_backslash = self._state([(b"u", self._units.state(4, units))])
-        return self._state([(b"\\", after_backslash)])
-
-    def _state(self, edges: list[tuple[bytes, int]]) -> int:
-        """Return the state with these edges."""
-        key = tuple(edges)
-        if key not in self._states:
-            self._states[key] = self._new_state()
-            self._edges += [(self._states[key], labels, target) for labels, target in edges]
-        return self._states[key]
-
-    def _hexadecimal(self, digits: tuple[Piece, ...]) -> int:
-        return self._state([(b"".join(_HEX[a : b + 1]), target) for a, b, target in digits])
-
-    def _new_state(self) -> int:
-        if self._count >= max_states():
-            raise StateLimitError(max_states(), "a JSON string")
-        self._count += 1
-        return self._count - 1
+    class_of_byte, (own, _) = joint_classes([content.class_of_byte, _STRUCTURE])
+    table = np.full((count, own.size), -1, np.int32)
+    table[:own_states] = content.delta[:, own]
+    table[:own_states, class_of_byte[_NOT_RAW]] = -1
+    table[:own_states, class_of_byte[_BACKSLASH]] = after_backslash
+    quote = class_of_byte[_QUOTE]
+    table[opening, quote] = 0
+    table[np.flatnonzero(content.accepting), quote] = closing
+    for kind, columns, bytes_of_columns in _COLUMNS:
+        nodes = np.flatnonzero(kinds == kind)
+        table[(first_node + nodes)[:, None], class_of_byte[bytes_of_columns]] = targets[
+            nodes[:, None], columns
+        ]
+    accepting = np.zeros(count, bool)
+    accepting[closing] = True
+    order = np.arange(count)
+    order[[0, opening]] = opening, 0  # a swap is its own inverse
+    table = np.where(table >= 0, order[table], -1)[order]
+    return Automaton.minimal(table, accepting, class_of_byte)

@@ -69,7 +69,10 @@ def along_shortest(
     num_classes: cython.Py_ssize_t = step.shape[1]
     bound_array = np.full(num_states, unreachable, np.int32)
     bound: cython.int[::1] = bound_array
-    # Edges by their targets: the sources and the classes.
+    # Edges by their targets: the sources, and the bytes. Of successive classes that lead to one
+    # state, the one of largest weight is kept.
+    weight: cython.int[::1] = weights
+    before: cython.Py_ssize_t
     into: cython.longlong[::1] = np.zeros(num_states + 2, np.int64)
     s: cython.Py_ssize_t
     t: cython.Py_ssize_t
@@ -77,9 +80,12 @@ def along_shortest(
     i: cython.Py_ssize_t
     with cython.nogil:
         for s in range(num_states):
+            before = -1
             for k in range(num_classes):
-                if step[s, k] >= 0 and stands[k] >= 0:
-                    into[step[s, k] + 2] += 1
+                t = step[s, k]
+                if t >= 0 and stands[k] >= 0 and t != before:
+                    into[t + 2] += 1
+                    before = t
         for s in range(num_states):
             into[s + 2] += into[s + 1]
     source: cython.int[::1] = np.empty(into[num_states + 1], np.int32)
@@ -88,20 +94,26 @@ def along_shortest(
     following: cython.int[::1] = np.full(num_states, -1, np.int32)
     next_byte: cython.int[::1] = np.empty(num_states, np.int32)
     level: cython.int[::1] = np.full(num_states, -1, np.int32)
-    weight: cython.int[::1] = weights
     queue: cython.int[::1] = np.empty(num_states, np.int32)
     head: cython.Py_ssize_t = 0
     tail: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t
     with cython.nogil:
         for s in range(num_states):
+            before = -1
+            i = 0
             for k in range(num_classes):
                 t = step[s, k]
-                if t >= 0 and stands[k] >= 0:
+                if t < 0 or stands[k] < 0:
+                    continue
+                if t != before:
                     i = into[t + 1]
                     source[i] = s
                     read[i] = stands[k]
                     into[t + 1] = i + 1
+                    before = t
+                elif weight[stands[k]] > weight[read[i]]:
+                    read[i] = stands[k]
         for s in range(num_states):
             if accepts[s]:
                 level[s] = 0

@@ -15,20 +15,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CAUSES = {
-    "escapes": "strings with a pattern, format or length: xgrammar writes no escapes in them",
-    "raw": "strings with a pattern or length: xgrammar lets control characters in, no JSON",
-    "surrogates": "xgrammar lets in the bytes of lone surrogates, which are no UTF-8",
-    "anchors": "a pattern is found anywhere in the text; xgrammar anchors it at both ends",
+    "escapes": "strings with a pattern, format or length: xgrammar excludes escapes in them",
+    "raw": (
+        "strings with a pattern or length: xgrammar allows control characters, which JSON does not"
+    ),
+    "surrogates": "xgrammar allows the bytes of lone surrogates, which are not valid UTF-8",
+    "anchors": (
+        "by the standard a pattern may match anywhere in the text; xgrammar anchors it at both ends"
+    ),
     "formats": "`format`: 31 February, leap seconds, the grammar of a URI and so on",
-    "free spaces": "values that the schema leaves free: xgrammar writes spaces after , and :",
-    "depth": "values that the schema leaves free: nested to `max_depth` here, without end there",
-    "implied type": "keywords of one type say nothing of others; xgrammar takes them for the type",
-    "ignored": "xgrammar does not honour `not`, `if`, `multipleOf`, `uniqueItems` and the like",
-    "one of": "`oneOf` means exactly one; xgrammar reads it as `anyOf`",
-    "enum": "an `enum` beside other keywords: xgrammar takes values that do not satisfy those",
-    "required": "names in `required` that are not in `properties`: xgrammar lets them be missing",
-    "spellings": "names and constants that are not ASCII have two spellings; xgrammar writes one",
-    "digits": "numbers with bounds: xgrammar stops after some digits behind the point",
+    "free spaces": "values that the schema doesn't describe: xgrammar writes spaces after , and :",
+    "depth": (
+        "values that the schema doesn't describe: nested up to `max_depth` here, without a "
+        "limit in xgrammar"
+    ),
+    "implied type": "a keyword for one type allows all other types; xgrammar excludes them",
+    "ignored": (
+        "xgrammar does not enforce `not`, `if`, `multipleOf`, `uniqueItems` and similar keywords"
+    ),
+    "one of": "`oneOf` means exactly one; xgrammar treats it as `anyOf`",
+    "enum": (
+        "an `enum` beside other keywords: xgrammar allows values that don't satisfy the other "
+        "keywords"
+    ),
+    "required": (
+        "names in `required` that are not in `properties`: xgrammar treats them as optional"
+    ),
+    "spellings": (
+        "names and constants that are not ASCII can be written with or without escapes; "
+        "xgrammar allows one way"
+    ),
+    "digits": "numbers with bounds: xgrammar limits the digits after the decimal point",
 }
 IGNORED = {
     "not", "if", "then", "else", "multipleOf", "uniqueItems", "contains", "dependencies",

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from gcd._automata.automaton import Automaton
 from gcd._automata.limits import state_limit
 from gcd._errors import StateLimitError
-from gcd._languages.text.code_points import SCALARS, Moves, Ranges, complement, one_of, ranges
+from gcd._languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
 from gcd._languages.text.regex import regex
 from gcd._languages.text.texts import characters, texts
 from gcd._languages.values.json_text import quoted
@@ -64,7 +65,17 @@ def test_ranges_are_sets_without_surrogates(pairs: list[tuple[int, int]]) -> Non
 
 def ranges_of(characters: Automaton) -> Ranges:
     """Return the code points of a language of single characters."""
-    return ranges((first, last) for first, last, _ in Moves(characters).of(0))
+    table = np.vstack([characters.transitions, np.full((1, 256), -1)])  # -1 is the last row
+    accepting = np.append(characters.accepting, False)
+    found = np.flatnonzero(accepting[table[0, :0x80]]).tolist()
+    for length, (low, high) in ((2, (0x80, 0x7FF)), (3, (0x800, 0xFFFF)), (4, (0x10000, 0x10FFFF))):
+        points = np.arange(low, high + 1)
+        lead = (0xF00 >> length) & 0xFF
+        state = table[0, lead | points >> 6 * (length - 1)]
+        for rest in reversed(range(length - 1)):
+            state = table[state, 0x80 | (points >> 6 * rest) & 0x3F]
+        found += points[accepting[state]].tolist()
+    return ranges((point, point) for point in found)
 
 
 @settings(max_examples=60)

@@ -1,0 +1,126 @@
+"""P-GCD in an engine: the HMMs that it may use, by name.
+
+A request can't carry an HMM, so it names one. `GCD_VLLM_HMMS` is a directory, given when the engine
+starts, whose subdirectories are checkpoints of `hmm.save`. `gcd_vllm.PGCD("answers")` is P-GCD with
+the HMM in the subdirectory `answers`. Each process loads an HMM when a request first names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+
+from gcd import ConstraintError, Vocabulary
+
+DIRECTORY = "GCD_VLLM_HMMS"
+"""Environment variable of the engine: the directory of its HMMs."""
+
+
+@dataclass(frozen=True)
+class PGCD:
+    """P-GCD with an HMM of the engine, as the proposal of `gcd_vllm.sample`.
+
+    Args:
+        hmm: name of a subdirectory of the directory `GCD_VLLM_HMMS` of the engine.
+        lookahead: as of `smc.PGCD`; "in_time" or 0 for models that read prompts.
+        exact_top_k: as of `smc.PGCD`.
+        defence: as of `smc.PGCD`.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
+
+    hmm: str
+    lookahead: str | float = "conditional"
+    exact_top_k: int | None = 64
+    defence: float = 0.01
+
+    def __post_init__(self) -> None:
+        name = self.hmm
+        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
+            raise ValueError(
+                f"expected hmm to be the name of a subdirectory of {DIRECTORY}, got {name!r}; "
+                "save the model there with hmm.save, and give its name without a path"
+            )
+
+    def member(self) -> dict[str, Any]:
+        """Return the value of the member `pgcd` of a particle request."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, given: Any) -> PGCD:
+        """Read the member `pgcd` of a particle request.
+
+        Raises:
+            ConstraintError: it has other members, or a value is invalid.
+        """
+        if not isinstance(given, Mapping):
+            raise ConstraintError(f"expected pgcd to be an object with hmm, got {given!r}")
+        try:
+            return cls(**given)
+        except (TypeError, ValueError) as error:
+            raise ConstraintError(f"pgcd: {error}") from None
+
+    def directory(self) -> Path:
+        """Return the directory of the HMM in this process.
+
+        Raises:
+            ConstraintError: the engine has no directory of HMMs, or none of this name.
+        """
+        root = os.environ.get(DIRECTORY)
+        if not root:
+            raise ConstraintError(
+                f"expected an engine with {DIRECTORY} set to a directory of HMMs, for pgcd with "
+                f"hmm={self.hmm!r}; got none, start the engine with it"
+            )
+        found = Path(root) / self.hmm
+        if not found.is_dir():
+            names = sorted(each.name for each in Path(root).glob("*") if each.is_dir())
+            raise ConstraintError(
+                f"expected pgcd to name an HMM in {DIRECTORY}, got {self.hmm!r}; there are "
+                f"{', '.join(names) or 'none'}"
+            )
+        return found
+
+    def proposal(self, vocabulary: Vocabulary, device: torch.device) -> Any:
+        """Return the `smc.PGCD` of this process; equal requests share one, and its tables.
+
+        Raises:
+            ConstraintError: there is no such HMM, it doesn't load or isn't one over this
+                vocabulary, or another argument is invalid.
+        """
+        directory = self.directory()
+        key = self, str(directory), str(device)
+        with _lock:
+            if key not in _proposals:
+                _proposals[key] = self._make(directory, vocabulary, device)
+            return _proposals[key]
+
+    def _make(self, directory: Path, vocabulary: Vocabulary, device: torch.device) -> Any:
+        import hmm
+        import smc
+
+        name = str(directory), str(device)
+        try:
+            if name not in _hmms:
+                _hmms[name] = hmm.load(directory, vocabulary=vocabulary, device=device).hmm
+            made = smc.PGCD(
+                _hmms[name],
+                lookahead=self.lookahead,
+                exact_top_k=self.exact_top_k,
+                defence=self.defence,
+            )
+        except ValueError as error:
+            raise ConstraintError(f"pgcd: {error}") from error
+        return made if device.type == "cpu" else made.without_host_sync()
+
+
+_lock = Lock()
+_hmms: dict[tuple[str, str], Any] = {}
+_proposals: dict[tuple[PGCD, str, str], Any] = {}

@@ -1,0 +1,195 @@
+"""P-GCD's distribution of the next token, for the rows of an engine's batch.
+
+The engine samples from softmax(logits / T). P-GCD's distribution is
+
+    q(v) = p(v) g(v) / Z,    p = softmax(logits / T),    Z = sum over v of p(v) g(v),
+
+with g the lookahead of `smc.PGCD`. So the row's logits become T (log p + log g). A drawn token
+multiplies the particle's weight by p / q, and g of the last token is the particle's potential.
+
+Rows with one constraint, budget and HMM share a `Group`. Its state (`smc.PGCD`) has one entry for
+each row, and entry 0 for the empty answer. A row's entry follows from its tokens: a step takes the
+entries of the step before along the tokens that are new. A row that is new, or whose list of tokens
+was cut, starts at entry 0.
+
+Cost of a step: that of `smc.PGCD`, and a log-softmax of the rows. The HMM's table is computed when
+the first row of a constraint and budget enters; the engine's other requests wait for that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from gcd import AutomatonBatch, TokenAutomaton
+from gcd._serving.pool import on_device
+from gcd_vllm._registered import PGCD
+from smc import Batch
+
+
+class Group:
+    """Rows that have the constraint, the budget and the HMM in common.
+
+    Args:
+        proposal: `smc.PGCD`.
+        automaton: the constraint.
+        budget: most tokens of the whole answer.
+        device: of the logits.
+
+    Raises:
+        ConstraintError: the HMM's table would be too large.
+    """
+
+    def __init__(
+        self, proposal: Any, automaton: TokenAutomaton, budget: int, device: torch.device
+    ) -> None:
+        proposal.check([automaton], [budget])
+        batch = AutomatonBatch([automaton], device)
+        self.proposal = proposal
+        self.state = proposal.start(Batch(batch, torch.tensor([budget], device=device)))
+        self._device = device
+
+    @torch.inference_mode()
+    def step(self, rows: Sequence[TwistedRow]) -> Any:
+        """Return the state of these rows; all others of the group lose theirs."""
+        slots, new = [0], [[-1]]
+        for row in rows:
+            slot, tokens = row.unread()
+            slots.append(slot)
+            new.append(tokens)
+        longest = max(map(len, new))
+        padded = [tokens + [-1] * (longest - len(tokens)) for tokens in new]
+        self.state = self.proposal.advance(
+            self.proposal.take(self.state, self._numbers(slots)), self._numbers(padded)
+        )
+        for number, row in enumerate(rows, start=1):
+            row.keep(number)
+        return self.proposal.take(self.state, self._numbers(list(range(1, len(slots)))))
+
+    def _numbers(self, values: Any) -> Int64[Tensor, "..."]:
+        return on_device(torch.tensor(values, dtype=torch.int64, device="cpu"), self._device)
+
+
+class TwistedRow:
+    """A row of the batch.
+
+    Args:
+        group: what it belongs to.
+        prefix: tokens of the answer before those that this request draws.
+        tokens: tokens that this request has drawn; the engine appends to it.
+        temperature: T.
+    """
+
+    def __init__(
+        self, group: Group, prefix: list[int], tokens: list[int], temperature: float
+    ) -> None:
+        self.group, self.temperature = group, temperature
+        self._prefix, self._tokens = prefix, tokens
+        self._slot = 0
+        self._known: list[int] = []
+
+    def unread(self) -> tuple[int, list[int]]:
+        """Return the entry of the group's state to go on from, and the tokens after it."""
+        known = self._known
+        if self._slot and self._tokens[: len(known)] == known:
+            return self._slot, self._tokens[len(known) :]
+        return 0, [*self._prefix, *self._tokens]
+
+    def keep(self, slot: int) -> None:
+        """Note that all tokens are read, and the entry that has them."""
+        self._slot, self._known = slot, list(self._tokens)
+
+
+class Twisted(NamedTuple):
+    """Rows of one step, with P-GCD's distribution.
+
+    Attributes:
+        rows: rows of the logits.
+        logits: their new logits; rows without information keep the mask's.
+        log_z: log Z of each.
+        known: which rows have new logits.
+    """
+
+    rows: Int64[Tensor, "R"]
+    logits: Float[Tensor, "R V"]
+    log_z: Float64[Tensor, "R"]
+    known: Bool[Tensor, "R"]
+
+
+class Twists:
+    """The groups of one engine.
+
+    Args:
+        device: of the logits.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._groups: WeakValueDictionary[Any, Group] = WeakValueDictionary()
+
+    def row(
+        self,
+        pgcd: PGCD,
+        automaton: TokenAutomaton,
+        budget: int,
+        prefix: list[int],
+        tokens: list[int],
+        temperature: float,
+    ) -> TwistedRow:
+        """Make a row; the HMM is loaded and its table computed if they are new.
+
+        Raises:
+            ConstraintError: there is no such HMM, or its table would be too large.
+        """
+        key = pgcd, id(automaton), budget
+        group = self._groups.get(key)
+        if group is None:
+            proposal = pgcd.proposal(automaton.vocabulary, self._device)
+            group = self._groups[key] = Group(proposal, automaton, budget, self._device)
+        return TwistedRow(group, prefix, tokens, temperature)
+
+    @torch.inference_mode()
+    def of(
+        self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]
+    ) -> list[Twisted]:
+        """Compute the distributions of rows, from logits that aren't masked yet."""
+        groups: dict[int, list[tuple[int, TwistedRow]]] = defaultdict(list)
+        for index, row in rows:
+            groups[id(row.group)].append((index, row))
+        return [self._of(logits, each) for each in groups.values()]
+
+    def _of(self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]) -> Twisted:
+        group = rows[0][1].group
+        state = group.step([row for _, row in rows])
+        at = on_device(torch.tensor([index for index, _ in rows], device="cpu"), logits.device)
+        given = torch.tensor([row.temperature for _, row in rows], device="cpu")
+        temperature = on_device(given, logits.device).unsqueeze(1)
+        log_p = (logits.index_select(0, at).float() / temperature).log_softmax(-1)
+        guide = group.proposal.guide(state, log_p)
+        tilted = (guide.tilted(log_p) * temperature).to(logits.dtype)
+        known = torch.isfinite(guide.log_z) & state.walk.running
+        return Twisted(at, tilted, guide.log_z, known)
+
+
+def log_z_of(twisted: Sequence[Twisted], rows: int) -> Float64[Tensor, "L"] | None:
+    """Return log Z for each of these rows of the logits; NaN where only a mask was applied."""
+    if not twisted:
+        return None
+    found = twisted[0].log_z.new_full((rows,), torch.nan)
+    for each in twisted:
+        found[each.rows] = torch.where(each.known, each.log_z, torch.nan)
+    return found
+
+
+def write(logits: Float[Tensor, "L V"], twisted: Sequence[Twisted]) -> None:
+    """Put the distributions into masked logits, in place."""
+    for each in twisted:
+        masked = logits.index_select(0, each.rows)
+        new = torch.where(each.known.unsqueeze(1), each.logits, masked)
+        logits.index_copy_(0, each.rows, new)

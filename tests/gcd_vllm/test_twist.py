@@ -1,0 +1,173 @@
+"""P-GCD in V1's processor, against `smc.PGCD` along one answer at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+import torch
+
+import hmm
+import smc
+from gcd import AutomatonBatch, ConstraintError
+from gcd_vllm import PGCD, Processor
+from gcd_vllm._admission import REFUSED, check_twist, engine_of
+from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._step_weights import LOG_P, LOG_Q, LOG_Z, take
+from tests.gcd_vllm.fakes import (
+    BatchUpdate,
+    MoveDirectionality,
+    SamplingParams,
+    VllmConfig,
+    lifted,
+)
+
+REGEX = {"regex": "[ab]{1,9}c?"}
+
+
+@pytest.fixture
+def hmms(tokens, tmp_path, monkeypatch):
+    """A directory with two HMMs over the small vocabulary, one of which is of another size."""
+    seeded = torch.Generator().manual_seed(1)
+    model = hmm.HMM.random(5, tokens.size, generator=seeded, concentration=0.2)
+    hmm.save(model, tmp_path / "small", vocabulary=tokens)
+    hmm.save(hmm.HMM.random(3, tokens.size + 1), tmp_path / "other")
+    monkeypatch.setenv("GCD_VLLM_HMMS", str(tmp_path))
+    return tmp_path
+
+
+def parameters(key, budget, temperature, pgcd, prefix_tokens=0):
+    particle = ParticleRequest(key, prefix_tokens, proposal="pgcd", pgcd=pgcd)
+    extra = {"gcd": json.dumps(REGEX | {"budget": budget}), "gcd_particle": particle.text()}
+    return SamplingParams(
+        max_tokens=budget - prefix_tokens, temperature=temperature, extra_args=extra
+    )
+
+
+class Answer:
+    """An answer under way, with its own P-GCD."""
+
+    def __init__(self, key, tokens, proposal, pgcd, budget, temperature, prefix=()):
+        self.key, self.temperature, self.proposal = key, temperature, proposal
+        self.eos_ids = tokens.eos_ids
+        self.prompt, self.output, self.prefix = [5, 6, *prefix], [], list(prefix)
+        self.params = parameters(key, budget, temperature, pgcd, len(prefix))
+        batch = AutomatonBatch([lifted(json.dumps(REGEX), tokens)])
+        self.start = proposal.start(smc.Batch(batch, torch.tensor([budget])))
+        self.expected = []
+
+    def state(self):
+        read = [*self.prefix, *self.output]
+        return self.proposal.advance(self.start, torch.tensor([read], dtype=torch.int64))
+
+    @property
+    def finished(self):
+        return self.output[-1:] != [] and self.output[-1] in self.eos_ids
+
+    def step(self, before, after, rng):
+        """Draw a token, as the engine does; note the values it should have."""
+        log_p = (before / self.temperature).log_softmax(0).unsqueeze(0)
+        guide = self.proposal.guide(self.state(), log_p)
+        log_q = (guide.tilted(log_p) - guide.log_z.unsqueeze(1))[0]
+        sampled = (after / self.temperature).log_softmax(0)
+        assert torch.allclose(sampled.exp().double(), log_q.exp(), atol=1e-5)
+        token = rng.choice(torch.isfinite(after).nonzero().flatten().tolist())
+        self.expected.append([float(guide.log_z), float(log_p[0, token]), float(log_q[token])])
+        self.output.append(token)
+
+
+@pytest.mark.parametrize(
+    "pgcd", [PGCD("small"), PGCD("small", lookahead="in_time", exact_top_k=2, defence=0.2)]
+)
+def test_rows_are_drawn_from_pgcd_and_weighed_by_it(tokens, hmms, pgcd):
+    """Requests of three budgets come, move, are preempted and come back."""
+    rng, size = random.Random(0), tokens.size
+    torch.manual_seed(0)
+    config = VllmConfig(tokens)
+    config.use_v2_model_runner = False
+    processor = Processor(config, torch.device("cpu"), False)
+    proposal = pgcd.proposal(tokens, torch.device("cpu"))
+    left = [
+        Answer(
+            f"twist/{n}", tokens, proposal, pgcd, rng.choice([5, 8]),
+            rng.choice([1.0, 0.5, 2.0]), rng.choice([(), [ord("a"), ord("b")]]),
+        )
+        for n in range(6)
+    ]  # fmt: skip
+    answers, running, preempted = list(left), {}, []
+    while left or running or preempted:
+        removed = [row for row in list(running) if running[row].finished]
+        for row in removed:
+            del running[row]
+        for row in [row for row in running if rng.random() < 0.1]:
+            preempted.append(running.pop(row))
+            removed.append(row)
+        added = []
+        for row in range(4):
+            waiting = preempted or left
+            if row not in running and waiting and rng.random() < 0.7:
+                answer = running[row] = waiting.pop()
+                added.append((row, answer.params, answer.prompt, answer.output))
+        moved = []
+        if len(running) > 1 and rng.random() < 0.3:
+            here, there = rng.sample(sorted(running), 2)
+            running[here], running[there] = running[there], running[here]
+            moved.append((here, there, MoveDirectionality.SWAP))
+        processor.update_state(BatchUpdate(4, removed, added, moved))
+        if running:
+            before = 3 * torch.randn(4, size)
+            after = processor.apply(before.clone())
+            for row, answer in running.items():
+                answer.step(before[row], after[row], rng)
+    found = take("twist/")
+    for answer in answers:
+        values = [[step[LOG_Z], step[LOG_P], step[LOG_Q]] for step in found[answer.key]]
+        assert torch.tensor(values).allclose(torch.tensor(answer.expected), atol=1e-4)
+
+
+def test_a_request_whose_hmm_cannot_be_used_says_why(tokens, hmms, monkeypatch):
+    config = VllmConfig(tokens)
+    config.use_v2_model_runner = False
+
+    def refusal(pgcd):
+        processor = Processor(config, torch.device("cpu"), False)
+        params = parameters("refused", 6, 1.0, pgcd)
+        processor.update_state(BatchUpdate(1, [], [(0, params, [5], [])], []))
+        processor.apply(torch.randn(1, tokens.size))
+        (reason,) = take("refused").values()
+        return reason.removeprefix(REFUSED)
+
+    assert "got 'none'; there are other, small" in refusal(PGCD("none"))
+    assert f"{tokens.size}" in refusal(PGCD("other"))
+    assert "expected defence" in refusal(PGCD("small", defence=2.0))
+    monkeypatch.delenv("GCD_VLLM_HMMS")
+    assert "GCD_VLLM_HMMS" in refusal(PGCD("small"))
+
+
+def test_engines_that_hide_tokens_are_refused(tokens, hmms):
+    config = VllmConfig(tokens)
+    for v2, is_ahead, refused in [(True, False, True), (False, True, True), (False, False, False)]:
+        config.use_v2_model_runner = v2
+        config.scheduler_config.async_scheduling = is_ahead
+        if not refused:
+            check_twist(PGCD("small"), config)
+            continue
+        with pytest.raises(ConstraintError, match="async_scheduling=False"):
+            check_twist(PGCD("small"), config)
+    params = parameters("v2", 6, 1.0, PGCD("small"))
+    config.use_v2_model_runner = True
+    taken = engine_of(config).take(params, params.extra_args["gcd"], 1, prompt=[5])
+    assert "V1 runner" in taken.reason
+
+
+@pytest.mark.parametrize("name", ["", "../small", "a/b", 5, ".."])
+def test_names_are_not_paths(name):
+    with pytest.raises(ValueError, match="expected hmm to be the name"):
+        PGCD(name)
+    with pytest.raises(ConstraintError, match="expected hmm to be the name"):
+        PGCD.of({"hmm": name})
+    with pytest.raises(ConstraintError, match="hm"):
+        PGCD.of({"hm": "small"})
+    assert math.isfinite(PGCD.of({"hmm": "small"}).defence)
