@@ -46,8 +46,8 @@ def main() -> None:
         total = Statistics.zeros(hmm)
         step = partial(expected_statistics, hmm, tokens, lengths, into=total)
         product = partial(torch.matmul, square, square)
-        maximise = partial(maximize, total, 1e-3)
-        turns = [[seconds_of(work, device) for work in (step, product, maximise)] for _ in range(6)]
+        update = partial(maximize, total, 1e-3)
+        turns = [[seconds_of(work, device) for work in (step, product, update)] for _ in range(6)]
         turns = turns[1:]  # the first turn is a warm-up
         shares = [6 * states**2 * tokens.numel() / e / (2 * size**3 / p) for e, p, _ in turns]
         e, _, m = (statistics.median(column) for column in zip(*turns, strict=True))

@@ -166,7 +166,7 @@ def timed(device: torch.device) -> Iterator[Timed]:
         chosen = [partial(_select, way, log_p, factors, u[:1]) for way in ways]
         yield Timed(f"keep {PARTICLES} of all continuations ({name})", *chosen)
     piece = torch.randn(32, PARTICLES, 8, 104, 128, device=device).to(torch.bfloat16)
-    source = rows // 2 * 2  # every other row becomes a copy of its neighbour
+    source = rows // 2 * 2  # every other row becomes a copy of its neighbor
 
     def moved() -> None:
         piece[:, :, :, 64:].copy_(piece[:, :, :, 64:].index_select(1, source))

@@ -172,7 +172,7 @@ class Engine:
             The automaton, and the most tokens of the answer.
 
         Raises:
-            ValueError: the constraint, or the request that has it, cannot be honoured.
+            ValueError: the constraint, or the request that has it, cannot be honored.
         """
         request = ConstraintRequest.parse(text)
         check_conflicts(params)

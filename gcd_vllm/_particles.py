@@ -276,7 +276,7 @@ def _ancestors(
         return draw(keys, breaks)
 
     size = torch.tensor([len(members)], device="cpu")
-    chosen = scheme(how.resampling)(weights.normalised.unsqueeze(0), uniform, size)
+    chosen = scheme(how.resampling)(weights.normalized.unsqueeze(0), uniform, size)
     return [members[i] for i in chosen[0].tolist()]
 
 

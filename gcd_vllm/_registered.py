@@ -30,7 +30,7 @@ class PGCD:
         hmm: name of a subdirectory of the directory `GCD_VLLM_HMMS` of the engine.
         lookahead: as of `smc.PGCD`; "in_time" or 0 for models that read prompts.
         exact_top_k: as of `smc.PGCD`.
-        defence: as of `smc.PGCD`.
+        defense: as of `smc.PGCD`.
 
     Raises:
         ValueError: an argument is invalid.
@@ -39,7 +39,7 @@ class PGCD:
     hmm: str
     lookahead: str | float = "conditional"
     exact_top_k: int | None = 64
-    defence: float = 0.01
+    defense: float = 0.01
 
     def __post_init__(self) -> None:
         name = self.hmm
@@ -114,7 +114,7 @@ class PGCD:
                 _hmms[name],
                 lookahead=self.lookahead,
                 exact_top_k=self.exact_top_k,
-                defence=self.defence,
+                defense=self.defense,
             )
         except ValueError as error:
             raise ConstraintError(f"pgcd: {error}") from error

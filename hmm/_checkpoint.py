@@ -148,7 +148,7 @@ def load(
     # Rounded logarithms have errors of some percent, so they get the coarsest type's tolerance.
     (hmm if ours or not is_half else hmm.to(dtype=torch.bfloat16)).check()
     if is_half:
-        hmm = hmm.normalised()
+        hmm = hmm.normalized()
     return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
 
 

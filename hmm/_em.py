@@ -226,17 +226,17 @@ def maximize(
     columns = emission.unsqueeze(1) if emission.dim() else emission
     transition = from_factors(
         tuple(
-            _normalised(counts + pseudo_counts.transition, -1) for counts in statistics.transition
+            _normalized(counts + pseudo_counts.transition, -1) for counts in statistics.transition
         )
     )
     return HMM(
-        _normalised(statistics.initial + pseudo_counts.initial, -1),
+        _normalized(statistics.initial + pseudo_counts.initial, -1),
         transition,
-        _normalised(statistics.emission + columns, 0).to(emission_dtype),
+        _normalized(statistics.emission + columns, 0).to(emission_dtype),
     )
 
 
-def _normalised(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+def _normalized(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     """Divide a fresh array by its sums; make it uniform where these are zero."""
     total = counts.sum(dim=dim, keepdim=True)
     empty = total < torch.finfo(counts.dtype).tiny

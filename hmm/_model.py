@@ -116,7 +116,7 @@ class HMM:
             self.emission.to(device=device, dtype=emission_dtype or dtype),
         )
 
-    def normalised(self, dtype: torch.dtype | None = None) -> HMM:
+    def normalized(self, dtype: torch.dtype | None = None) -> HMM:
         """Return the model with every distribution divided by its sum, for rounded parameters.
 
         Rounded parameters sum to one only within their precision.

@@ -46,7 +46,7 @@ def peaked_llama(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def smollm2() -> str:
-    """The directory of SmolLM2-135M-Instruct, dequantised once."""
+    """The directory of SmolLM2-135M-Instruct, dequantized once."""
     from experiments.harness.smollm2 import checkpoint
 
     return str(checkpoint())

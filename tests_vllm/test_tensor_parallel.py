@@ -63,7 +63,7 @@ def test_masks_and_weights_are_those_of_one_worker(engine, oracle, chunk):
 def test_pgcd_finds_the_evidence(engine, oracle):
     (found,) = gcd_vllm.sample(
         engine, [PROMPT], CHOICE, budget=BUDGET, particles=200,
-        proposal=gcd_vllm.PGCD("random", exact_top_k=8, defence=0.05),
+        proposal=gcd_vllm.PGCD("random", exact_top_k=8, defense=0.05),
     )  # fmt: skip
     exact = log_sum(oracle.answers(BUDGET).values())
     assert abs(found.log_evidence - exact) < 4 * found.reliability.log_evidence_error

@@ -49,7 +49,7 @@ def pgcd(engine, tmp_path_factory):
     hmm.save(model, folder / "random", vocabulary=vocabulary)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GCD_VLLM_HMMS", str(folder))
-        yield gcd_vllm.PGCD("random", exact_top_k=8, defence=0.05)
+        yield gcd_vllm.PGCD("random", exact_top_k=8, defense=0.05)
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,7 @@ def _training(config: DictConfig, last: Point) -> str:
     begun = _INITIALS[config.init]
     if last.step == 0:
         return f"No training: the parameters are those of\n{begun}."
-    return f"""Stepwise expectation-maximisation: {last.step} steps, {last.epoch:.1f} passes, from
+    return f"""Stepwise expectation-maximization: {last.step} steps, {last.epoch:.1f} passes, from
 {begun}.
 Pseudo-counts {config.pseudo_count:g} for each initial and transition entry and, in proportion to
 the tokens' frequencies, {config.emission_pseudo_count:g} for the emissions of each state."""
@@ -202,10 +202,10 @@ def plot_curve(nats: Mapping[str, float], curve: Sequence[Point], path: Path) ->
     if trained:
         x, y = zip(*trained, strict=True)
         axes.plot(x, y, linewidth=1, color="#999999", label="HMM, its batch before the step")
-    colours = {"unigram": "#D55E00", "bigram": "#0072B2"}
+    colors = {"unigram": "#D55E00", "bigram": "#0072B2"}
     for name, value in nats.items():
         if name != "HMM":
-            axes.axhline(value, linestyle="--", color=colours.get(name, "black"), label=name)
+            axes.axhline(value, linestyle="--", color=colors.get(name, "black"), label=name)
     axes.set(xlabel="passes over the training sequences", ylabel="log-likelihood, nats a token")
     # Random parameters are far below everything else and would compress the other curves.
     lowest = min([nats["unigram"], *held_out[1:2]])

@@ -51,7 +51,7 @@ def batch_of(lessons: Sequence[Lesson]) -> Batch:
             tokens[row, part] = torch.tensor(branch.tokens)
             positions[row, part] = torch.arange(stem, stem + size)
             owner[row, part] = number
-            first = at + size - branch.learnt
+            first = at + size - branch.learned
             places += [(row, at_ - 1, int(tokens[row, at_])) for at_ in range(first, at + size)]
             at += size
     before = torch.ones(width, width, dtype=torch.bool).tril()

@@ -17,7 +17,7 @@ from experiments.commongen.records import ConceptSet
 from experiments.commongen.training import prompt_of, read_training
 from experiments.harness.records import DataError
 from experiments.sql.databases import read_sources
-from experiments.sql.normalise import UnwritableQueryError, normalise
+from experiments.sql.normalize import UnwritableQueryError, normalize
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import read_questions
 from experiments.tool_calling.answers import STYLES, write_answer
@@ -40,11 +40,11 @@ class Branch(NamedTuple):
 
     Attributes:
         tokens: the rest of the prompt, the answer and EOS.
-        learnt: number of learned tokens: the answer and EOS.
+        learned: number of learned tokens: the answer and EOS.
     """
 
     tokens: tuple[int, ...]
-    learnt: int
+    learned: int
 
 
 class Lesson(NamedTuple):
@@ -59,9 +59,9 @@ class Lesson(NamedTuple):
         return len(self.stem) + sum(len(branch.tokens) for branch in self.branches)
 
     @property
-    def learnt(self) -> int:
+    def learned(self) -> int:
         """Number of learned tokens."""
-        return sum(branch.learnt for branch in self.branches)
+        return sum(branch.learned for branch in self.branches)
 
 
 class Source(NamedTuple):
@@ -150,7 +150,7 @@ def _asked(paths: Sequence[Path], limit: int | None) -> list[list[Answered]]:
         for question in read_questions(path, sources).records[:limit]:
             schema = sources[question.database].schema
             try:
-                query = normalise(question.query, schema)
+                query = normalize(question.query, schema)
             except UnwritableQueryError:
                 continue
             prompt = build_query_prompt(schema, question.text, tokenizer=None, kind="compact")

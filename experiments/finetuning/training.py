@@ -165,10 +165,10 @@ class Trainer:
         """Take one step; returns nats per learned token of this process's share."""
         if not chosen:  # all lessons of the epoch's last batch are too long
             return math.nan
-        count = sum(lesson.learnt for lesson in chosen)
+        count = sum(lesson.learned for lesson in chosen)
         # Sorted by size to balance the processes.
         share = sorted(chosen, key=lambda each: each.size)[self._run.rank :: self._run.world]
-        total, mine = 0.0, sum(lesson.learnt for lesson in share)
+        total, mine = 0.0, sum(lesson.learned for lesson in share)
         for piece in pieces(share, self._config.most_tokens):
             loss = loss_of(self._model, batch_of(piece)) / count
             loss.backward()
@@ -199,7 +199,7 @@ class Trainer:
             float(loss_of(self._model, batch_of(piece)))
             for piece in pieces(self._held_out, self._config.most_tokens)
         )
-        count = sum(lesson.learnt for lesson in self._held_out)
+        count = sum(lesson.learned for lesson in self._held_out)
         self.curve.append(Point(self.step, total / count))
 
     def _save(self) -> None:

@@ -143,7 +143,7 @@ class Arm(NamedTuple):
     def style(self) -> dict[str, Any]:
         """Line properties in figures: the method's color and marker, the algorithm's line style."""
         method = self._method
-        return {"color": method.colour, "marker": method.marker, "linestyle": self._variant.line}
+        return {"color": method.color, "marker": method.marker, "linestyle": self._variant.line}
 
     @property
     def _method(self) -> Method:

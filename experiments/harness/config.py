@@ -86,7 +86,7 @@ class HMMConfig:
     # fitted for this kind of prompt (`experiments.harness.methods`), or "in_time" if none is
     lookahead: Any = "auto"
     exact_top_k: int | None = 64  # null: all tokens
-    defence: float = 0.01
+    defense: float = 0.01
     potential: bool = True
     max_table_mib: int = 2048  # memory of the lookahead tables; doesn't affect results
 

@@ -61,7 +61,7 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
     methods = [method_of(name) for name in dict.fromkeys(arm.method for arm in arms)]
     variants = [ALGORITHMS[name] for name in dict.fromkeys(arm.algorithm for arm in arms)]
     handles = [
-        Line2D([], [], color=m.colour, marker=m.marker, markersize=size, label=m.title)
+        Line2D([], [], color=m.color, marker=m.marker, markersize=size, label=m.title)
         for m in methods
     ]
     if len(variants) == 1:

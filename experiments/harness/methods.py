@@ -109,7 +109,7 @@ class Method:
 
     Attributes:
         title: name in tables and legends.
-        colour: matplotlib color.
+        color: matplotlib color.
         marker: matplotlib marker.
         make: makes the proposal from the settings `hmm.*` and the HMM (None unless `needs_hmm`).
         needs_hmm: whether the method looks ahead with an HMM.
@@ -123,7 +123,7 @@ class Method:
     """
 
     title: str
-    colour: str
+    color: str
     marker: str
     make: Callable[[HMMConfig, HMM | None], smc.Proposal]
     needs_hmm: bool = False
@@ -149,14 +149,14 @@ def _pgcd(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
         cast(HMM, hmm),
         lookahead=settings.lookahead,
         exact_top_k=settings.exact_top_k,
-        defence=settings.defence,
+        defense=settings.defense,
         potential=settings.potential,
         max_bytes=settings.max_table_mib << 20,
     )
 
 
-def _looking_ahead(title: str, colour: str, marker: str, **fixed: Any) -> Method:
-    return Method(title, colour, marker, _pgcd, needs_hmm=True, fixed=fixed)
+def _looking_ahead(title: str, color: str, marker: str, **fixed: Any) -> Method:
+    return Method(title, color, marker, _pgcd, needs_hmm=True, fixed=fixed)
 
 
 def _alone(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:

@@ -52,7 +52,7 @@ class HMMAlone(smc.PGCD):
     FIXED: ClassVar[Mapping[str, Any]] = {
         "lookahead": "conditional",
         "exact_top_k": None,
-        "defence": 0.0,
+        "defense": 0.0,
         "potential": True,
     }
     """Settings `hmm.*` with which sampling is exact."""

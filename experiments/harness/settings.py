@@ -363,6 +363,6 @@ def _check_hmm(hmm: HMMConfig) -> None:
     if hmm.lookahead != AUTO:
         belief_of("hmm.lookahead", hmm.lookahead)
     at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
-    if not 0 <= hmm.defence <= 1:
-        raise ValueError(f"hmm.defence must be a share, from 0 to 1, got {hmm.defence}")
+    if not 0 <= hmm.defense <= 1:
+        raise ValueError(f"hmm.defense must be a share, from 0 to 1, got {hmm.defense}")
     at_least("hmm.max_table_mib", hmm.max_table_mib, 1)

@@ -26,7 +26,7 @@ from gcd._tokens import disk_cache
 
 NAME = "smollm2"
 """Name of the model in `model.path`."""
-TITLE = "SmolLM2-135M-Instruct, Q4_1 dequantised"
+TITLE = "SmolLM2-135M-Instruct, Q4_1 dequantized"
 """Title of the model in tables."""
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """Hub name of the unquantized weights."""

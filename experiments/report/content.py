@@ -232,9 +232,9 @@ def _titles(records: Iterable[Row]) -> dict[str, dict[str, Any]]:
         method, algorithm = str(record["method"]), str(record["algorithm"])
         known = method.partition(":")[0] in METHODS
         methods[method] = (
-            {"title": method_of(method).title, "colour": method_of(method).colour}
+            {"title": method_of(method).title, "color": method_of(method).color}
             if known
-            else {"title": method, "colour": None}
+            else {"title": method, "color": None}
         )
         algorithms[algorithm] = (
             ALGORITHMS[algorithm].title if algorithm in ALGORITHMS else algorithm

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from experiments.sql.databases import Database
 from experiments.sql.expected import Expected, expected_of
-from experiments.sql.normalise import UnwritableQueryError, normalise
+from experiments.sql.normalize import UnwritableQueryError, normalize
 from experiments.sql.questions import Question
 from experiments.sql.sandbox import QueryError, Sandbox
 from gcd import SqlSchema
@@ -88,7 +88,7 @@ class Judge:
 def _spelled(query: str, schema: SqlSchema) -> str:
     """Normalize a query if possible."""
     try:
-        return normalise(query, schema)
+        return normalize(query, schema)
     except UnwritableQueryError:
         return query.strip()
 

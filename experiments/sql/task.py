@@ -200,7 +200,7 @@ def _run(run: Run, asked: Asked) -> None:
         notes=[
             "Execution accuracy: the share of probability on queries whose result equals that of "
             "the gold query, with 95 % bootstrap intervals over questions; `prepares` is the share "
-            "on queries that SQLite compiles; exact match is that of normalised queries. Dead rows "
+            "on queries that SQLite compiles; exact match is that of normalized queries. Dead rows "
             "count as wrong.",
             f"{unjudged} questions are excluded from execution accuracy, because their gold query "
             "has an empty or undetermined result, or fails (unjudged.jsonl).",

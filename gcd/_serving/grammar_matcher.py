@@ -190,17 +190,17 @@ class GrammarMatcher:
             ways = later
             for matcher in here.values():
                 for token in _ids(matcher.mask()):
-                    spelt = matcher.automaton.vocabulary.token_bytes[token]
-                    ways.append((spelt, matcher, token))
-                    if not spelt or spelt[0] != ways[0][0][0]:
+                    spelled = matcher.automaton.vocabulary.token_bytes[token]
+                    ways.append((spelled, matcher, token))
+                    if not spelled or spelled[0] != ways[0][0][0]:
                         return text.decode(errors="ignore")
-            if not ways or len({spelt[0] for spelt, _, _ in ways}) > 1:
+            if not ways or len({spelled[0] for spelled, _, _ in ways}) > 1:
                 return text.decode(errors="ignore")
             text.append(ways[0][0][0])
             here, later = {}, []
-            for spelt, matcher, token in ways:
-                if len(spelt) > 1:
-                    later.append((spelt[1:], matcher, token))
+            for spelled, matcher, token in ways:
+                if len(spelled) > 1:
+                    later.append((spelled[1:], matcher, token))
                 else:
                     after = matcher.copy()
                     after.advance(token)

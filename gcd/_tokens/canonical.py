@@ -71,10 +71,10 @@ def canonical(automaton: TokenAutomaton) -> TokenTable | None:
         )
     places = _Places.of(automaton)
     admitted = places.admitted(segmentation)
-    product = _Product(places, _behaviours(places, admitted), admitted)
+    product = _Product(places, _behaviors(places, admitted), admitted)
     # Merge behaviors that differ only in dead ends.
     admitted &= product.leads_on[places.pair_live]
-    return _Product(places, _behaviours(places, admitted), admitted).table()
+    return _Product(places, _behaviors(places, admitted), admitted).table()
 
 
 class _Places(NamedTuple):
@@ -197,7 +197,7 @@ def _spread(
     return each, automaton.tokens_by_class[place].astype(np.int64)
 
 
-class _Behaviours(NamedTuple):
+class _Behaviors(NamedTuple):
     """Behaviors: groups of arrivals at one state after which the same tokens are allowed.
 
     Attributes:
@@ -209,7 +209,7 @@ class _Behaviours(NamedTuple):
     first: Int64[np.ndarray, "B"]
 
 
-def _behaviours(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviours:
+def _behaviors(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviors:
     """Group arrivals by hashes (sums of random numbers), and verify that the groups are equal."""
     weights = _weights(places.automaton.vocabulary.size)
     terms = np.where(admitted, weights[places.live_token[places.pair_live]], np.uint64(0))
@@ -219,7 +219,7 @@ def _behaviours(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviours
     start = places.pair_start
     same = np.arange(admitted.size) + (start[first[of]] - start[:-1])[places.pair_arrival]
     assert (admitted == admitted[same]).all(), "equal sums of random numbers, other terms"
-    return _Behaviours(of, first)
+    return _Behaviors(of, first)
 
 
 def _weights(count: int) -> UInt64[np.ndarray, "n"]:
@@ -250,17 +250,17 @@ class _Product:
     """
 
     def __init__(
-        self, places: _Places, behaviours: _Behaviours, admitted: Bool[np.ndarray, "P"]
+        self, places: _Places, behaviors: _Behaviors, admitted: Bool[np.ndarray, "P"]
     ) -> None:
         automaton = places.automaton
-        self._places, self._behaviours, self._admitted = places, behaviours, admitted
-        self._owner = places.arrival_state[behaviours.first]  # of each behavior
+        self._places, self._behaviors, self._admitted = places, behaviors, admitted
+        self._owner = places.arrival_state[behaviors.first]  # of each behavior
         self._live_node = self._after(places.live_target, places.live_token)
         # One arrival represents each behavior.
-        is_first = np.zeros(behaviours.of.size, np.bool_)
-        is_first[behaviours.first] = True
+        is_first = np.zeros(behaviors.of.size, np.bool_)
+        is_first[behaviors.first] = True
         self._used = np.flatnonzero(is_first[places.pair_arrival] & admitted)
-        self._source = automaton.num_states + behaviours.of[places.pair_arrival[self._used]]
+        self._source = automaton.num_states + behaviors.of[places.pair_arrival[self._used]]
 
         num_nodes = automaton.num_states + self._owner.size
         pairs = np.concatenate([*self._edges()]).astype(np.int32)
@@ -278,12 +278,12 @@ class _Product:
         after = target.astype(np.int64)
         literal = np.flatnonzero(self._places.is_literal[after])
         arrival = self._places.arrival(after[literal], token[literal])
-        after[literal] = self._places.automaton.num_states + self._behaviours.of[arrival]
+        after[literal] = self._places.automaton.num_states + self._behaviors.of[arrival]
         return after
 
     def _edges(self) -> list[np.ndarray]:
         """List the pairs (state, next state), the end included."""
-        places, behaviours = self._places, self._behaviours
+        places, behaviors = self._places, self._behaviors
         automaton, literal = places.automaton, places.is_literal
         plain = edges(automaton.delta)
         plain = plain[~literal[plain[:, 0]] & ~literal[plain[:, 1]]]
@@ -293,16 +293,16 @@ class _Product:
         usual = places.arrival_token != START
         at = places.arrival_state[usual] * num_classes
         at += automaton.class_of[places.arrival_token[usual]]
-        num_behaviours = max(self._owner.size, 1)
-        keys = np.unique(at * num_behaviours + behaviours.of[usual])
-        at, behaviour = np.divmod(keys, num_behaviours)
+        num_behaviors = max(self._owner.size, 1)
+        keys = np.unique(at * num_behaviors + behaviors.of[usual])
+        at, behavior = np.divmod(keys, num_behaviors)
         free = np.flatnonzero(~literal)
         row, column = np.nonzero(literal[delta[free]])
         wanted = delta[free[row], column].astype(np.int64) * num_classes + column
         first, last = np.searchsorted(at, wanted), np.searchsorted(at, wanted, side="right")
         each = np.repeat(np.arange(wanted.size), last - first)
         place = np.arange(each.size) - np.repeat(np.cumsum(last - first) - last, last - first)
-        entering = np.stack([free[row[each]], automaton.num_states + behaviour[place]], 1)
+        entering = np.stack([free[row[each]], automaton.num_states + behavior[place]], 1)
         ends = automaton.num_states + np.flatnonzero(automaton.accepting[self._owner])
         return [plain, inner, entering, np.stack([ends, np.full_like(ends, automaton.final)], 1)]
 
@@ -344,14 +344,14 @@ class _Product:
 
         usual = places.arrival_token != START
         leads_to = np.where(self._alive[automaton.num_states :], np.arange(self._owner.size), -1)
-        arrivals = (places.arrival_state, places.arrival_token, leads_to[self._behaviours.of])
+        arrivals = (places.arrival_state, places.arrival_token, leads_to[self._behaviors.of])
         _part(partition, *(array[usual] for array in arrivals))
 
         counts = self._alive[self._source]  # what follows dead ends doesn't matter
-        behaviour = (self._source - automaton.num_states)[counts]
+        behavior = (self._source - automaton.num_states)[counts]
         live = places.pair_live[self._used][counts]
         total = np.zeros(places.live_token.size, np.uint64)
-        np.add.at(total, live, _weights(self._owner.size)[behaviour])
+        np.add.at(total, live, _weights(self._owner.size)[behavior])
         allowed_by, _ = _groups(places.live_state, total)
         _part(partition, places.live_state, places.live_token, allowed_by)
 

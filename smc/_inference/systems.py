@@ -144,7 +144,7 @@ def resample(
         keys = Keys(examples[named // N], named % N, step[named // N], Purpose.ANCESTOR)
         return draw(keys, lambda: torch.where(decides.unsqueeze(2), breaks(), 0.0))
 
-    chosen = members.gather(1, scheme(weights.normalised, uniform, systems.size))
+    chosen = members.gather(1, scheme(weights.normalized, uniform, systems.size))
     # The mean over the system's own members, which may be fewer than the width of a row.
     size = systems.size.clamp(min=1).double()
     log_mean = weights.log_mean + (members.shape[1] / size).log()

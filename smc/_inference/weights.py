@@ -3,12 +3,12 @@
 A system of N weighted particles (x_n, W_n) represents the distribution sum_n W_n δ(x_n), with
 W_n = w_n / sum_m w_m.  `Weights` holds the quantities that the sampler needs:
 
-    normalised     W_n
+    normalized     W_n
     log_mean       log( (1/N) sum_n w_n ), the estimate of the log evidence
     ess            1 / sum_n W_n², the effective sample size: N if all weights are equal, 1 if one
                    particle has all the weight (Kong, Liu & Wong, 1994)
 
-A system of dead particles (every w_n = 0) has no distribution: `normalised` is zero, `ess` is zero
+A system of dead particles (every w_n = 0) has no distribution: `normalized` is zero, `ess` is zero
 and `log_mean` is -inf.  Cost: O(N) per system.
 """
 
@@ -25,12 +25,12 @@ class Weights(NamedTuple):
     """Normalized weights of particle systems, with one system per leading index.
 
     Attributes:
-        normalised: normalized weights W_n; the last axis sums to one (to zero if all are dead).
+        normalized: normalized weights W_n; the last axis sums to one (to zero if all are dead).
         log_mean: log of the mean weight.
         ess: effective sample size, in [1, N]; zero if all are dead.
     """
 
-    normalised: Float64[Tensor, "*B N"]
+    normalized: Float64[Tensor, "*B N"]
     log_mean: Float64[Tensor, "*B"]
     ess: Float64[Tensor, "*B"]
 
@@ -45,10 +45,10 @@ class Weights(NamedTuple):
         total = scaled.sum(dim=-1)
         dead = total == 0
         safe_total = torch.where(dead, 1.0, total)
-        normalised = scaled / safe_total.unsqueeze(-1)
-        squares = normalised.square().sum(dim=-1)
+        normalized = scaled / safe_total.unsqueeze(-1)
+        squares = normalized.square().sum(dim=-1)
         return cls(
-            normalised=normalised,
+            normalized=normalized,
             log_mean=(total / log.shape[-1]).log() + top.squeeze(-1),
             ess=torch.where(dead, 0.0, 1 / torch.where(dead, 1.0, squares)),
         )

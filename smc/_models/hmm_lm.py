@@ -51,7 +51,7 @@ class HMMLanguageModel:
                 "distilled from"
             )
         # In half or single precision, distributions sum to one only within 1e-3 or 1e-7.
-        self.hmm = hmm.normalised(torch.float64)
+        self.hmm = hmm.normalized(torch.float64)
         self.hmm.check()
         self.vocabulary = vocabulary
 

@@ -168,7 +168,7 @@ class PGCD(Twisted[HMMState]):
         lookahead: the kind of lookahead: "conditional" or 1, for language models that the HMM
             approximates well; "in_time" or 0, for prompts that state the content; a number between
             0 and 1; or, for comparison, "joint". See `smc._proposals.twisted`.
-        exact_top_k, defence, potential: as for `Twisted`.
+        exact_top_k, defense, potential: as for `Twisted`.
         max_bytes: as for `HMMLookahead`.
 
     Raises:
@@ -181,7 +181,7 @@ class PGCD(Twisted[HMMState]):
         *,
         lookahead: str | float | int = "conditional",
         exact_top_k: int | None = 64,
-        defence: float | int = 0.01,
+        defense: float | int = 0.01,
         potential: bool = True,
         max_bytes: int = MAX_BYTES,
     ) -> None:
@@ -190,7 +190,7 @@ class PGCD(Twisted[HMMState]):
             HMMLookahead(hmm, eventual=needs_eventual(lookahead), max_bytes=max_bytes),
             twist=lookahead,
             exact_top_k=exact_top_k,
-            defence=defence,
+            defense=defense,
             potential=potential,
         )
         self.hmm = hmm

@@ -39,7 +39,7 @@ no fixed scale. With Z = sum p_lm g and M = sum p_lm 1{allowed},
     g' = (1 - eps) g + eps (Z / M) 1{allowed}      so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
 
 **Support.** The support always equals GCD's. If the model gives an allowed token probability zero
-(a zero parameter or an underflow), the prefix's share eps is at least `LEAST_DEFENCE`. If the model
+(a zero parameter or an underflow), the prefix's share eps is at least `LEAST_DEFENSE`. If the model
 gives probability zero to every token that the language model can produce, for example after a
 prefix that is impossible under the model, g is GCD's mask. `Twisted.counts` counts both cases.
 
@@ -64,7 +64,7 @@ from gcd._tokens.distances import fits
 from smc._proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc._proposals.lookahead import Expectation, Lookahead, ModelState
 from smc._vocabulary.class_mass import top_k_and_class_mass
-from smc._vocabulary.competition import LEAST_DEFENCE, CandidateGuide, Masses, Successors
+from smc._vocabulary.competition import LEAST_DEFENSE, CandidateGuide, Masses, Successors
 from smc._vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
@@ -93,7 +93,7 @@ class Counts(NamedTuple):
             `guide` considers tokens with positive probability under the language model; `score`
             considers all.
         holes: number of other prefixes where g of some allowed token was zero, so that the share of
-            the defensive mixture was at least `LEAST_DEFENCE`.
+            the defensive mixture was at least `LEAST_DEFENSE`.
     """
 
     rows: int
@@ -148,7 +148,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             number between 0 and 1, or, for comparison, "joint" are also possible.
         exact_top_k: number of most probable tokens for which g is exact; all others use the g of
             their class. 0 for none, None for all.
-        defence: share of GCD's proposal in the defensive mixture, in [0, 1].
+        defense: share of GCD's proposal in the defensive mixture, in [0, 1].
         potential: whether g is also the potential. If True, a step's weights are known before its
             token is drawn, so particles are resampled before the draw. If False, potentials are 1,
             and weights are known after the draw.
@@ -163,7 +163,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         *,
         twist: str | float | int = "conditional",
         exact_top_k: int | None = 64,
-        defence: float | int = 0.01,
+        defense: float | int = 0.01,
         potential: bool = True,
     ) -> None:
         if not isinstance(lookahead, Lookahead):
@@ -181,15 +181,15 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             raise ValueError(
                 f"expected exact_top_k to be a number of tokens or None, got {exact_top_k!r}"
             )
-        if not 0 <= defence <= 1:
-            raise ValueError(f"expected defence to be a share from 0 to 1, got {defence!r}")
+        if not 0 <= defense <= 1:
+            raise ValueError(f"expected defense to be a share from 0 to 1, got {defense!r}")
         if not isinstance(potential, bool):
             raise ValueError(f"expected potential to be True or False, got {potential!r}")
         self.lookahead = lookahead
         self.twist = twist
         self._belief = belief
         self.exact_top_k = None if exact_top_k is None else int(exact_top_k)
-        self.defence = float(defence)
+        self.defense = float(defense)
         self.potential = potential
         self.max_bytes = lookahead.max_bytes
         self._tallies: dict[torch.device, Tensor] = {}  # shared with `without_host_sync` copies
@@ -287,7 +287,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         none = (zero == view.allowed).all(dim=1)
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
         return CandidateGuide(
-            view.factors, view.alive, view.successors, view.masses, self.defence, none
+            view.factors, view.alive, view.successors, view.masses, self.defense, none
         )
 
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], holes: Bool[Tensor, "R"]) -> None:
@@ -384,8 +384,8 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
         empty = log_z.isneginf()
         holes = (alive & log_g.isneginf()).any(dim=1) & ~empty
-        share = torch.full_like(log_z, self.defence).unsqueeze(1)
-        share = share.masked_fill(holes.unsqueeze(1), max(self.defence, LEAST_DEFENCE))
+        share = torch.full_like(log_z, self.defense).unsqueeze(1)
+        share = share.masked_fill(holes.unsqueeze(1), max(self.defense, LEAST_DEFENSE))
         log_even = torch.where(empty, 0.0, log_z - log_alive).unsqueeze(1)
         mixed = torch.logaddexp(log_g + torch.log1p(-share), log_even + share.log())
         mixed = torch.where(empty.unsqueeze(1), 0.0, mixed).masked_fill(~alive, -torch.inf)
@@ -394,7 +394,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def _options(self) -> str:
         """Format the options for `repr`."""
-        return f"exact_top_k={self.exact_top_k}, defence={self.defence}, potential={self.potential}"
+        return f"exact_top_k={self.exact_top_k}, defense={self.defense}, potential={self.potential}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"

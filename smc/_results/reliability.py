@@ -155,9 +155,9 @@ class Ancestry(NamedTuple):
             x = np.bincount(unit[some], share[some], minlength=len(a))
             largest = max(largest, float((a * x).max(initial=0)))
             scale = 1.0 if units < 2 else units / (units - 1)
-            centre = 0.0 if units < 2 else 1 / total
+            center = 0.0 if units < 2 else 1 / total
             squares = float(a @ x**2)
-            evidence += scale * max(0.0, squares - centre * float(a @ x) ** 2)
+            evidence += scale * max(0.0, squares - center * float(a @ x) ** 2)
             # x_i(y) = S_i(y) - P(y) S_i, expanded, because most pairs of unit and group are zero.
             pair, where = np.unique(unit[some] * K + of_sequence[some], return_inverse=True)
             part = np.bincount(where, share[some], minlength=len(pair))
@@ -166,7 +166,7 @@ class Ancestry(NamedTuple):
             mean = np.bincount(y, a[i] * part, minlength=K) - P * float(a @ x)
             own = np.bincount(y, a[i] * part**2, minlength=K)
             square = own - 2 * P * product + P**2 * squares
-            variance += scale * np.maximum(0.0, square - centre * mean**2)
+            variance += scale * np.maximum(0.0, square - center * mean**2)
         return Spread(evidence, variance, largest)
 
     def errors(self, group: Sequence[int], count: int) -> list[float]:

@@ -61,7 +61,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "output_hidden_states": (None, False),
 }
 _DEFAULT_TOP_K = 50  # filled in by `generate`, which uses it with do_sample=True only
-_HONOURED = (TemperatureLogitsWarper, TopPLogitsWarper, LogitNormalization)
+_HONORED = (TemperatureLogitsWarper, TopPLogitsWarper, LogitNormalization)
 _CRITERIA = (MaxLengthCriteria, EosTokenCriteria)
 
 
@@ -111,7 +111,7 @@ def refuse_settings(
         found += [
             type(each).__name__
             for each in processors
-            if not (isinstance(each, _HONOURED) or _is_idle(each, prompt_length))
+            if not (isinstance(each, _HONORED) or _is_idle(each, prompt_length))
         ]
         found += [type(each).__name__ for each in criteria if not isinstance(each, _CRITERIA)]
     if found:

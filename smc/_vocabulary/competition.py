@@ -34,7 +34,7 @@ from gcd._tokens.batch import TokenClasses
 from smc._vocabulary.class_mass import MaskGuide, top_k_and_class_mass
 from smc._vocabulary.factors import Factors, Guide, by_class_alone
 
-LEAST_DEFENCE = 1e-3
+LEAST_DEFENSE = 1e-3
 """Minimum share of w in the scores of an example where some candidate has g = 0."""
 
 
@@ -81,7 +81,7 @@ class CandidateGuide:
         alive: the classes whose tokens are candidates; g may be zero there.
         successors: outcomes of the same classes.
         masses: probabilities under the language model, if computed already.
-        defence: the share eps; None if g is positive on every candidate and nothing is mixed in.
+        defense: the share eps; None if g is positive on every candidate and nothing is mixed in.
         fallback: prefixes where g is zero for all candidates; None for none.
         is_indicator: whether g is zero or one everywhere, so that s = w.
     """
@@ -90,7 +90,7 @@ class CandidateGuide:
     alive: Bool[Tensor, "R C"]
     successors: Successors
     masses: Masses | None = None
-    defence: float | None = None
+    defense: float | None = None
     fallback: Bool[Tensor, "R"] | None = None
     is_indicator: bool = False
 
@@ -161,15 +161,15 @@ def selection_scores(
         factors.by_token.masked_fill(~going_too, -torch.inf),
     )
     log_unit = log_weight.new_zeros(num_examples)
-    if candidates.defence is not None or not candidates.is_indicator:
+    if candidates.defense is not None or not candidates.is_indicator:
         masses = candidates.masses or _masses(candidates, log_p)
         log_w = _Pair(
             (masses.by_class + weight).masked_fill(~going, -torch.inf),
             (masses.by_token + weight).masked_fill(~going_too, -torch.inf),
         )
-        if candidates.defence is not None:
-            log_g = _mix_defence(
-                log_g, log_w, _Pair(going, going_too), example, num_examples, candidates.defence
+        if candidates.defense is not None:
+            log_g = _mix_defense(
+                log_g, log_w, _Pair(going, going_too), example, num_examples, candidates.defense
             )
         log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
         plain = log_w.sums(example, num_examples)
@@ -192,13 +192,13 @@ class _Pair(NamedTuple):
         return sums_by(torch.cat(self, dim=1).logsumexp(dim=1), example, count)
 
 
-def _mix_defence(
+def _mix_defense(
     log_g: _Pair,
     log_w: _Pair,
     going: _Pair,
     example: Int64[Tensor, "R"],
     count: int,
-    defence: float,
+    defense: float,
 ) -> _Pair:
     """Apply the defensive mixture to g."""
     total = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True))).sums(example, count)
@@ -206,7 +206,7 @@ def _mix_defence(
     fallback = total.isneginf() & ~plain.isneginf()
     without = [(g.isneginf() & ~w.isneginf()).any(dim=1) for g, w in zip(log_g, log_w, strict=True)]
     holes = torch.zeros_like(total).index_add(0, example, (without[0] | without[1]).double()) > 0
-    eps = torch.full_like(total, defence).masked_fill(holes, max(defence, LEAST_DEFENCE))
+    eps = torch.full_like(total, defense).masked_fill(holes, max(defense, LEAST_DEFENSE))
     # If nothing competes, any finite number works.
     total, plain = (torch.where(x.isneginf(), 0.0, x) for x in (total, plain))
     by_g, by_w = torch.log1p(-eps) - total, eps.log() - plain

@@ -369,9 +369,9 @@ def test_an_hmm_with_other_ends_is_refused_with_both(tmp_path):
 
 def test_results_without_pgcd_do_not_depend_on_the_hmm():
     plain = results_config
-    one, other = (plain(composed("task.methods=[gcd]", *o)) for o in ((), ("hmm.defence=0.5",)))
+    one, other = (plain(composed("task.methods=[gcd]", *o)) for o in ((), ("hmm.defense=0.5",)))
     assert one == other
-    assert plain(composed()) != plain(composed("hmm.defence=0.5"))
+    assert plain(composed()) != plain(composed("hmm.defense=0.5"))
 
 
 @pytest.mark.slow

@@ -167,7 +167,7 @@ def test_a_directory_in_which_nothing_was_finished_is_taken_over(tmp_path, monke
     [
         (["task.words=0"], "task.words must be at least 1, got 0"),
         (["task.methods=[blunt]"], "'blunt' for task.methods: use one of .*, sharp"),
-        (["hmm.defence=0.5"], "hmm.defence=0.5 would be ignored"),
+        (["hmm.defense=0.5"], "hmm.defense=0.5 would be ignored"),
     ],
 )
 def test_settings_of_a_toy_are_checked(overrides, message, tmp_path):

@@ -150,7 +150,7 @@ def test_a_compilation_that_others_wait_for_is_logged(tokens, monkeypatch, caplo
     assert [each.levelname for each in caplog.records] == ["WARNING"] * (seconds > 1)
 
 
-def test_a_frontend_that_is_not_recognised_checks_what_it_can(tokens):
+def test_a_frontend_that_is_not_recognized_checks_what_it_can(tokens):
     Processor.validate_params(params({"regex": "("}))  # the engine will say
     with pytest.raises(ValueError, match="min_tokens"):
         Processor.validate_params(params(WORDS, min_tokens=3))

@@ -108,7 +108,7 @@ class TwistedEngine(ToyEngine):
         super().__init__(*arguments)
         seeded = torch.Generator().manual_seed(4)
         model = hmm.HMM.random(3, VOCABULARY.size, generator=seeded, concentration=0.3)
-        self.proposal = smc.PGCD(model, exact_top_k=1, defence=0.1)
+        self.proposal = smc.PGCD(model, exact_top_k=1, defense=0.1)
         batch = smc.Batch(AutomatonBatch([self.automaton]), torch.tensor([self.budget]))
         self.start = self.proposal.start(batch)
 
@@ -226,7 +226,7 @@ def test_seeds_are_functions_of_four_numbers_that_vllm_takes(seed, example, part
     assert 0 <= found < 2**63
 
 
-def test_neighbouring_seeds_share_no_samples():
+def test_neighboring_seeds_share_no_samples():
     seeds = [
         request_seed(seed, example, particle, part)
         for seed in range(4)

@@ -79,7 +79,7 @@ class Answer:
 
 
 @pytest.mark.parametrize(
-    "pgcd", [PGCD("small"), PGCD("small", lookahead="in_time", exact_top_k=2, defence=0.2)]
+    "pgcd", [PGCD("small"), PGCD("small", lookahead="in_time", exact_top_k=2, defense=0.2)]
 )
 def test_rows_are_drawn_from_pgcd_and_weighed_by_it(tokens, hmms, pgcd):
     """Requests of three budgets come, move, are preempted and come back."""
@@ -141,7 +141,7 @@ def test_a_request_whose_hmm_cannot_be_used_says_why(tokens, hmms, monkeypatch):
 
     assert "got 'none'; there are other, small" in refusal(PGCD("none"))
     assert f"{tokens.size}" in refusal(PGCD("other"))
-    assert "expected defence" in refusal(PGCD("small", defence=2.0))
+    assert "expected defense" in refusal(PGCD("small", defense=2.0))
     monkeypatch.delenv("GCD_VLLM_HMMS")
     assert "GCD_VLLM_HMMS" in refusal(PGCD("small"))
 
@@ -170,4 +170,4 @@ def test_names_are_not_paths(name):
         PGCD.of({"hmm": name})
     with pytest.raises(ConstraintError, match="hm"):
         PGCD.of({"hm": "small"})
-    assert math.isfinite(PGCD.of({"hmm": "small"}).defence)
+    assert math.isfinite(PGCD.of({"hmm": "small"}).defense)

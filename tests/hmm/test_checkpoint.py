@@ -69,7 +69,7 @@ def test_emissions_may_stay_in_bfloat16(tmp_path):
 @pytest.mark.parametrize(
     ("dtype", "error"), [(torch.float16, 5e-4), (torch.bfloat16, 4e-3)], ids=str
 )
-def test_half_precision_is_normalised_when_it_is_read(tmp_path, monarch, dtype, error):
+def test_half_precision_is_normalized_when_it_is_read(tmp_path, monarch, dtype, error):
     hmm = tiny(monarch=monarch, dtype=torch.float32)
     checkpoint.save(hmm, tmp_path, dtype=dtype)
     stored = load_file(tmp_path / checkpoint.WEIGHTS)
@@ -129,7 +129,7 @@ def test_ctrlg_files_as_others_write_them(tmp_path, file):
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
 @pytest.mark.parametrize("halves", [("alpha_exp", "beta", "gamma"), ("beta",), ("gamma",)], ids=str)
-def test_ctrlg_in_half_precision_is_normalised_when_it_is_read(tmp_path, dtype, error, halves):
+def test_ctrlg_in_half_precision_is_normalized_when_it_is_read(tmp_path, dtype, error, halves):
     generator = torch.Generator().manual_seed(0)
     hmm = HMM.random(8, 50, generator=generator, concentration=0.5)
     save_ctrlg(hmm, tmp_path, eos_token_id=0)

@@ -146,7 +146,7 @@ def test_with_pseudo_counts_the_posterior_rises(monarch):
     assert np.diff(curve)[0] > 0.5
 
 
-def test_maximising_normalises_counts():
+def test_maximizing_normalizes_counts():
     counts = Statistics(
         torch.tensor([3.0, 1.0]),
         (torch.tensor([[1.0, 3.0], [0.0, 0.0]]),),

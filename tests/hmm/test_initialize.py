@@ -53,8 +53,8 @@ def test_clusters_that_lie_apart_are_found():
     pytest.importorskip("faiss")
     random = np.random.default_rng(0)
     label = random.integers(5, size=400)
-    centres = 10 * np.eye(5, 8)
-    vectors = torch.from_numpy(centres[label] + 0.1 * random.standard_normal((400, 8)))
+    centers = 10 * np.eye(5, 8)
+    vectors = torch.from_numpy(centers[label] + 0.1 * random.standard_normal((400, 8)))
     found = cluster(vectors.half(), 5, restarts=20)
     assert torch.equal(found, cluster(vectors.half(), 5, restarts=20))
     pairs = {(a, b) for a, b in zip(label.tolist(), found.tolist(), strict=True)}

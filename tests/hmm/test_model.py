@@ -26,7 +26,7 @@ def test_the_dense_count():
 
 @settings(max_examples=25)
 @given(recipes())
-def test_random_models_are_positive_and_normalised(recipe):
+def test_random_models_are_positive_and_normalized(recipe):
     hmm = recipe.model()
     hmm.check()
     for part in (hmm.initial, *hmm.transition.factors, hmm.emission):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import smc
-from smc._proposals.twisted import LEAST_DEFENCE
+from smc._proposals.twisted import LEAST_DEFENSE
 from smc._vocabulary.draw import Keys, Purpose, uniform
 from tests.smc.rules import BUDGETS, NAMES, NOTHING, PROMPTS, TOKENS, TOY, Rule, automata
 
@@ -165,7 +165,7 @@ def safe(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
     """Log g of every token after a prefix with the defensive mixture; whether g was zero."""
     rule, place = example.rule, (example.automaton, prefix.state, prefix.left)
     log_g = [rule.log_g(*place, v) for v in TOKENS]
-    if rule.defence is None:
+    if rule.defense is None:
         return log_g, False
     p = [math.exp(x) for x in example.log_p(prefix)]
     allowed = [rule.allows(*place, v) > NOTHING for v in TOKENS]
@@ -174,7 +174,7 @@ def safe(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
     if Z == 0:
         return [0.0 if may else NOTHING for may in allowed], M > 0
     holes = any(may and x == 0 for x, may in zip(g, allowed, strict=True))
-    eps = max(rule.defence, LEAST_DEFENCE) if holes else rule.defence
+    eps = max(rule.defense, LEAST_DEFENSE) if holes else rule.defense
     mixed = [((1 - eps) * x + eps * Z / M) * may for x, may in zip(g, allowed, strict=True)]
     return [math.log(x) if x > 0 else NOTHING for x in mixed], False
 
@@ -263,13 +263,13 @@ class Candidate:
         return math.exp(self.parent.log_w + self.log_p)
 
 
-def scores(candidates: list[Candidate], defence: float | None) -> list[float]:
+def scores(candidates: list[Candidate], defense: float | None) -> list[float]:
     """Return w g of the competing candidates, with the defensive mixture."""
     s, M = [c.w * math.exp(c.log_g) for c in candidates], sum(c.w for c in candidates)
     G = sum(s)
-    if defence is not None and M > 0:
+    if defense is not None and M > 0:
         holes = any(c.w > 0 and c.log_g == NOTHING for c in candidates)
-        eps = max(defence, LEAST_DEFENCE) if holes else defence
+        eps = max(defense, LEAST_DEFENSE) if holes else defense
         s = [
             (1 - eps) * x / G + eps * c.w / M if G > 0 else c.w
             for x, c in zip(s, candidates, strict=True)
@@ -314,8 +314,8 @@ def answers_of(
                 elif log_p[v] > NOTHING:
                     found[after.ids] = x.log_w + log_p[v]
 
-        defence = None if example.top_p < 1 else example.rule.defence
-        s, M = scores(competing, defence), sum(c.w for c in competing)
+        defense = None if example.top_p < 1 else example.rule.defense
+        s, M = scores(competing, defense), sum(c.w for c in competing)
         unit = sum(s) / M if M > 0 else 1.0
         fixed = [math.exp(log_w) * unit for log_w in found.values()] if count_finished else []
         c = max(threshold(s + fixed, N), floor * sum(s + fixed))

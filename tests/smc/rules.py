@@ -197,7 +197,7 @@ class Rule:
     allows: LogG
     log_g: LogG
     late: bool = False
-    defence: float | None = None
+    defense: float | None = None
 
 
 RULES: dict[str, Rule] = {
@@ -208,15 +208,15 @@ RULES: dict[str, Rule] = {
     "no_potential": Rule(Wave(potential=False), wave, wave),
     "tied": Rule(Tied(), gcd, tied),
     "guess": Rule(
-        smc.Twisted(Guess(), exact_top_k=None, defence=0.2),
+        smc.Twisted(Guess(), exact_top_k=None, defense=0.2),
         gcd,
         lambda *place: min(0.0, guess(*place)),
-        defence=0.2,
+        defense=0.2,
     ),
-    "no_defence": Rule(
-        smc.Twisted(Guess(), exact_top_k=None, defence=0.0),
+    "no_defense": Rule(
+        smc.Twisted(Guess(), exact_top_k=None, defense=0.0),
         gcd,
         lambda *place: min(0.0, guess(*place)),
-        defence=0.0,
+        defense=0.0,
     ),
 }

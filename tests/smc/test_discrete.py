@@ -55,10 +55,10 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "tilted": lambda: Tilted(potential=True),
     "conditional": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=1),
     "in_time": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=0, lookahead="in_time"),
-    "exact": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=None, defence=0.0),
+    "exact": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=None, defense=0.0),
     "joint": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=2, lookahead="joint"),
-    "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defence=0.0),
-    "hopeless": lambda: smc.PGCD(never([0, 1, 2, 3, 5]), exact_top_k=1, defence=0.2),
+    "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defense=0.0),
+    "hopeless": lambda: smc.PGCD(never([0, 1, 2, 3, 5]), exact_top_k=1, defense=0.2),
 }
 PLAIN = {"count_finished": False, "floor": 0.0}
 OPTIONS: list[dict[str, Any]] = [
@@ -213,7 +213,7 @@ def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) 
     lm = HMMAsLM(VOCABULARY, hmm)
     automaton = many_words()
     budget = automaton.fewest_tokens + slack
-    proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
+    proposal = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
     (found,) = sample([PROMPT], automaton, lm, budget=budget, particles=particles,
                       proposal=proposal, seed=seed, **PLAIN)  # fmt: skip
     expected = math.log(sum(target(lm, PROMPT, automaton, budget).values()))
@@ -225,7 +225,7 @@ def test_negative_control_of_no_variance(options: dict) -> None:
     """Other scores, or random selection of candidates, do have variance."""
     hmm = random_hmm(seed=5)
     lm, automaton = HMMAsLM(VOCABULARY, hmm), many_words()
-    proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
+    proposal = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
     found = sample(
         [PROMPT] * 40, automaton, lm, budget=5, particles=2, proposal=proposal, **options
     )

@@ -49,7 +49,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "greedy_close": smc.GreedyClose,
     "own": lambda: Tilted(potential=True),
     "pgcd": lambda: pgcd(exact_top_k=2),
-    "in_time": lambda: pgcd("in_time", exact_top_k=0, defence=0.1),
+    "in_time": lambda: pgcd("in_time", exact_top_k=0, defense=0.1),
     "no_potential": lambda: pgcd(exact_top_k=1, potential=False),
     "exact": lambda: pgcd(exact_top_k=None),
 }

@@ -293,7 +293,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("options", "message"), REFUSED, ids=[", ".join(options) for options, _ in REFUSED]
 )
-def test_what_cannot_be_honoured_is_refused_by_name(
+def test_what_cannot_be_honored_is_refused_by_name(
     idle: Any, options: dict[str, Any], message: str
 ) -> None:
     decode = smc.generate(CONSTRAINTS["a_star_b"]())
@@ -373,7 +373,7 @@ def test_settings_that_are_passed_are_not_said_to_be_the_model_s() -> None:
         tiny.generate(**options, generation_config=config)
 
 
-def test_sampling_with_top_k_off_is_honoured() -> None:
+def test_sampling_with_top_k_off_is_honored() -> None:
     decode = smc.generate(CONSTRAINTS["a_star_b"]())
     options = {"do_sample": True, "top_k": 0, "temperature": 0.5, "max_new_tokens": 6}
     assert len(model().generate(**INPUTS, custom_generate=decode, **options)) == 3

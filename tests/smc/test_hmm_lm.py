@@ -23,7 +23,7 @@ def toy(num_states: int = 4, **options) -> HMM:
 def likelihood(model: HMM, tokens: tuple[int, ...]) -> float:
     one = torch.tensor([tokens])
     return float(
-        log_likelihood(model.normalised(torch.float64), one, torch.tensor([len(tokens)])).exp()
+        log_likelihood(model.normalized(torch.float64), one, torch.tensor([len(tokens)])).exp()
     )
 
 
@@ -39,8 +39,8 @@ def test_the_next_token_is_as_the_filter_has_it():
     runs, lengths = uniform_rows(tokens)
     found = torch.cat([first.unsqueeze(1), rows.extend(runs, lengths)], dim=1)
     assert found.dtype == torch.float64
-    predicted = filter_all(model.normalised(torch.float64), runs, lengths).predicted
-    expected = (predicted @ model.normalised(torch.float64).emission.T).log()
+    predicted = filter_all(model.normalized(torch.float64), runs, lengths).predicted
+    expected = (predicted @ model.normalized(torch.float64).emission.T).log()
     torch.testing.assert_close(found[:, :4], expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found.exp().sum(dim=2), torch.ones(2, 5).double())
     chosen = found[:, :4].gather(2, runs.unsqueeze(2)).sum(dim=(1, 2)).exp().tolist()
@@ -87,9 +87,9 @@ def test_nothing_follows_an_impossible_row_and_another_vocabulary_is_refused():
         HMMLanguageModel(HMM.random(2, 7), VOCABULARY)
 
 
-def test_half_precision_is_normalised():
+def test_half_precision_is_normalized():
     coarse = toy(16).to(emission_dtype=torch.bfloat16)
-    fine = coarse.normalised(torch.float64)
+    fine = coarse.normalized(torch.float64)
     assert fine.emission.dtype == torch.float64
     for part, dim in ((fine.initial, 0), (fine.transition.dense(), 1), (fine.emission, 0)):
         assert float((part.sum(dim=dim) - 1).abs().max()) < 1e-14

@@ -94,7 +94,7 @@ def test_the_lookahead_of_the_right_model_is_the_evidence(particles: int) -> Non
     constraint = gcd.lift(hole.language, vocabulary)
     texts = list(hole.language)
     evidence = sum(by_enumeration(lm, PROMPT, texts, 7).values())
-    proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
+    proposal = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
     (found,) = smc.sample(
         lm, [PROMPT], constraint, budget=7, particles=particles, proposal=proposal, algorithm="smc"
     )

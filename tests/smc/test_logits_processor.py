@@ -121,7 +121,7 @@ def test_the_mask_of_every_prefix_in_any_order(
 
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"exact_top_k": None, "defence": 0.0},
+    {"exact_top_k": None, "defense": 0.0},
     {"exact_top_k": 1, "lookahead": "in_time"},
     {"lookahead": "joint", "potential": False},
 ]
@@ -252,7 +252,7 @@ def test_sampled_scores_are_the_twisted_ones_at_any_temperature(temperature: flo
             state = proposal.advance(state, torch.tensor([[token]]))
 
 
-EXACT = {"exact_top_k": None, "defence": 0.0}
+EXACT = {"exact_top_k": None, "defense": 0.0}
 
 
 @pytest.mark.parametrize("lookahead", [None, EXACT], ids=["gcd", "pgcd"])

@@ -19,7 +19,7 @@ from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from hmm._model import HMM
 from smc._proposals import AutomatonPosition
-from smc._proposals.twisted import LEAST_DEFENCE, TWISTS
+from smc._proposals.twisted import LEAST_DEFENSE, TWISTS
 from smc.testing import ToyLM, check_lookahead, target
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of
@@ -108,7 +108,7 @@ class BigramLM(ToyLM):
 def assert_equal_weights(automaton: TokenAutomaton, budget: int, seed: int) -> None:
     bigram = table(automaton.vocabulary, seed)
     lm = BigramLM(automaton.vocabulary, bigram)
-    proposal = smc.Twisted(Bigram(bigram), exact_top_k=None, defence=0)
+    proposal = smc.Twisted(Bigram(bigram), exact_top_k=None, defense=0)
     [found] = smc.sample(
         lm, [PROMPT], automaton, budget=budget, particles=8, proposal=proposal, algorithm="smc"
     )
@@ -141,7 +141,7 @@ def test_in_no_step_do_weights_differ_forced_runs_included(
     weights: list[torch.Tensor] = []
     [found] = smc.sample(
         lm, [PROMPT], automaton, budget=budget, particles=8, strata=strata, ess_threshold=1.0,
-        proposal=smc.Twisted(Bigram(bigram), exact_top_k=None, defence=0),
+        proposal=smc.Twisted(Bigram(bigram), exact_top_k=None, defense=0),
         forced_runs=forced_runs,
         observe=lambda _: lambda seen: weights.extend([seen.log_weight, seen.after.log_weight]),
         algorithm="smc",
@@ -173,7 +173,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
     """Another twist, or another model, has variance."""
     lm = BigramLM(VOCABULARY, table(VOCABULARY))
     model = Bigram(table(VOCABULARY, options.pop("seed", 0)))
-    proposal = smc.Twisted(model, exact_top_k=None, defence=0, **options)
+    proposal = smc.Twisted(model, exact_top_k=None, defense=0, **options)
     [found] = smc.sample(
         lm,
         [PROMPT],
@@ -212,10 +212,10 @@ def test_weights_sum_to_the_target(
 
 @pytest.mark.parametrize("twist", TWISTS)
 @pytest.mark.parametrize("exact_top_k", [0, 2, None])
-def test_support_and_normaliser(twist: str, exact_top_k: int | None) -> None:
+def test_support_and_normalizer(twist: str, exact_top_k: int | None) -> None:
     """G is positive exactly on GCD's mask, at most one if conditional, and Z is its sum."""
     model = Bigram(table(VOCABULARY, 5, never=(1,)))
-    proposal = smc.Twisted(model, twist=twist, exact_top_k=exact_top_k, defence=0)
+    proposal = smc.Twisted(model, twist=twist, exact_top_k=exact_top_k, defense=0)
     automata = AutomatonBatch([a_star_b(), few_words()])
     state = proposal.start(smc.Batch(automata, torch.tensor([5, 4])))
     state = proposal.take(state, torch.tensor([0, 0, 0, 1, 1, 1]))
@@ -239,7 +239,7 @@ def test_classes_share_what_their_tokens_have() -> None:
     g = {
         k: proposal.guide(proposal.start(batch), log_p).log_g[0].exp()
         for k in (0, 1, None)
-        for proposal in [smc.Twisted(Bigram(bigram), exact_top_k=k, defence=0)]
+        for proposal in [smc.Twisted(Bigram(bigram), exact_top_k=k, defense=0)]
     }
     p = bigram[-1, :3].exp()
     torch.testing.assert_close(g[0][:3], ((p * g[None][:3]).sum() / p.sum()).expand(3))
@@ -252,7 +252,7 @@ def test_joint_twists_sum_to_the_chance_of_completion(exact_top_k: int | None) -
     """The joint value of a class is divided among its tokens, which the weights don't test."""
     for name, budget in (("a_star_b", 4), ("few_words", 5)):
         lookahead = Bigram(table(VOCABULARY, seed=2))
-        proposal = smc.Twisted(lookahead, twist="joint", exact_top_k=exact_top_k, defence=0)
+        proposal = smc.Twisted(lookahead, twist="joint", exact_top_k=exact_top_k, defense=0)
         batch = smc.Batch(AutomatonBatch([CONSTRAINTS[name]()]), torch.tensor([budget]))
         state = proposal.start(batch)
         log_p = torch.full((1, VOCABULARY.size), -1.0, dtype=torch.float64)
@@ -267,7 +267,7 @@ def test_in_time_goes_to_gcd_as_the_budget_grows() -> None:
     model, automaton = Bigram(table(VOCABULARY)), few_words()
     lm, found = ToyLM(VOCABULARY), {}
     for budget in (2, 3, 12):
-        proposal = smc.Twisted(model, twist="in_time", exact_top_k=None, defence=0)
+        proposal = smc.Twisted(model, twist="in_time", exact_top_k=None, defense=0)
         state = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget])))
         found[budget] = proposal.guide(state, lm.log_p(PROMPT).unsqueeze(0)).log_g[0, :3]
     assert bool((found[2] <= found[3]).all())
@@ -276,20 +276,20 @@ def test_in_time_goes_to_gcd_as_the_budget_grows() -> None:
     torch.testing.assert_close(found[12], torch.zeros(3, dtype=torch.float64))
 
 
-def test_an_end_is_certain_and_the_least_defence_holds_what_is_impossible() -> None:
+def test_an_end_is_certain_and_the_least_defense_holds_what_is_impossible() -> None:
     """G of a token that completes the text is one, even if its probability is zero."""
-    proposal = smc.Twisted(Bigram(table(VOCABULARY, never=(0, 3))), exact_top_k=2, defence=0)
+    proposal = smc.Twisted(Bigram(table(VOCABULARY, never=(0, 3))), exact_top_k=2, defense=0)
     state = proposal.start(smc.Batch(AutomatonBatch([few_words()]), torch.tensor([4])))
     log_p = torch.full((1, VOCABULARY.size), -VOCABULARY.size, dtype=torch.float64).log_softmax(1)
     log_g = proposal.guide(state, log_p).log_g[0]
     gcd = smc.GCD().guide(state.walk, log_p)
     even = proposal.guide(state, log_p).log_z - gcd.log_z
-    torch.testing.assert_close(log_g[0:1], even + torch.tensor(LEAST_DEFENCE).double().log())
+    torch.testing.assert_close(log_g[0:1], even + torch.tensor(LEAST_DEFENSE).double().log())
     after = proposal.advance(state, torch.tensor([[0]]))
-    unguarded = smc.Twisted(Bigram(table(VOCABULARY, never=(3,))), exact_top_k=None, defence=0)
+    unguarded = smc.Twisted(Bigram(table(VOCABULARY, never=(3,))), exact_top_k=None, defense=0)
     ends = unguarded.guide(after, log_p)
-    assert float(ends.log_g[0, 5]) == pytest.approx(0, abs=2 * LEAST_DEFENCE)
-    assert float(ends.log_g[0, 3]) == pytest.approx(0, abs=2 * LEAST_DEFENCE)
+    assert float(ends.log_g[0, 5]) == pytest.approx(0, abs=2 * LEAST_DEFENSE)
+    assert float(ends.log_g[0, 3]) == pytest.approx(0, abs=2 * LEAST_DEFENSE)
 
 
 # -- the laws of a lookahead -----------------------------------------------------------------

@@ -25,7 +25,7 @@ from hmm import _recursion as recursion
 from hmm._model import HMM
 from hmm._product import lookahead_table
 from smc._proposals.pgcd import PGCD
-from smc._proposals.twisted import LEAST_DEFENCE, TWISTS, belief_of
+from smc._proposals.twisted import LEAST_DEFENSE, TWISTS, belief_of
 from smc.testing import ToyLM
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import log_completed
@@ -34,8 +34,8 @@ from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
 PROMPT = (0, 1)
 OPTIONS = [
-    {"lookahead": lookahead, "exact_top_k": k, "defence": defence}
-    for lookahead, k, defence in itertools.product((*TWISTS, 0.3), (0, 2, None), (0.0, 0.1))
+    {"lookahead": lookahead, "exact_top_k": k, "defense": defense}
+    for lookahead, k, defense in itertools.product((*TWISTS, 0.3), (0, 2, None), (0.0, 0.1))
 ]
 
 
@@ -158,7 +158,7 @@ def assert_equal_weights(
     automaton: TokenAutomaton, hmm: HMM, budget: int, particles: int = 16
 ) -> None:
     lm = HMMAsLM(automaton.vocabulary, hmm)
-    proposal = PGCD(hmm, exact_top_k=None, defence=0)
+    proposal = PGCD(hmm, exact_top_k=None, defense=0)
     exactly = partial(lookahead_table, tolerance=0)  # no early stop at changes below 1e-6
     with mock.patch("smc._proposals.tables.lookahead_table", exactly):
         [found] = smc.sample(
@@ -206,12 +206,12 @@ def test_equal_weights_for_random_automata(
 
 @pytest.mark.parametrize(
     "options",
-    [{"lookahead": "joint"}, {"lookahead": "in_time"}, {"lookahead": 0.5}, {"defence": 0.3}],
+    [{"lookahead": "joint"}, {"lookahead": "in_time"}, {"lookahead": 0.5}, {"defense": 0.3}],
 )
 def test_negative_control_of_equal_weights(options: dict) -> None:
     """Every other option has variance, even with the right HMM."""
     hmm = random_hmm(seed=1)
-    proposal = PGCD(hmm, **{"exact_top_k": None, "defence": 0.0, **options})
+    proposal = PGCD(hmm, **{"exact_top_k": None, "defense": 0.0, **options})
     automaton = lift(choice("ab", "ba", "bbb", "aab", "bab"), VOCABULARY)
     [found] = smc.sample(
         HMMAsLM(VOCABULARY, hmm),
@@ -234,7 +234,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
 def test_the_exact_form(lookahead: str | float, steps: int) -> None:
     """G equals `log_completed` one token later; with K = V the tied form is the same."""
     hmm = random_hmm(seed=6)
-    exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
+    exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defense=0)
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
     log_g, log_z = parts(exact.guide(state, log_p))
     table, walk = state.model.table, state.walk
@@ -259,14 +259,14 @@ def test_the_exact_form(lookahead: str | float, steps: int) -> None:
         expected = torch.where(walk.running | walk.finished, expected, -torch.inf)
         running = walk.running
         torch.testing.assert_close(log_g[running, token], expected[running], rtol=0, atol=near)
-    tied = PGCD(hmm, lookahead=lookahead, exact_top_k=VOCABULARY.size, defence=0)
+    tied = PGCD(hmm, lookahead=lookahead, exact_top_k=VOCABULARY.size, defense=0)
     for mine, other in zip(parts(tied.guide(state, log_p)), (log_g, log_z), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-10)
 
 
 def test_in_time_is_gcd_where_there_is_time() -> None:
     """All of a finite language fits, so g is one on the mask, regardless of the HMM."""
-    proposal = PGCD(random_hmm(seed=6), lookahead="in_time", exact_top_k=2, defence=0)
+    proposal = PGCD(random_hmm(seed=6), lookahead="in_time", exact_top_k=2, defense=0)
     automaton = lift(choice("ab", "bbb", "abab"), VOCABULARY)
     for steps in range(3):
         state, log_p = reached(proposal, [automaton], 12, steps)
@@ -288,7 +288,7 @@ def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
     automaton = lift(choice("aaaa", "bbbb"), VOCABULARY)
     evidence = {}
     for lookahead in TWISTS:
-        proposal = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
+        proposal = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defense=0)
         posteriors = smc.sample(
             ToyLM(VOCABULARY),
             [PROMPT] * 50,
@@ -305,7 +305,7 @@ def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("impossible", [[], [1], [3, 5], [0, 1, 2, 3, 5]])
-def test_support_and_normaliser(options: dict, impossible: list[int]) -> None:
+def test_support_and_normalizer(options: dict, impossible: list[int]) -> None:
     """The support is GCD's, and Z is the sum of p g, with and without the defensive mixture."""
     proposal = PGCD(never(impossible) if impossible else random_hmm(), **options)
     for steps in range(3):
@@ -320,12 +320,12 @@ def test_support_and_normaliser(options: dict, impossible: list[int]) -> None:
             assert (log_g <= 1e-12).all()
 
 
-def test_the_defence_mixes_proposals_whatever_their_scale() -> None:
+def test_the_defense_mixes_proposals_whatever_their_scale() -> None:
     """Q' = (1 - eps) q + eps q_gcd and Z' = Z, however small g is."""
     vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 60)] + [b"$"], [59])
     automaton = lift(choice("\x01\x02\x03" * 20, "\x04\x05\x06" * 20), vocabulary)
     hmm = random_hmm(60)
-    plain, defended = (PGCD(hmm, defence=eps, exact_top_k=None) for eps in (0.0, 0.2))
+    plain, defended = (PGCD(hmm, defense=eps, exact_top_k=None) for eps in (0.0, 0.2))
     state, log_p = reached(plain, [automaton], 61, 0)
     log_g, log_z = parts(plain.guide(state, log_p))
     assert float(log_g.max()) < -100
@@ -334,19 +334,19 @@ def test_the_defence_mixes_proposals_whatever_their_scale() -> None:
     q, q_gcd = ((log_p + g).softmax(dim=1) for g in (log_g, gcd.log_g))
     torch.testing.assert_close((log_p + mixed).softmax(dim=1), 0.8 * q + 0.2 * q_gcd)
     torch.testing.assert_close(mixed_z, log_z)
-    everything, _ = parts(PGCD(hmm, defence=1).guide(state, log_p))
+    everything, _ = parts(PGCD(hmm, defense=1).guide(state, log_p))
     torch.testing.assert_close((log_p + everything).softmax(dim=1), q_gcd)
 
 
-def test_tokens_of_one_class_share_g_and_favourites_do_not() -> None:
+def test_tokens_of_one_class_share_g_and_favorites_do_not() -> None:
     tokens = [b"a", b"b", b"c", b"d", b"e", b"$"]
     vocabulary = Vocabulary.from_bytes(tokens, [5])
     automaton = lift(choice(*(x + y for x in "abcde" for y in "abcde")), vocabulary)
     hmm = random_hmm(6, seed=2)
     state, log_p = reached(PGCD(hmm), [automaton], 3, 0)
-    exact, _ = parts(PGCD(hmm, exact_top_k=None, defence=0).guide(state, log_p))
-    tied, _ = parts(PGCD(hmm, exact_top_k=0, defence=0).guide(state, log_p))
-    some, _ = parts(PGCD(hmm, exact_top_k=2, defence=0).guide(state, log_p))
+    exact, _ = parts(PGCD(hmm, exact_top_k=None, defense=0).guide(state, log_p))
+    tied, _ = parts(PGCD(hmm, exact_top_k=0, defense=0).guide(state, log_p))
+    some, _ = parts(PGCD(hmm, exact_top_k=2, defense=0).guide(state, log_p))
     assert (tied[:, :5] == tied[:, :1]).all()
     assert ((tied[:, 0] > exact[:, :5].amin(dim=1)) & (tied[:, 0] < exact[:, :5].amax(dim=1))).all()
     best = torch.zeros_like(tied, dtype=torch.bool).scatter(
@@ -359,13 +359,13 @@ def test_tokens_of_one_class_share_g_and_favourites_do_not() -> None:
 
 def test_what_the_hmm_cannot_say_is_counted() -> None:
     """A prefix that is impossible under the HMM: GCD; a token only: the least defense."""
-    proposal = PGCD(never([0]), defence=0)
+    proposal = PGCD(never([0]), defense=0)
     state, log_p = reached(proposal, [few_words()], 4, 0)
     log_g, log_z = parts(proposal.guide(state, log_p))
     assert proposal.counts == (5, 0, 5)
     allowed = log_p.masked_fill(log_g.isneginf(), -torch.inf)
     even = log_z - allowed.logsumexp(dim=1)
-    torch.testing.assert_close(log_g[:, 0], even + math.log(LEAST_DEFENCE))
+    torch.testing.assert_close(log_g[:, 0], even + math.log(LEAST_DEFENSE))
     lost = proposal.advance(state, torch.zeros(5, 1, dtype=torch.int64))
     assert not lost.model.predicted.any()
     log_g, log_z = parts(proposal.guide(lost, log_p))
@@ -377,7 +377,7 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
     log_g, log_z = parts(proposal.guide(again, log_p))
     assert (log_g[:, [3, 5]] == 0).all()
     assert proposal.counts.rows == before.rows + 5
-    silent = PGCD(never([3, 5]), defence=0)
+    silent = PGCD(never([3, 5]), defense=0)
     state, log_p = reached(silent, [few_words()], 4, 0)
     for mine, other in zip(
         parts(silent.guide(state, log_p)), parts(smc.GCD().guide(state.walk, log_p)), strict=True
@@ -388,7 +388,7 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
 
 @pytest.mark.parametrize("execution", ["eager", "static"])
 def test_the_users_own_object_counts(execution: str) -> None:
-    proposal = PGCD(never([3, 5]), defence=0)
+    proposal = PGCD(never([3, 5]), defense=0)
     smc.sample(
         ToyLM(VOCABULARY, seed=4), [(0,)], few_words(), budget=4, particles=3, proposal=proposal,
         execution=execution, algorithm="smc",
@@ -397,7 +397,7 @@ def test_the_users_own_object_counts(execution: str) -> None:
 
 
 def test_answers_tell_how_often_the_hmm_had_nothing_to_say() -> None:
-    lm, proposal = ToyLM(VOCABULARY, seed=4), PGCD(never([3, 5]), defence=0)
+    lm, proposal = ToyLM(VOCABULARY, seed=4), PGCD(never([3, 5]), defense=0)
     automata = [few_words(), a_star_b()]
     found = smc.sample(
         lm, [(0,), (1,)], automata, budget=4, particles=8, proposal=proposal, algorithm="smc"
@@ -514,8 +514,8 @@ def test_any_number_of_threads_gives_the_same(
         ({"exact_top_k": "all"}, "exact_top_k"),
         ({"potential": "no"}, "potential"),
         ({"max_bytes": -1}, "max_bytes"),
-        ({"defence": 1.5}, "defence"),
-        ({"defence": math.nan}, "defence"),
+        ({"defense": 1.5}, "defense"),
+        ({"defense": math.nan}, "defense"),
     ],
 )
 def test_arguments_without_sense(options: dict, message: str) -> None:

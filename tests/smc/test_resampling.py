@@ -38,7 +38,7 @@ def all_of(weights: torch.Tensor) -> torch.Tensor:
     return torch.full((len(weights),), weights.shape[1])
 
 
-def normalised(values: list[float] | torch.Tensor) -> torch.Tensor:
+def normalized(values: list[float] | torch.Tensor) -> torch.Tensor:
     weights = torch.as_tensor(values, dtype=torch.float64).reshape(1, -1)
     return weights / weights.sum()
 
@@ -95,14 +95,14 @@ WEIGHTS = [
 @schemes
 @pytest.mark.parametrize("values", WEIGHTS)
 def test_expected_copies_are_proportional_to_weight(name: str, values: list[float]) -> None:
-    weights = normalised(values)
+    weights = normalized(values)
     found = expected_copies(SCHEMES[name], weights)
     torch.testing.assert_close(found, weights[0] * len(values), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("wrong", [always_the_heaviest, systematic_off_by_half_a_slice])
 def test_wrong_schemes_are_rejected(wrong: object) -> None:
-    weights = normalised([0.1, 0.2, 0.7])
+    weights = normalized([0.1, 0.2, 0.7])
     found = expected_copies(wrong, weights)
     assert float((found - weights[0] * 3).abs().max()) > 0.05
 
@@ -119,7 +119,7 @@ def test_wrong_schemes_are_rejected(wrong: object) -> None:
 @example(values=[0.0, 1.0, 0.0], u=ALMOST_ZERO)
 @example(values=[0.5, 0.5, 0.0], u=ALMOST_ONE)
 def test_a_particle_of_weight_zero_never_survives(name: str, values: list[float], u: float) -> None:
-    weights = normalised(values)
+    weights = normalized(values)
     ancestors = SCHEMES[name](weights, constant(u), all_of(weights))
     assert ancestors.shape == weights.shape
     assert (weights[0][ancestors[0]] > 0).all()

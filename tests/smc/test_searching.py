@@ -34,7 +34,7 @@ LOOKAHEADS = {
     "none": lambda: None,
     "pgcd": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=1),
     "in_time": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=0, lookahead="in_time"),
-    "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defence=0.0),
+    "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defense=0.0),
     "model": lambda: smc.HMMLookahead(random_hmm(seed=3)),
 }
 EVERY = 2000  # more prefixes than any of these languages has
@@ -153,7 +153,7 @@ def test_a_single_beam_goes_where_the_lookahead_says():
         if not going:
             break
         prefix = max(going, key=going.__getitem__)
-    exact = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
+    exact = smc.PGCD(hmm, exact_top_k=None, defense=0.0)
     found = search(lm, automaton, budget=budget, beams=1, answers=50, lookahead=exact)
     assert {answer.ids for answer in found.answers} == seen
     plain = search(lm, automaton, budget=budget, beams=1, answers=50)

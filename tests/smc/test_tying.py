@@ -58,7 +58,7 @@ PRECISION = {torch.float32: 1e-5, torch.float64: 1e-12}
     ("vocabulary", "classes", "K"),
     [(3, 2, 3), (50, 7, 0), (50, 7, 5), (50, 60, 50), (5000, 40, 64), (4500, 3, 1)],
 )
-def test_favourites_and_the_mass_of_the_rest(
+def test_favorites_and_the_mass_of_the_rest(
     form: str,
     dtype: torch.dtype,
     vocabulary: int,
@@ -144,7 +144,7 @@ def test_a_guide_that_is_one_or_zero(
 
 
 @pytest.mark.parametrize("order", ["rising", "falling", "equal"])
-def test_favourites_in_any_order(order: str) -> None:
+def test_favorites_in_any_order(order: str) -> None:
     """An ascending row pushes out every candidate; no mass is lost."""
     V, K = 20000, 8
     log_p = torch.linspace(-9, -3, V, dtype=torch.float64).unsqueeze(0)

@@ -48,7 +48,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "lcd": smc.LCD,
     "gcd": smc.GCD,
     "pgcd": lambda: pgcd(exact_top_k=2),
-    "in_time": lambda: pgcd(lookahead="in_time", exact_top_k=0, defence=0.1),
+    "in_time": lambda: pgcd(lookahead="in_time", exact_top_k=0, defense=0.1),
 }
 
 

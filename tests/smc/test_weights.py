@@ -22,7 +22,7 @@ def test_against_the_definitions(values: list[float]) -> None:
     w = [math.exp(value) for value in values]
     total = sum(w)
     found = Weights.of(torch.tensor(values, dtype=torch.float64))
-    assert found.normalised.tolist() == pytest.approx([x / total for x in w], rel=1e-12)
+    assert found.normalized.tolist() == pytest.approx([x / total for x in w], rel=1e-12)
     assert float(found.log_mean) == pytest.approx(math.log(total / len(w)), rel=1e-12, abs=1e-12)
     assert float(found.ess) == pytest.approx(total**2 / sum(x * x for x in w), rel=1e-12)
 
@@ -32,13 +32,13 @@ def test_scale_does_not_matter_even_where_exp_over_or_underflows() -> None:
     expected = Weights.of(base)
     for shift in (-5000.0, 5000.0):
         found = Weights.of(base + shift)
-        torch.testing.assert_close(found.normalised, expected.normalised, rtol=1e-12, atol=0)
+        torch.testing.assert_close(found.normalized, expected.normalized, rtol=1e-12, atol=0)
         torch.testing.assert_close(found.log_mean, expected.log_mean + shift, rtol=1e-12, atol=0)
 
 
 def test_all_dead_is_a_state_of_its_own_and_no_nan() -> None:
     found = Weights.of(torch.full((2, 3), -math.inf))
-    assert (found.normalised == 0).all()
+    assert (found.normalized == 0).all()
     assert (found.ess == 0).all()
     assert found.log_mean.isneginf().all()
 

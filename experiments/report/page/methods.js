@@ -9,10 +9,10 @@ const methods = { measure: null, style: null, hidden: new Set(), first: null, se
 const armKey = (arm) => JSON.stringify(arm);
 const armsOf = (records) => distinct(records.map((r) => armKey(armOf(r)))).map((key) => JSON.parse(key));
 
-function colourOf(arm, arms) {
-  const colour = data.titles.methods[arm[1]].colour;
-  const alone = data.runs.length === 1 && colour;
-  return alone && colour !== "#000000" ? colour : PALETTE[arms.findIndex((a) => armKey(a) === armKey(arm)) % 8];
+function colorOf(arm, arms) {
+  const color = data.titles.methods[arm[1]].color;
+  const alone = data.runs.length === 1 && color;
+  return alone && color !== "#000000" ? color : PALETTE[arms.findIndex((a) => armKey(a) === armKey(arm)) % 8];
 }
 
 function dashOf(arm) {
@@ -37,7 +37,7 @@ function startMethods() {
       showMethods();
     } }),
     draw("svg", { width: 28, height: 10 }, draw("line", { x1: 0, x2: 28, y1: 5, y2: 5,
-      stroke: colourOf(arm, arms), "stroke-width": 3, "stroke-dasharray": dashOf(arm) })),
+      stroke: colorOf(arm, arms), "stroke-width": 3, "stroke-dasharray": dashOf(arm) })),
     armTitle(arm))));
   byId("measures").replaceChildren(
     chooser("measure", measures.map((m) => [m, titleOf(m)]), methods.measure,
@@ -94,13 +94,13 @@ function showChart(lines, arms) {
       draw("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v)));
   }
   lines.forEach(({ arm, points: own }, i) => {
-    const colour = colourOf(arm, arms);
+    const color = colorOf(arm, arms);
     const path = own.map((r) => `${x(r.particles) + 3 * i},${y(value(r))}`).join(" ");
-    chart.append(draw("polyline", { points: path, fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dashOf(arm) }));
+    chart.append(draw("polyline", { points: path, fill: "none", stroke: color, "stroke-width": 2, "stroke-dasharray": dashOf(arm) }));
     for (const r of own) {
       const at = x(r.particles) + 3 * i;
-      chart.append(draw("line", { x1: at, x2: at, y1: y(low(r)), y2: y(high(r)), stroke: colour, opacity: 0.5 }),
-        draw("circle", { cx: at, cy: y(value(r)), r: 3.5, fill: colour },
+      chart.append(draw("line", { x1: at, x2: at, y1: y(low(r)), y2: y(high(r)), stroke: color, opacity: 0.5 }),
+        draw("circle", { cx: at, cy: y(value(r)), r: 3.5, fill: color },
           draw("title", {}, `${armTitle(arm)}, N=${r.particles}: ${number(value(r))}${ofSome(r)}`)));
     }
   });

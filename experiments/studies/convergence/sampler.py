@@ -52,14 +52,14 @@ class ProposalTable(NamedTuple):
         log_z: of each node.
         log_score: log g of each slot for the discrete filter, without the defensive mixture.
         candidate: slots that compete in the discrete filter.
-        defence: share of the defensive mixture, or None.
+        defense: share of the defensive mixture, or None.
     """
 
     log_g: Float64[Tensor, "slots"]
     log_z: Float64[Tensor, "nodes"]
     log_score: Float64[Tensor, "slots"]
     candidate: Bool[Tensor, "slots"]
-    defence: float | None
+    defense: float | None
 
 
 def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
@@ -71,7 +71,7 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
     log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)
     log_score, candidate = torch.full_like(log_g, -torch.inf), torch.zeros_like(log_g).bool()
-    defence = None
+    defense = None
     batch = Batch(AutomatonBatch([tree.automaton]), torch.tensor([tree.budget]))
     width = tree.automaton.vocabulary.size
     state = proposal.start(batch)
@@ -94,7 +94,7 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
             here = proposal.take(state, some)
             guide, scores = proposal.guide(here, log_p), proposal.score(here, log_p)
             row = torch.arange(len(some)).repeat_interleave(inside.sum(dim=1))
-            found, defence = guide.at(row, token[inside]), scores.defence
+            found, defense = guide.at(row, token[inside]), scores.defense
             classes, which = scores.factors.classes, scores.factors.automaton_of_row
             competes = scores.alive[row, classes.of[which[row], token[inside]].long()]
             child = tree["child"][slots[inside]]
@@ -106,7 +106,7 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
             log_score[slots[inside]] = scores.factors.at(row, token[inside])
             candidate[slots[inside]] = competes
         above = nodes
-    return ProposalTable(log_g, log_z, log_score, candidate, defence)
+    return ProposalTable(log_g, log_z, log_score, candidate, defense)
 
 
 class TreeState(NamedTuple):
@@ -217,7 +217,7 @@ class TreeProposal(Proposal[TreeState]):
         log_g = torch.nn.functional.pad(log_g, (0, 1), value=-torch.inf)
         alive = torch.nn.functional.pad(table.candidate[inner] & ~none, (0, 1))
         factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
-        return CandidateGuide(factors, alive, successors, defence=table.defence)
+        return CandidateGuide(factors, alive, successors, defense=table.defense)
 
 
 class TreeLM:

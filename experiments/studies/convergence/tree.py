@@ -176,11 +176,11 @@ class Tree:
         self._columns = {name: Column(integer) for name in names}
         self._columns |= {name: Column(real) for name in ("log_other", "log_p")}
         self.num_exact = 0
-        spelt = self._build()
-        found = sorted({text for text in spelt if text is not None})
+        spelled = self._build()
+        found = sorted({text for text in spelled if text is not None})
         self.texts: list[bytes] = found if texts is None else list(texts)
         number = {text: i for i, text in enumerate(self.texts)}
-        self["text"][:] = torch.tensor([-1 if t is None else number[t] for t in spelt])
+        self["text"][:] = torch.tensor([-1 if t is None else number[t] for t in spelled])
 
     def __getitem__(self, name: str) -> Tensor:
         """Return a column."""

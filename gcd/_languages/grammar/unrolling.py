@@ -34,7 +34,7 @@ Place = tuple[str, int]
 
 
 @runtime_checkable
-class Analysed(Protocol):
+class Analyzed(Protocol):
     """Rules with analyzed recursion: `gcd._languages.grammar.productions.Rules`."""
 
     productions: Productions
@@ -55,7 +55,7 @@ class Unrolling:
     """
 
     def __init__(
-        self, rules: Analysed, start: str, *, max_depth: int, max_bytes: int | None = None
+        self, rules: Analyzed, start: str, *, max_depth: int, max_bytes: int | None = None
     ) -> None:
         self.deeper = math.inf
         self._rules = rules

@@ -179,7 +179,7 @@ _RULES: dict[str, _Rule] = {
 }
 
 _INTERNAL = frozenset([ABSENT, UNSEEN, VALIDATOR, "$recursiveRef", "$recursiveAnchor"])
-HONOURED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - _IDENTITY - _INTERNAL))
+HONORED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - _IDENTITY - _INTERNAL))
 
 # Keywords that contain schemas: directly, in lists, or under names.
 SINGLE = (

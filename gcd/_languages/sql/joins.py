@@ -39,9 +39,9 @@ class Joins:
             written = f"{schema[old].qualified(x)} = {schema[new].qualified(y)}"
             self._on[new].setdefault(old, []).append(written)
         self._conditions: dict[tuple[TableSet, str], Automaton] = {}
-        self._neighbours: dict[str, set[str]] = {name: set() for name in names}
+        self._neighbors: dict[str, set[str]] = {name: set() for name in names}
         for name in names:
-            self._neighbours[name] = (set(names) if any_columns else set(self._on[name])) - {name}
+            self._neighbors[name] = (set(names) if any_columns else set(self._on[name])) - {name}
 
     def table_sets(self, most: int) -> set[TableSet]:
         """Return the sets of at most this many tables that a query may join.
@@ -50,7 +50,7 @@ class Joins:
             StateLimitError: there are too many sets for an automaton within the limit.
         """
         found: set[TableSet] = set()
-        latest = {frozenset([name]) for name in self._neighbours}
+        latest = {frozenset([name]) for name in self._neighbors}
         while latest:
             found |= latest
             if len(found) * _STATES_PER_SET > max_states():
@@ -59,7 +59,7 @@ class Joins:
                 tables | {name}
                 for tables in latest
                 if len(tables) < most
-                for name in self.neighbours(tables)
+                for name in self.neighbors(tables)
             }
         return found
 
@@ -68,7 +68,7 @@ class Joins:
 
         The language is empty if they have nothing to join on.
         """
-        key = listed & self._neighbours[table], table
+        key = listed & self._neighbors[table], table
         if key not in self._conditions:
             if self._any_columns:
                 older = words.columns([self._schema[name] for name in sorted(listed)])
@@ -80,9 +80,9 @@ class Joins:
             self._conditions[key] = found
         return self._conditions[key]
 
-    def neighbours(self, tables: TableSet) -> set[str]:
+    def neighbors(self, tables: TableSet) -> set[str]:
         """Return the tables that one of these may be joined with."""
-        return {other for table in tables for other in self._neighbours[table]} - tables
+        return {other for table in tables for other in self._neighbors[table]} - tables
 
     def _references(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield foreign keys in both directions, with names as the schema's tables spell them."""

@@ -146,7 +146,7 @@ class Queries:
             scope = scope.alone  # no set operator may follow
         node, is_new = self._node("joined", scope, listed, missing)
         if is_new:
-            for name in sorted(self._joins.neighbours(listed)):
+            for name in sorted(self._joins.neighbors(listed)):
                 if listed | missing | {name} in self._viable[scope.kind]:
                     self._insert(
                         node,

@@ -24,7 +24,7 @@ from typing import Any
 
 from gcd._errors import ConstraintError, UnsupportedSchemaError, shown
 from gcd._languages.json_schema.drafts import escape
-from gcd._languages.json_schema.keywords import HONOURED, TYPES
+from gcd._languages.json_schema.keywords import HONORED, TYPES
 from gcd._languages.tools.tool_keys import (
     BY_NAME,
     check_keys,
@@ -244,7 +244,7 @@ def _parameter(
     for keyword, value in description.items():
         if keyword in _DESCRIPTIONS or (keyword == "required" and not isinstance(value, list)):
             continue
-        if keyword not in HONOURED:
+        if keyword not in HONORED:
             raise UnsupportedSchemaError(str(keyword), pointer, "of a parameter is not supported")
         add_keyword(schema, keyword, value, description, pointer)
     return schema, optional

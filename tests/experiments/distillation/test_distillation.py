@@ -113,7 +113,7 @@ def answers(truth: HMM, tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory)
 # The whole of it
 
 
-def test_what_is_learnt_is_near_the_truth_and_the_report_says_so(tmp_path, answers, truth):
+def test_what_is_learned_is_near_the_truth_and_the_report_says_so(tmp_path, answers, truth):
     run_dir = run(*answers, *SMALL, f"run_dir={tmp_path / 'run'}", "epochs=20", "evaluations=4")
     summary = json.loads((run_dir / "summary.json").read_text())
     nats = summary["nats_per_token"]

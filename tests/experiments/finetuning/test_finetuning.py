@@ -73,7 +73,7 @@ def whole(given_, tmp_path_factory) -> Path:
     return run(*given_, where, "wandb.mode=offline")
 
 
-def test_what_comes_out_is_an_adapter_that_has_learnt(given_, whole):
+def test_what_comes_out_is_an_adapter_that_has_learned(given_, whole):
     assert [point["step"] for point in curve_of(whole)] == [0, 3, 6]  # 8 records in threes, twice
     first, *_, last = (point["held_out"] for point in curve_of(whole))
     assert last < 0.8 * first

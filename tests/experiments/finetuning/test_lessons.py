@@ -54,7 +54,7 @@ def alone(model: LlamaForCausalLM, stem: tuple[int, ...], branch: Branch) -> flo
     """Minus the log-probability of an answer, in a plain pass over prompt and answer."""
     text = torch.tensor([[*stem, *branch.tokens]])
     log_p = model(text).logits[0].log_softmax(dim=-1)
-    first = text.shape[1] - branch.learnt
+    first = text.shape[1] - branch.learned
     return -sum(float(log_p[at - 1, text[0, at]]) for at in range(first, text.shape[1]))
 
 
@@ -66,7 +66,7 @@ def test_a_branch_learns_as_if_it_stood_alone(some, attention):
     model = LLAMAS[attention]
     expected = sum(alone(model, each.stem, b) for each in some for b in each.branches)
     batch = batch_of(some)
-    assert len(batch.targets) == sum(each.learnt for each in some)
+    assert len(batch.targets) == sum(each.learned for each in some)
     assert float(loss_of(model, batch)) == pytest.approx(expected, rel=1e-5)
 
 
@@ -115,13 +115,13 @@ def test_a_lesson_is_prompts_and_answers_and_its_stem_is_the_longest(tokenizer):
             answer = tokenizer(each.answer, add_special_tokens=False).input_ids
             end = [tokenizer.eos_token_id]
             assert [*made.stem, *branch.tokens] == [*prompt, *answer, *end]
-            assert branch.learnt == len(answer) + 1
+            assert branch.learned == len(answer) + 1
         at = len(made.stem)
         assert prompts[0][:at] == prompts[1][:at]
         assert prompts[0][at] != prompts[1][at]
 
 
-def test_prompts_of_experiments_are_what_is_learnt(tokenizer):
+def test_prompts_of_experiments_are_what_is_learned(tokenizer):
     """With the tools in another order in every epoch, the calls the same."""
     [record] = SOURCES["xlam"].read([REQUESTS], 1)
     found = [SOURCES["xlam"].answered(record, random.Random(seed)) for seed in range(8)]
@@ -176,7 +176,7 @@ def test_records_without_calls_or_in_one_style_alone_are_left_out(tmp_path):
     assert len(SOURCES["xlam"].read([Path(REQUESTS)], 2)) == 2
 
 
-def test_questions_to_one_database_are_learnt_together(tokenizer):
+def test_questions_to_one_database_are_learned_together(tokenizer):
     folder = ROOT / "data" / "sql"
     items = SOURCES["sql"].read([folder / "questions.jsonl"], None)
     gold = {row["question"]: row for row in map(json.loads, (folder / "questions.jsonl").open())}

@@ -1,4 +1,4 @@
-"""Every configuration composes, and what no run could honour is refused with its value."""
+"""Every configuration composes, and what no run could honor is refused with its value."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_paper_resamples_every_step():
             "hmm.lookahead to be one of cond.* got 'psychic'",
         ),
         ("hmm.exact_top_k=-1", "hmm.exact_top_k must be at least 0"),
-        ("hmm.defence=1.5", "hmm.defence must be a share"),
+        ("hmm.defense=1.5", "hmm.defense must be a share"),
         ("task.num_examples=0", "got 0"),
         ("data.offset=-1", "got -1"),
         ("wandb.mode=never", "'never' for wandb.mode"),
@@ -110,7 +110,7 @@ def test_bad_values_are_named(override, message):
         ("latency", None),
     ],
 )
-@pytest.mark.parametrize("override", ["hmm.defence=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
+@pytest.mark.parametrize("override", ["hmm.defense=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
 def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, override):
     methods = [] if task == "latency" else ["task.methods=[lcd,gcd]"]
     with pytest.raises(ValueError, match=f"{override} would be ignored"):
@@ -153,7 +153,7 @@ def test_two_sources_of_data_are_refused():
 @pytest.mark.parametrize(
     "override", ["smc.particle=3", "discrete.pool=3", "task.styles=xml", "seed=x"]
 )
-def test_misspelt_keys_and_wrong_types_do_not_compose(override):
+def test_misspelled_keys_and_wrong_types_do_not_compose(override):
     with pytest.raises(ConfigCompositionException):
         composed("+task=xlam", override)
 

@@ -14,7 +14,7 @@ from experiments import run as experiment
 from experiments.harness.records import DataError
 from experiments.sql.databases import make_databases, read_sources
 from experiments.sql.fillings import constants_of, fill
-from experiments.sql.normalise import UnwritableQueryError, normalise
+from experiments.sql.normalize import UnwritableQueryError, normalize
 from experiments.sql.questions import Question, find_questions, read_questions
 from experiments.sql.task import OWN, read
 
@@ -71,7 +71,7 @@ def test_our_gold_queries_are_spelled_as_the_language_has_them(own):
         language = gcd.sql(database.schema, dialect)
         for question in own.questions.records:
             if question.database == name:
-                assert normalise(question.query, database.schema) == question.query
+                assert normalize(question.query, database.schema) == question.query
                 assert language.accepts(question.query), question.query
 
 
@@ -172,7 +172,7 @@ def test_almost_all_of_spider_is_measured_and_other_spellings_are_right():
     spelled = 0
     for question in asked.questions.records:
         try:
-            query = normalise(question.query, asked.databases[question.database].schema)
+            query = normalize(question.query, asked.databases[question.database].schema)
         except UnwritableQueryError:
             continue
         assert asked.judge.prepares(question, query.encode())

@@ -70,7 +70,7 @@ def test_every_method_is_timed(tmp_path, monkeypatch):
         ("model=llama3_1_8b_shape", "8 billion weights"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(override, message):
+def test_what_cannot_be_honored_is_refused(override, message):
     with pytest.raises(ValueError, match=message):
         experiment.check(composed(override))
 

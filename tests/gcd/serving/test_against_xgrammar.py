@@ -57,15 +57,15 @@ def allowed(matcher: Any) -> set[int]:
 
 def first_difference(matchers: Pair, token: int, bytes_allowed: Any) -> tuple[bytes, bytes, bool]:
     """Split a token that only one allows: common prefix, next byte, and whether ours allows it."""
-    spelt = TOKENS[token]
-    for end in range(1, len(spelt)):
+    spelled = TOKENS[token]
+    for end in range(1, len(spelled)):
         if end == 1:
-            ours, theirs = (spelt[0] in of_one for of_one in bytes_allowed)
+            ours, theirs = (spelled[0] in of_one for of_one in bytes_allowed)
         else:
-            ours, theirs = (matcher.fork().accept_string(spelt[:end]) for matcher in matchers)
+            ours, theirs = (matcher.fork().accept_string(spelled[:end]) for matcher in matchers)
         if ours != theirs:
-            return spelt[: end - 1], spelt[end - 1 : end], ours
-    return spelt[:-1], spelt[-1:], token in bytes_allowed[0]
+            return spelled[: end - 1], spelled[end - 1 : end], ours
+    return spelled[:-1], spelled[-1:], token in bytes_allowed[0]
 
 
 def compare(schema: Any, matchers: Pair, seed: str, steps: int = 30) -> Counter[str]:

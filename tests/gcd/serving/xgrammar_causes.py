@@ -66,7 +66,7 @@ class Place:
 
     path: list[str | int] = field(default_factory=list)
     expects: str = "value"  # or key, string, scalar, colon, after
-    spelt: bytes = b""  # of the incomplete string, key, number or word
+    spelled: bytes = b""  # of the incomplete string, key, number or word
 
 
 def place(text: bytes) -> Place:
@@ -77,16 +77,16 @@ def place(text: bytes) -> Place:
         c = bytes([byte])
         if here.expects in ("string", "key in"):
             if escaped or c != b'"':
-                here.spelt += c
+                here.spelled += c
                 escaped = c == b"\\" and not escaped
             elif here.expects == "string":
-                here.expects, here.spelt = "after", b""
+                here.expects, here.spelled = "after", b""
             else:
-                here.path[-1] = json.loads(b'"' + here.spelt + b'"', strict=False)
-                here.expects, here.spelt = "colon", b""
+                here.path[-1] = json.loads(b'"' + here.spelled + b'"', strict=False)
+                here.expects, here.spelled = "colon", b""
             continue
         if here.expects == "scalar" and c not in b" ,]}":
-            here.spelt += c
+            here.spelled += c
             continue
         if c in b" \n\r\t":
             continue
@@ -97,17 +97,17 @@ def place(text: bytes) -> Place:
         elif c in b"]}":
             containers.pop()
             here.path.pop()
-            here.expects, here.spelt = "after", b""
+            here.expects, here.spelled = "after", b""
         elif c == b":":
             here.expects = "value"
         elif c == b",":
             in_object = containers[-1] == ord("{")
-            here.expects, here.spelt = "key" if in_object else "value", b""
+            here.expects, here.spelled = "key" if in_object else "value", b""
             here.path[-1] = "" if in_object else here.path[-1] + 1  # type: ignore[operator]
         elif c == b'"':
             here.expects = "key in" if here.expects == "key" else "string"
         else:
-            here.expects, here.spelt = "scalar", c
+            here.expects, here.spelled = "scalar", c
     return here
 
 
@@ -173,7 +173,7 @@ def cause(root: Any, text: bytes, c: bytes, is_ours: bool) -> str | None:
     is_loose = is_ignored or is_choice or _is_free(container)
     if text[-1:] in (b",", b":") and here.path and not in_string and not in_key and is_loose:
         return "free spaces"
-    if is_ours and here.expects == "scalar" and b"." in here.spelt and has & _BY_TYPE["number"]:
+    if is_ours and here.expects == "scalar" and b"." in here.spelled and has & _BY_TYPE["number"]:
         return "digits"
     if is_ours and here.expects == "value":
         untyped = [schema for schema in schemas if "type" not in schema]

@@ -279,7 +279,7 @@ def test_languages_of_bytes_that_are_no_text_stay_writable() -> None:
         assert {vocabulary.decode(ids) for ids in sequences(automaton, 12)} == {raw}
 
 
-def test_what_cannot_be_honoured_is_refused() -> None:
+def test_what_cannot_be_honored_is_refused() -> None:
     plain = Vocabulary.from_bytes([b"a", b"b", b""], [2])
     with pytest.raises(ConstraintError, match="from_tokenizer"):
         lift(literal("ab"), plain, literals="canonical")

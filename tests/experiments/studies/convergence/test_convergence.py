@@ -114,7 +114,7 @@ def test_own_problems_give_one_line_each(finished):
 
 
 def test_the_exact_answer_is_the_model_s(finished):
-    """Every tokenisation of every string, asked one by one, with nothing of the tree in between."""
+    """Every tokenization of every string, asked one by one, with nothing of the tree in between."""
     lm, _ = load_model(ModelConfig(path=str(STORIES), device="cpu"))
     texts = lm.vocabulary.token_bytes
     ends = lm.vocabulary.eos_ids

@@ -119,8 +119,8 @@ CASES = [
     (4, SMC("multinomial", 1.0), replace(PLAIN, potential=False)),
     (1, PLAINLY, PLAIN),
     (3, replace(PLAINLY, floor=0.1), PLAIN),
-    (3, Discrete(), replace(PLAIN, defence=0.3, exact_top_k=2)),
-    (5, Discrete(count_finished=True, floor=0.1), replace(PLAIN, defence=0.0)),
+    (3, Discrete(), replace(PLAIN, defense=0.3, exact_top_k=2)),
+    (5, Discrete(count_finished=True, floor=0.1), replace(PLAIN, defense=0.0)),
     (1 << 12, PLAINLY, PLAIN),
 ]
 

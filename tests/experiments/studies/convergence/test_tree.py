@@ -142,7 +142,7 @@ def test_a_restricted_constraint_has_the_same_states_and_classes(name):
 @pytest.mark.parametrize(
     "method", ["pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint"]
 )
-@pytest.mark.parametrize("options", [{}, {"defence": 0.0}])
+@pytest.mark.parametrize("options", [{}, {"defense": 0.0}])
 def test_restriction_changes_no_guide(name, method, options):
     """Log g and log Z at every prefix are those of the whole vocabulary and the whole HMM."""
     constraint, restriction, tree = built(name, 4)
@@ -164,8 +164,8 @@ def test_restriction_changes_no_guide(name, method, options):
         assert bool(guide.log_g[0, others].isneginf().all())
 
 
-def test_favourites_are_picked_among_the_same_tokens():
-    """With fewer favourites than tokens, which ones they are is not changed either."""
+def test_favorites_are_picked_among_the_same_tokens():
+    """With fewer favorites than tokens, which ones they are is not changed either."""
     constraint, restriction, tree = built("everything", 3)
     some = tabulate(smc.PGCD(restriction.hmm(HMM_), exact_top_k=2), tree)
     none = tabulate(smc.PGCD(restriction.hmm(HMM_), exact_top_k=0), tree)

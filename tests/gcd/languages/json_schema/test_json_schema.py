@@ -28,7 +28,7 @@ from gcd._errors import (
     WorkLimitError,
 )
 from gcd._languages.json_schema import choices as schema_choices
-from gcd._languages.json_schema.keywords import HONOURED
+from gcd._languages.json_schema.keywords import HONORED
 from gcd._languages.json_schema.schema import check_depth, json_schema
 from tests.gcd.languages.values.test_json_values import depth_of
 from tests.gcd.random_strings import random_strings
@@ -536,7 +536,7 @@ def test_pointers_are_unescaped() -> None:
         ),
     ],
 )
-def test_what_is_not_honoured_is_refused_by_name(schema: Any, keyword: str, pointer: str) -> None:
+def test_what_is_not_honored_is_refused_by_name(schema: Any, keyword: str, pointer: str) -> None:
     with pytest.raises(UnsupportedSchemaError, match=keyword.replace("$", r"\$")) as caught:
         json_schema(schema, unsupported="refuse")
     assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
@@ -656,7 +656,7 @@ OLDER = ("id", "definitions", "additionalItems", "dependencies", "$recursiveRef"
     st.recursive(
         VALUES,
         lambda inner: st.dictionaries(
-            st.sampled_from([*HONOURED, *OLDER, "$id", "$anchor", "$defs", "x"]), inner, max_size=4
+            st.sampled_from([*HONORED, *OLDER, "$id", "$anchor", "$defs", "x"]), inner, max_size=4
         ),
         max_leaves=8,
     )

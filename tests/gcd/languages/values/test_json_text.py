@@ -150,8 +150,8 @@ def test_one_text_has_all_its_spellings(text: str) -> None:
 @settings(max_examples=40)
 @given(st.lists(TEXT, max_size=4))
 def test_spellings_of_a_union_are_the_union(several: list[str]) -> None:
-    spelt = Automaton.union([json_spellings(text) for text in several])
-    assert quoted(Automaton.from_strings(several)) == spelt
+    spelled = Automaton.union([json_spellings(text) for text in several])
+    assert quoted(Automaton.from_strings(several)) == spelled
 
 
 @settings(max_examples=60)
@@ -163,16 +163,16 @@ def test_a_string_is_in_if_what_it_says_is(
     """Two consecutive classes and a text, in every spelling."""
     parts = [one_of(ranges(one)), one_of(ranges(other)).repeat(0, 2), Automaton.literal(text)]
     content = Automaton.concatenate(parts)
-    spelt = quoted(content)
-    for string in random_strings(spelt, 20) if not spelt.is_empty else []:
+    spelled = quoted(content)
+    for string in random_strings(spelled, 20) if not spelled.is_empty else []:
         assert content.accepts(json.loads(string))
     for plain in random_strings(content, 20) if not content.is_empty else []:
         value = plain.decode()
         for ensure_ascii in (True, False):
-            assert spelt.accepts(json.dumps(value, ensure_ascii=ensure_ascii))
-        assert spelt.accepts(f'"{_all_escaped(value)}"')
+            assert spelled.accepts(json.dumps(value, ensure_ascii=ensure_ascii))
+        assert spelled.accepts(f'"{_all_escaped(value)}"')
     # Of all strings, those with another content are excluded, however they are spelled.
-    others = json_string(0, 5) - spelt
+    others = json_string(0, 5) - spelled
     for string in random_strings(others, 20) if not others.is_empty else []:
         assert not content.accepts(json.loads(string))
 
@@ -187,10 +187,10 @@ def _all_escaped(text: str) -> str:
 )
 def test_spellings_of_patterns(pattern: str) -> None:
     content = regex(pattern)
-    spelt = quoted(content)
-    for string in random_strings(spelt, 100):
+    spelled = quoted(content)
+    for string in random_strings(spelled, 100):
         assert content.accepts(json.loads(string))
-    for string in random_strings(json_string(0, 6) - spelt, 100):
+    for string in random_strings(json_string(0, 6) - spelled, 100):
         assert not content.accepts(json.loads(string))
 
 

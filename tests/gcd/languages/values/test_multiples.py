@@ -49,7 +49,7 @@ def test_every_short_numeral_is_judged_by_its_value(divisor: str) -> None:
 )
 @example(75, -4, 3, 0, 2)
 @example(2, 3, 5, 0, 0)
-def test_multiples_and_their_neighbours(a: int, e: int, times: int, off: int, zeros: int) -> None:
+def test_multiples_and_their_neighbors(a: int, e: int, times: int, off: int, zeros: int) -> None:
     divisor = Decimal(a).scaleb(e)
     scale = 10 ** max(-e, 0)
     value = Fraction(a * times * 10 ** max(e, 0) + off, scale)

@@ -54,7 +54,7 @@ class UnwritableQueryError(ValueError):
     """Raised for queries outside of the language; the message names the construct."""
 
 
-def normalise(query: str, schema: SqlSchema) -> str:
+def normalize(query: str, schema: SqlSchema) -> str:
     """Return a query in the form of `gcd.sql`: qualified columns, no aliases, one spelling.
 
     The automaton decides whether a particular dialect contains the query.

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 import gcd
-from experiments.sql.normalise import UnwritableQueryError, normalise
+from experiments.sql.normalize import UnwritableQueryError, normalize
 from tests.gcd.languages.sql.schemas import AWKWARD, CONCERTS, Judge
 from tests.gcd.oracles import shared
 
@@ -73,17 +73,17 @@ REFUSED = [
 
 @pytest.mark.parametrize(("query", "written"), WRITTEN)
 def test_queries_are_written_in_the_one_spelling(query: str, written: str) -> None:
-    assert normalise(query, CONCERTS) == written
-    assert normalise(written, CONCERTS) == written
+    assert normalize(query, CONCERTS) == written
+    assert normalize(written, CONCERTS) == written
     assert Judge(CONCERTS).complaint(query) is None
     assert Judge(CONCERTS).complaint(written) is None
 
 
 def test_the_language_has_what_is_written() -> None:
     language = gcd.sql(CONCERTS)
-    assert all(language.accepts(normalise(query, CONCERTS)) for query, _ in WRITTEN)
+    assert all(language.accepts(normalize(query, CONCERTS)) for query, _ in WRITTEN)
     query = 'SELECT "group" FROM "order" WHERE "say ""so""" = 1'
-    written = normalise(query, AWKWARD)
+    written = normalize(query, AWKWARD)
     assert written == 'SELECT "order"."group" FROM "order" WHERE "order"."say ""so""" = 1'
     assert gcd.sql(AWKWARD).accepts(written)
 
@@ -91,7 +91,7 @@ def test_the_language_has_what_is_written() -> None:
 @pytest.mark.parametrize(("query", "reason"), REFUSED)
 def test_what_has_no_words_is_refused_by_name(query: str, reason: str) -> None:
     with pytest.raises(UnwritableQueryError, match=reason):
-        normalise(query, CONCERTS)
+        normalize(query, CONCERTS)
 
 
 def test_another_spelling_has_the_same_rows() -> None:
@@ -120,5 +120,5 @@ def test_gold_queries_are_in_the_language() -> None:
         language = gcd.sql(schema)
         gold = [record["query"] for record in records if record["db_id"] == name]
         assert (
-            sum(language.accepts(normalise(query, schema)) for query in gold) == least == len(gold)
+            sum(language.accepts(normalize(query, schema)) for query in gold) == least == len(gold)
         )
