@@ -20,7 +20,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,36 @@ def engine(model: str) -> Any:
     )  # fmt: skip
 
 
+def send(llm: Any, tokens: Sequence[int], count: int, seed: int, **more: Any) -> int:
+    """Send requests with the same prompt, and return the number of tokens of their answers.
+
+    Args:
+        llm: a `vllm.LLM`.
+        tokens: the prompt.
+        count: number of requests.
+        seed: their seeds are derived from it.
+        more: further arguments of `vllm.SamplingParams`.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    prompts: Sequence[Any] = [{"prompt_token_ids": list(tokens)} for _ in range(count)]
+    renderer = getattr(llm, "renderer", None)
+    if renderer is not None:
+        prompts = renderer.render_cmpl(prompts)
+    core = llm.llm_engine
+    for n, prompt in enumerate(prompts):
+        given = SamplingParams(
+            max_tokens=BUDGET, temperature=1.0, seed=1000 * seed + n, detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY, **more,
+        )  # fmt: skip
+        core.add_request(f"{seed}-{n}", prompt, given)
+    drawn = 0
+    while core.has_unfinished_requests():
+        drawn += sum(len(each.outputs[0].token_ids) for each in core.step() if each.finished)
+    return drawn
+
+
 def transformers_model(model: str) -> Any:
     """Load the model for `smc.sample`."""
     import torch
@@ -76,25 +106,12 @@ def cost(options: argparse.Namespace) -> None:
     import smc
 
     llm = engine(options.model)
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
     prompt = prompt_of("Rome", 3)
     tokens = tuple(llm.get_tokenizer().encode(prompt))
 
     def ask(seed: int, **more: Any) -> int:
         """Send as many requests as there are particles, as `gcd_vllm.sample` does."""
-        core = llm.llm_engine
-        for n in range(options.particles):
-            given = SamplingParams(
-                max_tokens=BUDGET, temperature=1.0, seed=1000 * seed + n, detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY, **more,
-            )  # fmt: skip
-            core.add_request(f"{seed}-{n}", {"prompt_token_ids": list(tokens)}, given)
-        drawn = 0
-        while core.has_unfinished_requests():
-            drawn += sum(len(each.outputs[0].token_ids) for each in core.step() if each.finished)
-        return drawn
+        return send(llm, tokens, options.particles, seed, **more)
 
     text = json.dumps(CONSTRAINT | {"budget": BUDGET})
 
