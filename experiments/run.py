@@ -59,7 +59,7 @@ def task_of(config: DictConfig) -> ExperimentTask:
 
 
 def check(config: DictConfig) -> None:
-    """Check all settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check all settings; raise a `ValueError` with the invalid value and the remedy."""
     task = task_of(config)
     check_shared(config)
     task.check(config)

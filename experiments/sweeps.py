@@ -31,7 +31,7 @@ Outcome = dict[str, Any]
 
 
 def sweeping() -> bool:
-    """Tell whether this run is part of a `--multirun`."""
+    """Return whether this run is part of a `--multirun`."""
     return HydraConfig.get().mode == RunMode.MULTIRUN
 
 

@@ -1,10 +1,9 @@
 """Diagnostics that explain which tokens a constraint allows after a prefix, and why.
 
-They answer the question "why can't the model say this here?". There are three reasons to refuse a
-token. It never occurs in a text (a special token, for example), no string of the language
-continues with it, or the shortest completion after it exceeds the budget. `why_refused` gives the
-reason in a sentence, with the bytes or the numbers; `inspect_prefix` reports everything about a
-prefix.
+A token is refused for one of three reasons. It never occurs in a text (a special token, for
+example), no string of the language continues with it, or the shortest completion after it exceeds
+the budget. `why_refused` gives the reason in a sentence, with the bytes or the numbers;
+`inspect_prefix` reports everything about a prefix.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _edges(automaton: Automaton | TokenAutomaton) -> list[tuple[int, int, str]]:
 
 
 def _tokens(automaton: TokenAutomaton, classes: np.ndarray) -> str:
-    """Write out a few of the tokens in these classes, and their number."""
+    """Format a few of the tokens in these classes, and their number."""
     ids = np.flatnonzero(np.isin(automaton.class_of, classes))
     if automaton.eos_class in classes:
         return "EOS" if ids.size else "end"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class PickledError(ValueError):
-    """Base class of errors that can be pickled and copied, whatever their constructor's arguments.
+    """Base class of errors that can be pickled and copied with any constructor arguments.
 
     A process pool pickles errors to send them to its caller, and hangs if pickling fails.
     """
@@ -127,7 +127,7 @@ class LimitError(ConstraintError):
 
     Attributes:
         limit: the limit in force.
-        keyword: the schema keyword that took the most, None if unknown.
+        keyword: the schema keyword that took the most states or work, None if unknown.
         pointer: JSON pointer of the schema that contains the keyword, None if unknown.
     """
 
@@ -147,7 +147,7 @@ class LimitError(ConstraintError):
         self.args = (f"{self}{hint}",)
 
     def blame(self, keyword: str | None, pointer: str, hint: str = "") -> None:
-        """Name the part of a schema that took the most, and optionally the remedy."""
+        """Name the part of a schema that took the most states or work, and a remedy if given."""
         self.keyword, self.pointer = keyword, pointer
         part = f"keyword {keyword!r}" if keyword else "the schema"
         self.args = (f"{part} {at(pointer)}: {self._text}{hint}",)

@@ -1,25 +1,25 @@
 """Infilling: generate the text between a given beginning and a given end.
 
-The whole text is `before`, then a text of the middle's language, then `after`. Its automaton is an
-ordinary one, so tokens may straddle both borders. The difficulty is the prompt. A model receives
-`before` as a prompt in the tokenizer's own spelling. If the prompt ends in the middle of a token
-that the model would have generated (`http:`, then `//`), that token can never be generated.
-**Token healing** cuts the prompt back to a boundary that no token can straddle. With T the prompt's
-text, the cut i is the last end of a prompt token such that
+The whole text is `before`, then a text of the middle's language, then `after`. It is compiled as
+one language, so tokens may straddle both ends of the middle. The difficulty is the prompt: a model
+receives `before` as a prompt in the tokenizer's own spelling (tokenization). If the prompt ends in
+the middle of a token that the model would have generated (`http:`, then `//`), that token can never
+be generated. **Token healing** shortens the prompt to a boundary that no token can straddle. With T
+the prompt's text, the boundary i is the last end of a prompt token such that
 
     no token that begins at a byte j < i of T extends past i, given what may follow there.
 
-So every spelling of T, middle and `after` together, in any tokens, has a boundary at i: it is a
-spelling of T[:i] followed by a spelling of the rest. The prompt keeps its own spelling of T[:i],
-and the model generates the rest, T[i:] included, in all of its spellings. Only alternative
-spellings of the fixed prompt T[:i] are excluded, as with every prompt. A cut always exists where
-text begins after a special token or at the very beginning, because no token straddles that point.
+So every spelling of T, the middle and `after` together has a boundary at i: it is a spelling of
+T[:i] followed by a spelling of the rest. The prompt keeps its own spelling of T[:i], and the model
+generates the rest, T[i:] included, in all of its spellings. Only alternative spellings of the fixed
+prompt T[:i] are excluded, as with every prompt. Such a boundary always exists at the beginning of
+the text and after a special token, because no token straddles these points.
 
 Cost: a set and a sorted list of the vocabulary, and for each byte near the end as many look-ups as
 the longest token has bytes.
 
 Sources: Ctrl-G (arXiv 2406.13892) for infilling by automata, arXiv 2603.01243 for suffixes. Token
-healing is folklore, first published with the guidance library.
+healing was first published with the guidance library.
 """
 
 from __future__ import annotations

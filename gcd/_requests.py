@@ -1,4 +1,4 @@
-"""Constraints of requests, written as one JSON text that travels over HTTP beside a prompt.
+"""Constraints of requests, as a JSON text that is sent over HTTP with a prompt.
 
     {"json_schema": {"type": "object", ...}, "budget": 60}
     {"tools": [...], "options": {"max_bytes": 2000, "formats": "ignore"}}
@@ -13,7 +13,7 @@ free text, and optionally its own `options`, `until` (a text, or the id of a spe
 A request never contains a path, so clients cannot make the server read its own files.
 
 Two requests whose constraints have the same text, up to white space, have the same `key`. The order
-of members counts, because answers have their members in that order.
+of members matters, because answers have their members in that order.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class ConstraintRequest:
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def language(self) -> Automaton | Segments:
-        """Compile the constraint, and suppress warnings about parts that constrain nothing.
+        """Compile the constraint without warnings about keywords without effect.
 
         Raises:
             ConstraintError: the constraint cannot be enforced; the compiling function documents

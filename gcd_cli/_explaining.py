@@ -217,10 +217,10 @@ def in_tokens(
         budget: tokens of the whole text, EOS included; None for no budget.
 
     Returns:
-        `tokens`: tokens so far, None if no tokens spell the text. `fewest_tokens`: from there to
-        the end, EOS included. `remaining`: what is left of the budget. `fits`: whether some
-        completion fits it. `allowed`: how many ids may come next, with examples.
-        `allowed_without_budget`: how many ids the language allows.
+        `tokens`: number of tokens so far, None if no tokens spell the text. `fewest_tokens`: fewest
+        tokens from there to the end, EOS included. `remaining`: tokens left of the budget. `fits`:
+        whether some completion fits into it. `allowed`: number of ids that may come next, with
+        examples. `allowed_without_budget`: number of ids that the language allows.
     """
     automaton = replace(automaton, max_bytes=None)  # callers with a budget have checked it
     tokens = fewest_tokens(gcd.Matcher(automaton), text)

@@ -1,7 +1,7 @@
 """Subcommands of `gcd`: their arguments, output and exit codes.
 
-Exit codes: 0 for success, 1 if the answer is no, 2 for bad input. Each subcommand imports the
-libraries that it needs, so that `gcd --help` is fast.
+Exit codes: 0 for success, 1 if a text doesn't satisfy the constraint or no answer was found, 2 for
+bad input. Each subcommand imports the libraries that it needs, so that `gcd --help` is fast.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def explain(
     budget: int | None,
     as_json: bool,
 ) -> None:
-    """Show what may follow PREFIX, or after which byte PREFIX leaves the language.
+    """Show which bytes may follow PREFIX, or after which byte PREFIX is refused.
 
     Exit code 1 if no text of the language begins with PREFIX, or none within the budget.
 
@@ -293,7 +293,7 @@ def check(
     """Check whether the text in FILE (- for standard input) satisfies a constraint.
 
     If not, print the reason and exit with code 1. With --tokenizer and --budget, the text also has
-    to fit the budget.
+    to fit into the budget.
 
     \b
     Examples:
@@ -349,7 +349,7 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--algorithm", type=click.Choice(["auto", "smc", "discrete"]), default="auto",
               show_default=True)  # fmt: skip
 @click.option("--server", metavar="URL",
-              help="Sample from a server of vLLM; MODEL is read for its tokens alone.")  # fmt: skip
+              help="Sample from a vLLM server; MODEL only provides the vocabulary.")  # fmt: skip
 @click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
               help="Seconds after which answers end; loading doesn't count.")  # fmt: skip
@@ -383,10 +383,9 @@ def sample(
     """Sample answers from a language model under a constraint, within a budget.
 
     Prints every distinct answer with its estimated posterior probability, the standard error, and
-    an interval that is certain to contain the true value. For JSON answers, prints the same for the
-    values of each field. Also prints how far to trust the estimates; with --certify, the
-    error is the largest possible one. Exit code 1 if no answer was found, 2 if no text that
-    satisfies the constraint fits the budget.
+    a guaranteed interval. For JSON answers, prints the same for the values of each field. Also
+    prints how reliable the estimates are; with --certify, the error is the largest possible one.
+    Exit code 1 if no answer was found, 2 if no text that satisfies the constraint fits the budget.
 
     \b
     Examples:
@@ -405,11 +404,11 @@ def sample(
     if server is not None:
         if proposal not in ("gcd", "lcd") or algorithm == "discrete":
             raise click.UsageError(
-                "--server takes --proposal gcd or lcd, and --algorithm auto or smc"
+                "--server supports --proposal gcd or lcd, and --algorithm auto or smc"
             )
         if any(option is not None for option in (deadline, target_error, certify)):
             raise click.UsageError(
-                "--server takes no --deadline, --target-error or --certify; leave them out"
+                "--server doesn't support --deadline, --target-error or --certify; omit them"
             )
     language, automaton = _sources(given, kind, options, model, budget)
     gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits
@@ -440,8 +439,8 @@ def _sources(
 ) -> tuple[Any, Any]:
     """Return the language, and its token automaton if there is a tokenizer.
 
-    Quick checks come first, because compiling may take seconds. A budget that no text fits isn't
-    bad input here: the answer is "no" for every text.
+    Quick checks come first, because compiling may take seconds. A budget that no text fits into
+    isn't bad input here: every text is refused.
     """
     import gcd
     from gcd_cli import _sources as sources

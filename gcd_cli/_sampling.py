@@ -101,12 +101,12 @@ def draw_from_server(
     proposal: str,
     seed: int,
 ) -> dict[str, Any]:
-    """Do as `draw` with a server of vLLM.
+    """Sample answers as `draw` does, from a vLLM server.
 
     Args:
         url: address of the server.
-        constraint: as requests state it (`gcd._requests`).
-        vocabulary: of the server's model.
+        constraint: the constraint in the form of a request (`gcd._requests`).
+        vocabulary: vocabulary of the server's model.
         prompt, budget, particles, seed: as in `gcd_vllm.sample_from_server`.
         proposal: "gcd" or "lcd".
     """
@@ -129,7 +129,7 @@ def draw_from_server(
 
 
 def _report(posterior: smc.Posterior) -> dict[str, Any]:
-    """Return what the command says of a posterior, as JSON."""
+    """Return the command's report on a posterior, as JSON."""
     found = posterior.reliability
     effect = posterior.budget
     return {
@@ -178,11 +178,11 @@ def _fields(posterior: smc.Posterior) -> dict[str, Any]:
 
 
 def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
-    """Format the report: answers, fields, the evidence, and how far to trust them.
+    """Format the report: answers, fields, the evidence, and their reliability.
 
     Args:
-        found: as `draw` returns it.
-        budget: the number of tokens that answers had.
+        found: the report that `draw` returns.
+        budget: maximum number of tokens of an answer.
     """
     lines = [
         (f"{estimated(each)} ({rounded(each['interval'])})", each["text"])
@@ -216,7 +216,7 @@ def _effect(budget: dict[str, Any]) -> str:
 
 
 def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
-    """Format a table of fields: for each field with a scalar value, its values."""
+    """Format a table of the values of each field that has a scalar value."""
     lines = []
     for pointer, field in fields.items():
         values = [(each["value"], each) for each in field["values"] if each["value"][0] not in "[{"]

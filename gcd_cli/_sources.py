@@ -108,10 +108,10 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
 
 
 def request_of(given: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a constraint as requests to a server state it (`gcd._requests`).
+    """Return a constraint in the form of a request to a server (`gcd._requests`).
 
     Raises:
-        BadInput: a server can't be sent constraints of this kind from a command.
+        BadInput: the command can't send constraints of this kind to a server.
     """
     more = {"options": dict(options)} if options else {}
     if kind == "regex":
@@ -120,8 +120,8 @@ def request_of(given: str, kind: str, options: Mapping[str, Any]) -> dict[str, A
         return {"grammar": _text(given)} | more
     if kind not in ("schema", "tools"):
         raise BadInput(
-            "--server takes a schema, --regex, --tools, or --grammar without a rule; for others "
-            "call gcd_vllm.sample_from_server"
+            "--server supports a schema, --regex, --tools, or --grammar without a rule; for other "
+            "constraints call gcd_vllm.sample_from_server"
         )
     return {"json_schema" if kind == "schema" else kind: read_json(given)} | more
 

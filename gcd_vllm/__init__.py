@@ -63,7 +63,7 @@ _INTERFACES = (
 
 
 def _bases() -> tuple[type, ...]:
-    """Return the interfaces that this vLLM has."""
+    """Return the processor interfaces that the installed vLLM has."""
     found: tuple[type, ...] = ()
     for name in _INTERFACES:
         try:
@@ -81,7 +81,7 @@ class Processor(*_bases()):  # type: ignore[misc]
     """Logits processor that masks tokens after which a request's budget can't be met."""
 
     def __new__(cls, vllm_config: Any, *arguments: Any) -> Any:
-        """Make the processor of the engine that asks."""
+        """Return the processor for the engine that calls this."""
         engine = "v1" if len(arguments) > 1 else "v2"
         try:
             chosen = import_module(f"gcd_vllm._{engine}").EngineProcessor
@@ -110,8 +110,8 @@ class Processor(*_bases()):  # type: ignore[misc]
             frontend = import_module("gcd_vllm._frontend")
         except Exception as error:
             raise ValueError(
-                f"gcd is disabled here, so no constraint can be kept: {type(error).__name__}: "
-                f"{error}; repair the installation, or leave extra_args['gcd'] out"
+                f"gcd is disabled here, so constraints cannot be enforced: {type(error).__name__}: "
+                f"{error}; repair the installation, or omit extra_args['gcd']"
             ) from error
         try:
             if adopts and not frontend.adopt_structured_outputs(sampling_params):
@@ -121,8 +121,8 @@ class Processor(*_bases()):  # type: ignore[misc]
             raise
         except Exception as error:  # vLLM answers a ValueError with status 400, all else with 500
             raise ValueError(
-                f"gcd cannot tell whether the constraint can be kept: {type(error).__name__}: "
-                f"{error}; leave extra_args['gcd'] out"
+                f"gcd cannot check whether the constraint can be enforced: {type(error).__name__}: "
+                f"{error}; omit extra_args['gcd']"
             ) from error
 
     # Methods that only one of the interfaces has.
@@ -153,7 +153,7 @@ class Disabled(Processor):
 
 
 def __getattr__(name: str) -> Any:
-    """Import what samples when it is asked for; vLLM loads this module in all of its processes."""
+    """Import the sampling functions on first access; vLLM loads this module in all processes."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_PUBLIC[name]), name)

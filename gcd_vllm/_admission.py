@@ -1,9 +1,9 @@
 """Admission control: compile and validate the constraint of a vLLM request.
 
-The frontend and the engine ask the same questions. The frontend asks first, because it can answer
-the client with an error; an engine can only end the request. Some errors are found by the engine
-alone, or pass the frontend because it did not know the vocabulary. Then the answer states the
-reason, as a text and an end (`refusal`), under the same machinery as any other constraint.
+The frontend and the engine make the same checks. The frontend makes them first, because it can
+return an error to the client; an engine can only end the request. Some errors are only found by the
+engine, for example if the frontend doesn't know the vocabulary. The answer is then the text of the
+reason, which is enforced like any other constraint (`refusal`).
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class Admitted(NamedTuple):
     """An admitted request.
 
     Attributes:
-        automaton: its constraint; None if it may do nothing but end.
-        budget: most tokens of its answer, EOS included.
-        room: most tokens of a text in its place, which says why there is no answer.
-        particle: what it says of its weight; None if it is not a particle.
-        reason: why it is not served; None if it is.
+        automaton: its constraint; None if the answer may only be empty.
+        budget: maximum number of tokens of its answer, EOS included.
+        room: maximum number of tokens of a text that replaces a refused answer.
+        particle: its particle request; None if it is not a particle.
+        reason: the reason why it is refused; None if it is served.
     """
 
     automaton: TokenAutomaton | LazyAutomaton | None
@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def cache(self) -> ConstraintCache:
-        """The compiled constraints; the vocabulary is read when they are first asked for."""
+        """The compiled constraints; the first access reads the vocabulary."""
         with self._lock:
             return self._cache
 
@@ -136,14 +136,14 @@ class Engine:
         tokenizer = cached_tokenizer_from_config(self.model)
         if tokenizer is None:
             raise ConstraintError(
-                "vLLM was started without a tokenizer, whose bytes constraints need; leave out "
-                "skip_tokenizer_init"
+                "vLLM was started without a tokenizer, but constraints need the bytes of its "
+                "tokens; omit skip_tokenizer_init"
             )
         size = self.model.get_vocab_size()
         return Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=self._ends(tokenizer))
 
     def _ends(self, tokenizer: Any) -> list[int]:
-        """Return exactly the ids at which vLLM ends a request."""
+        """Return the ids at which vLLM ends a request."""
         more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
         ends = {tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])}
         return sorted(ends - {None})
@@ -156,23 +156,23 @@ class Engine:
         at_once: str = "no",
         particle: ParticleRequest | None = None,
     ) -> tuple[TokenAutomaton | LazyAutomaton, int]:
-        """Compile a request's constraint and look whether it can be kept.
+        """Compile a request's constraint, and check that it can be enforced.
 
         Args:
             params: vLLM's `SamplingParams`.
             text: the request's constraint.
-            prompt_length: tokens of its prompt, if that is known yet.
-            particle: what the request says of its weight. A particle waits for the exact form of
-                its constraint, whatever `at_once` says: answers that only the exact mask allows
-                would never be drawn under a bound.
-            at_once: whether a constraint that is not lifted yet will do: `"no"`; `"check"`, if it
-                is only checked here; `"serve"`, so that it is lifted in the background.
+            prompt_length: number of tokens of its prompt; None if not known yet.
+            particle: its particle request, if it is a particle. A particle always waits for the
+                exact form of its constraint, because answers that only exact masks allow would
+                otherwise never be drawn.
+            at_once: whether a constraint that is not lifted yet is enough: `"no"`; `"check"`: yes,
+                because it is only checked here; `"serve"`: yes, and it is lifted in the background.
 
         Returns:
-            The automaton, and the most tokens of the answer.
+            The automaton, and the maximum number of tokens of the answer.
 
         Raises:
-            ValueError: the constraint, or the request that has it, cannot be honored.
+            ValueError: the constraint can't be enforced, or the request contradicts it.
         """
         request = ConstraintRequest.parse(text)
         check_conflicts(params)
@@ -194,7 +194,7 @@ class Engine:
         if particle is not None and request.deadline_ms is not None:
             raise ConstraintError(
                 f"expected a particle without deadline_ms, got {request.deadline_ms}; masks that "
-                "depend on time would leave answers of the posterior out"
+                "depend on time would exclude answers from the posterior"
             )
         prefix = 0 if particle is None else particle.prefix_tokens
         room = self.model.max_model_len - (prompt_length or 0) + prefix
@@ -203,7 +203,7 @@ class Engine:
             most = None
             if request.budget is None:
                 raise ConstraintError(
-                    "partial=true: expected a budget beside the constraint, which limits the whole "
+                    "partial=true: expected a budget with the constraint, which limits the whole "
                     "answer; got none"
                 )
         limits = {
@@ -221,7 +221,7 @@ class Engine:
         return automaton, usable_budget(automaton, known)
 
     def takes(self, processor: Any) -> bool:
-        """Return whether this processor is the one that masks; the first is, while it lives."""
+        """Return whether this processor is the one that masks, which is the first one."""
         with self._lock:
             if self._processor() is None:
                 self._processor = ref(processor)
@@ -229,11 +229,11 @@ class Engine:
 
     @property
     def has_processor(self) -> bool:
-        """Return whether a processor masks for this model."""
+        """Return whether a processor masks requests of this model."""
         return self._processor() is not None
 
     def pool(self, device: Any) -> AutomatonPool:
-        """Make a pool for the automata of this model's requests."""
+        """Create a pool for the automata of this model's requests."""
         size = self.model.get_vocab_size()
         ends: tuple[Any, ...] = ()
         with suppress(Exception):  # without a vocabulary every request is refused
@@ -253,11 +253,11 @@ class Engine:
         at_once: str = "no",
         prompt: Sequence[int] | None = None,
     ) -> Admitted:
-        """Do as `admit` in an engine, which must not fail for one request: this raises nothing.
+        """Do the same as `admit` in an engine, without raising errors.
 
-        The answer of a request that cannot be served is the reason, as far as there are tokens for
-        it, or nothing but an end. An engine that does not know the prompt's length serves none.
-        Of a particle whose prompt is not known here, the frontend has checked the prefix.
+        The answer to a refused request is the reason, cut to its number of tokens, or an empty
+        text. If the prompt's length isn't known, all requests are refused. If the prompt of a
+        particle isn't known, the frontend has already checked its prefix.
         """
         room = min(params.max_tokens or 1 << 30, self.model.max_model_len - (prompt_length or 0))
         try:
@@ -272,7 +272,7 @@ class Engine:
             return self.refuse(error, room)
 
     def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Place]:
-        """Put a request's automaton into the pool, or the reason why that has no room for it."""
+        """Add a request's automaton to the pool; if it doesn't fit, set the reason."""
         if not isinstance(admitted.automaton, TokenAutomaton):
             return admitted, END  # what is not lifted is masked on the host
         try:
@@ -319,16 +319,16 @@ def check_prefix(
     particle: ParticleRequest,
     prompt: Sequence[int],
 ) -> None:
-    """Refuse a particle whose prefix isn't the beginning of an answer within the budget.
+    """Raise an error if a particle's prefix isn't the beginning of an answer within the budget.
 
     Args:
         automaton: its constraint, lifted.
-        budget: most tokens of the whole answer.
-        particle: says how many tokens at the end of the prompt belong to the answer.
+        budget: maximum number of tokens of the whole answer.
+        particle: has the number of tokens at the end of the prompt that belong to the answer.
         prompt: all tokens of the prompt.
 
     Raises:
-        ConstraintError: with what was expected.
+        ConstraintError: the message has the expected tokens.
     """
     prefix = prefix_of(particle, prompt)
     if len(prefix) < particle.prefix_tokens:
@@ -349,8 +349,8 @@ def check_prefix(
     needed = int(automaton.steps_to_accept[state])
     if particle.proposal != "lcd" and needed > budget - len(prefix):
         raise ConstraintError(
-            f"expected a budget of at least {len(prefix) + needed} tokens, as an answer with this "
-            f"prefix takes; got {budget}"
+            f"expected a budget of at least {len(prefix) + needed} tokens, the fewest for an "
+            f"answer with this prefix; got {budget}"
         )
 
 
@@ -364,7 +364,7 @@ _engines_lock = Lock()
 
 
 def engine_of(vllm_config: Any) -> Engine:
-    """Return what the requests of an engine share; made once in a process, and kept as long."""
+    """Return the shared state of an engine's requests, which is created once per process."""
     key = id(vllm_config)
     with _engines_lock:
         if key not in _engines:
@@ -380,7 +380,7 @@ def loaded_processors() -> int:
 
 
 def spelled(vocabulary: Vocabulary, text: bytes) -> list[int]:
-    """Spell a text with tokens, the longest first; bytes that no token has are left out."""
+    """Spell a text with the longest possible tokens; bytes without a token are omitted."""
     known = {token: index for index, token in enumerate(vocabulary.token_bytes) if token}
     longest = max(map(len, known), default=1)
     tokens, begin = [], 0
@@ -394,23 +394,23 @@ def spelled(vocabulary: Vocabulary, text: bytes) -> list[int]:
 
 
 def check_conflicts(params: Any) -> None:
-    """Refuse what a request asks for that its constraint does not survive; `ConstraintError`."""
+    """Raise `ConstraintError` for options of a request that contradict its constraint."""
     for name, why in _CONFLICTS.items():
         value = getattr(params, name, None)
         if value is None or value is False or value == [] or (name, value) == ("min_tokens", 0):
             continue
-        raise ConstraintError(f"{name}={value!r} {why}; leave it out of a constrained request")
+        raise ConstraintError(f"{name}={value!r} {why}; omit it in a constrained request")
     biases = (params.logit_bias or {}).items()
     wrong = {i: bias for i, bias in biases if not abs(bias) <= _LARGEST_BIAS}
     if wrong:
         raise ConstraintError(
-            f"logit_bias={wrong!r} may forbid all tokens that the constraint allows; give "
-            f"numbers of at most {_LARGEST_BIAS:g}, -100 is as good as never"
+            f"logit_bias={wrong!r} may forbid all tokens that the constraint allows; use numbers "
+            f"of at most {_LARGEST_BIAS:g}, because -100 already prevents a token"
         )
 
 
 def check_stops(params: Any, automaton: TokenAutomaton | LazyAutomaton) -> None:
-    """Refuse token ids that end the request where the constraint may go on; `ConstraintError`."""
+    """Raise `ConstraintError` for stop token ids that may occur inside an answer."""
     vocabulary = automaton.vocabulary
     ids = set(params.stop_token_ids or ()) - set(vocabulary.eos_ids)
     for token in sorted(token for token in ids if 0 <= token < vocabulary.size):
@@ -421,6 +421,6 @@ def check_stops(params: Any, automaton: TokenAutomaton | LazyAutomaton) -> None:
         )
         if is_used:
             raise ConstraintError(
-                f"stop_token_ids={params.stop_token_ids!r}: {token} is a token of answers, and "
-                "would end them before their end; leave it out of a constrained request"
+                f"stop_token_ids={params.stop_token_ids!r}: {token} may occur in answers, and "
+                "would end them early; omit it in a constrained request"
             )

@@ -1,10 +1,10 @@
-"""Deadlines of requests: how many tokens still fit into the time that a request has left.
+"""Deadlines of requests: conversion of the time left into a number of tokens.
 
-A request says `"deadline_ms": n` beside its constraint, milliseconds from when it enters the batch.
-In each step the tokens that fit are the time left divided by the engine's pace, the median seconds
-of its last steps. They limit the remaining budget as `gcd.Matcher.finish_within` does: never
-to less than a shortest way to the end. So a request begins to end while there is time for it, and
-after the deadline takes the shortest way.
+A request may have `"deadline_ms": n` beside its constraint, in milliseconds from when it enters the
+batch. In each step, the tokens that fit are the time left divided by the engine's pace, the median
+seconds of its last steps. They limit the remaining budget as `gcd.Matcher.finish_within` does, that
+is, never to less than a shortest completion. So an answer ends in time if possible, and after the
+deadline only shortest completions are allowed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MANY = 1 << 40
 
 
 def check_deadline(request: ConstraintRequest, vllm_config: Any) -> None:
-    """Refuse a deadline where several workers would read different clocks.
+    """Raise an error for a deadline if several workers would read different clocks.
 
     Raises:
         ConstraintError: the model is spread over several processes.
@@ -32,12 +32,12 @@ def check_deadline(request: ConstraintRequest, vllm_config: Any) -> None:
     if request.deadline_ms is not None and size > 1:
         raise ConstraintError(
             f"deadline_ms={request.deadline_ms} needs one clock, but the model is served by {size} "
-            "workers, each with its own; leave deadline_ms out, or serve with one worker"
+            "workers, each with its own; omit deadline_ms, or serve with one worker"
         )
 
 
 class Deadlines:
-    """The clock of one processor, and what the deadlines of its requests leave."""
+    """Clock of one processor, which converts its requests' deadlines to numbers of tokens."""
 
     def __init__(self) -> None:
         self._pace = Pace(lambda: _clock())
@@ -45,8 +45,8 @@ class Deadlines:
     def begin(self, params: Any, text: str) -> float | None:
         """Return the time at which a request's answer should be complete; None for no deadline.
 
-        A request that comes back after preemption has what is left of its time, as far as vLLM
-        hands the same `extra_args`.
+        A request that returns after preemption keeps its deadline if vLLM passes the same
+        `extra_args` object.
 
         Args:
             params: vLLM's `SamplingParams`.
@@ -77,5 +77,5 @@ class Deadlines:
 
 
 def _clock() -> float:
-    """Read the clock; tests put another in its place."""
+    """Read the clock; tests replace this function."""
     return monotonic()

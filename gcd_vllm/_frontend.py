@@ -1,14 +1,15 @@
-"""vLLM's frontend refuses what cannot be kept, while it can still answer with an error.
+"""Checks in vLLM's frontend, which can still return an error to the client.
 
-`validate_params` is given a request's parameters and nothing else: no tokenizer, no configuration.
-But whoever calls it has both: the frontend's input processor stands on the stack, with the engine's
-configuration as `vllm_config`, and further out the request's prompt. Only these two names are read
-there. Should another version of vLLM name them differently, only what needs no vocabulary is
-checked here, and the engine checks the rest (`gcd_vllm._admission`).
+`validate_params` only receives a request's parameters, without tokenizer or configuration. But its
+caller, the frontend's input processor, is on the stack with the engine's configuration as
+`vllm_config`, and further out the request's prompt. Only these two names are read. If another
+version of vLLM names them differently, checks that need the vocabulary are left to the engine
+(`gcd_vllm._admission`).
 
-vLLM's server asks on its event loop, which waits for a constraint that is new. For V1 that takes
-milliseconds, as nothing is lifted here (`gcd._serving.lazy`), unless a budget needs the exact
-distance. V2 needs lifted constraints; what is lifted here is kept on disk for the engine.
+vLLM's server makes these checks on its event loop, which waits while a new constraint is compiled.
+For V1 that takes milliseconds, because constraints aren't lifted here (`gcd._serving.lazy`) unless
+a budget needs the exact distance. V2 needs lifted constraints; they are stored on disk for the
+engine.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _DEPTH = 12  # frames in which the input processor is looked for
 
 
 def adopt_structured_outputs(params: Any) -> bool:
-    """Make vLLM's structured output a constraint of this project, which is finished in time.
+    """Convert vLLM's structured outputs to a constraint of this project.
 
     So an unchanged client, with `response_format` or `structured_outputs`, gets finished answers.
     Constraints that this project doesn't have (a grammar, any JSON object, structural tags) stay
     with vLLM's backend.
 
     Returns:
-        True if the request has a constraint of this project now.
+        True if the request now has a constraint of this project.
     """
     extra, wanted = params.extra_args or {}, params.structured_outputs
     if extra.get(NAME) is not None or wanted is None:
@@ -59,10 +60,10 @@ def adopt_structured_outputs(params: Any) -> bool:
 
 
 def validate(params: Any) -> None:
-    """Refuse a request whose constraint cannot be kept.
+    """Raise an error for a request whose constraint cannot be enforced.
 
     Raises:
-        ValueError: with what was wrong, the value seen, and what to do.
+        ValueError: with the problem, the value received, and the remedy.
     """
     text = params.extra_args[NAME]
     config, prompt = _caller()
@@ -84,26 +85,26 @@ def validate(params: Any) -> None:
 
 
 def _check_engine(config: Any, prompt: dict[str, Any]) -> None:
-    """Refuse constraints where V1 would not call processors, or not tell them the tokens."""
+    """Raise an error if V1 would not call processors, or not pass tokens to them."""
     if config.use_v2_model_runner:
         return
     if prompt and not prompt.get("prompt_token_ids"):
         raise ConstraintError(NO_TOKENS)
     if config.speculative_config is not None:
         raise ConstraintError(
-            "vLLM's V1 runner leaves processors out when it speculates; serve with "
+            "vLLM's V1 runner skips logits processors in speculative decoding; serve with "
             "VLLM_USE_V2_MODEL_RUNNER=1, or without speculative_config"
         )
     if config.scheduler_config.async_scheduling and not config.model_config.logits_processors:
         raise ConstraintError(
-            "vLLM's V1 runner with asynchronous scheduling tells processors the tokens only if one "
-            "is named: serve with --logits-processors gcd_vllm:Processor, or VLLM_USE_V2_MODEL_"
-            "RUNNER=1"
+            "vLLM's V1 runner with asynchronous scheduling passes tokens to processors only if one "
+            "is named; serve with --logits-processors gcd_vllm:Processor, or "
+            "VLLM_USE_V2_MODEL_RUNNER=1"
         )
 
 
 def _caller() -> tuple[Any, dict[str, Any]]:
-    """Return the configuration of the calling engine, and the prompt, as far as found."""
+    """Return the configuration of the calling engine, and the prompt; None if not found."""
     frame: FrameType | None = sys._getframe(1)
     config = None
     for _ in range(_DEPTH):

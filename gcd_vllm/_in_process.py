@@ -1,4 +1,4 @@
-"""`vllm.LLM` as an engine that draws parts of particles and weighs them."""
+"""`vllm.LLM` as an engine that draws parts of particles, with their weights."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _START = f'LLM(model, worker_extension_cls="{EXTENSION}", logits_processors=["{_
 
 
 class InProcessEngine:
-    """An engine of vLLM in this process, whose workers keep the weights.
+    """A vLLM engine in this process, whose workers store the weights.
 
     Args:
         llm: a `vllm.LLM` that was started with this project's logits processor and extension.
 
     Raises:
-        ValueError: the engine lacks one of them, or its version is another.
+        ValueError: the engine lacks one of them, or has another version of it.
     """
 
     def __init__(self, llm: Any) -> None:
@@ -70,7 +70,7 @@ class InProcessEngine:
         """Draw all parts in one batch of requests.
 
         Raises:
-            EngineStoppedError: the engine died or failed; with what had finished.
+            EngineStoppedError: the engine died or failed; the error has the finished parts.
             ConstraintError: the engine refused a request.
         """
         run = secrets.token_hex(8)
@@ -108,16 +108,16 @@ class InProcessEngine:
         ]
 
     def _rendered(self, parts: Sequence[Part]) -> Sequence[Any]:
-        """Return the prompts of parts as the engine wants them."""
+        """Return the prompts of parts in the form that the engine expects."""
         prompts = [{"prompt_token_ids": [*part.prompt, *part.prefix]} for part in parts]
         renderer = getattr(self._llm, "renderer", None)
         return prompts if renderer is None else list(renderer.render_cmpl(prompts))
 
     def _hides_last(self, part: Part) -> bool:
-        """Return True if the workers may not learn a token that isn't an EOS.
+        """Return whether the workers may not receive the last token of a part that isn't an EOS.
 
-        With asynchronous scheduling, V1 doesn't tell them the last token of a part. V2 doesn't tell
-        them any.
+        With asynchronous scheduling, V1 doesn't pass the last token of a part to them; V2 doesn't
+        pass any.
         """
         if self._config.use_v2_model_runner:
             return True
@@ -125,7 +125,7 @@ class InProcessEngine:
         return bool(is_ahead and (part.partial or part.proposal == "lcd"))
 
     def _reported_log_p(self, answer: Any, place: int, values: Sequence[float]) -> float:
-        """Return log p of a token that the workers haven't learned."""
+        """Return log p, as vLLM reports it, of a token that the workers haven't received."""
         token, eos = answer.token_ids[place], self.vocabulary.eos_ids
         if token in eos:
             return values[LOG_P_EOS + eos.index(token)]
@@ -135,10 +135,10 @@ class InProcessEngine:
         return reported
 
     def check_plan(self, plan: Plan) -> None:
-        """Refuse a temperature at which this engine doesn't report log p of all tokens.
+        """Raise an error for a temperature at which this engine doesn't report all log p.
 
         Raises:
-            ValueError: the message says how to start the engine.
+            ValueError: the message has the options to start the engine with.
         """
         if plan.pgcd is not None:
             check_twist(plan.pgcd, self._config)
@@ -149,20 +149,20 @@ class InProcessEngine:
         if not known and (self._config.use_v2_model_runner or is_ahead):
             raise ValueError(
                 "expected logprobs_mode='processed_logprobs', or 'raw_logprobs' at temperature 1, "
-                f"got {mode!r} at temperature {plan.temperature}; start the engine with it. In "
-                "V2's model runner, and in V1 with asynchronous scheduling for chunk= or "
-                "proposal='lcd', vLLM reports log-probabilities of drawn tokens"
+                f"got {mode!r} at temperature {plan.temperature}; start the engine with that mode. "
+                "Log-probabilities come from vLLM with the V2 model runner, and with asynchronous "
+                "scheduling for chunk= or proposal='lcd'"
             )
 
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:
-        """Abort requests; return the weights that could still be read."""
+        """Abort requests; return the weights that could still be fetched."""
         with suppress(Exception):  # an engine that has died does neither
             self._llm.llm_engine.abort_request(list(keys))
             return self._call("gcd_take_weights", run)
         return {}
 
     def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Call a method of all workers; of each particle, what the worker says that knows most."""
+        """Call a method of all workers; return the most complete result for each particle."""
         found: dict[str, Any] = {}
         for each in self._llm.collective_rpc(method, args=arguments):
             for key, values in each.items():
@@ -176,8 +176,8 @@ class InProcessEngine:
         if values is None or len(values) < len(ids):
             have = 0 if values is None else len(values)
             raise RuntimeError(
-                f"expected weights of {len(ids)} tokens, the engine kept those of {have}; start "
-                f"it by {_START}"
+                f"expected weights of {len(ids)} tokens from the engine, got {have}; start it with "
+                f"{_START}"
             )
         log_z = tuple(step[LOG_Z] for step in values[: len(ids)])
         log_p = [step[LOG_P] for step in values[: len(ids)]]
@@ -193,11 +193,11 @@ class InProcessEngine:
 
 
 def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
-    """Return vLLM's `SamplingParams` of a part; nothing but masks and temperature shapes it.
+    """Return `SamplingParams` for a part, in which only masks and temperature affect sampling.
 
     Args:
         part: the part.
-        key: name of its weights.
+        key: name under which the workers store its weights.
         with_log_p: whether vLLM reports log-probabilities.
     """
     from vllm import SamplingParams
@@ -222,19 +222,19 @@ def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
 
 
 def _check_config(config: Any) -> None:
-    """Refuse an engine that can't keep weights, by its configuration."""
+    """Raise an error if the engine's configuration doesn't support weights."""
     if config.speculative_config is not None:
         raise ValueError(NO_WEIGHTS)
     found = getattr(config.parallel_config, "worker_extension_cls", "")
     if not found:
         raise ValueError(
-            f"expected an engine with worker_extension_cls={EXTENSION!r}, got none; start it by "
+            f"expected an engine with worker_extension_cls={EXTENSION!r}, got none; start it with "
             f"{_START}"
         )
     others = [each for each in config.model_config.logits_processors or () if not _is_ours(each)]
     if others:
         raise ValueError(
-            f"expected no logits processors beside {_PROCESSOR}, got {others}; they change the "
+            f"expected no logits processors besides {_PROCESSOR}, got {others}; they change the "
             "distribution that weights refer to, so start an engine without them"
         )
 
@@ -246,13 +246,13 @@ def _is_ours(processor: Any) -> bool:
 
 
 def _check_status(llm: Any, config: Any) -> None:
-    """Refuse an engine whose workers lack the extension or the processor."""
+    """Raise an error if the engine's workers lack the extension or the processor."""
     try:
         found = llm.collective_rpc("gcd_status")[0]
     except Exception as error:
         raise ValueError(
             f"expected worker_extension_cls={EXTENSION!r} or a subclass, got "
-            f"{config.parallel_config.worker_extension_cls!r} ({error}); start the engine by "
+            f"{config.parallel_config.worker_extension_cls!r} ({error}); start the engine with "
             f"{_START}"
         ) from error
     if found["version"] != VERSION:
@@ -262,6 +262,6 @@ def _check_status(llm: Any, config: Any) -> None:
         )
     if not found["processors"]:
         raise ValueError(
-            f"expected the logits processor {_PROCESSOR} in the engine, got none; start it by "
+            f"expected the logits processor {_PROCESSOR} in the engine, got none; start it with "
             f"{_START}, and look in its log for lines that begin with `gcd is disabled`"
         )

@@ -1,14 +1,14 @@
 """Fields of a vLLM request whose answer is a particle of a posterior.
 
-A particle is a request like any other, with a constraint in `extra_args["gcd"]`. A second JSON
-text, `extra_args["gcd_particle"]`, says that its weight is wanted:
+A particle is a normal request with a constraint in `extra_args["gcd"]`. A second JSON text,
+`extra_args["gcd_particle"]`, requests its weight:
 
     {"key": "6f1c/0/12", "prefix_tokens": 32, "partial": true, "proposal": "gcd"}
 
 With "proposal": "pgcd", a member "pgcd" names the HMM and its use (`gcd_vllm._registered`).
 
-Weights refer to the distribution that the engine really samples from. So a particle request waits
-for the exact form of its constraint, and fields that change the distribution are refused.
+Weights must refer to the distribution that the engine samples from. So a particle request waits for
+the exact form of its constraint, and fields that change the distribution are refused.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class ParticleRequest:
-    """One particle, or the next part of one.
+    """Request for the next part of a particle, or for all of it.
 
     Attributes:
-        key: name under which the engine keeps the weights of the particle's tokens; empty if the
+        key: name under which the engine stores the weights of the particle's tokens; empty if the
             caller computes them from log-probabilities instead.
         prefix_tokens: number of tokens at the end of the prompt that belong to the answer. The
             constraint and the budget count them.
@@ -96,8 +96,8 @@ class ParticleRequest:
         temperature = getattr(params, "temperature", 1.0)
         if not temperature > 0:
             raise ConstraintError(
-                f"{PARTICLE}: expected a temperature above 0, got {temperature}; there is no "
-                "distribution to sample from at 0"
+                f"{PARTICLE}: expected a temperature above 0, got {temperature}; at 0 there is no "
+                "distribution to sample from"
             )
         return found
 

@@ -1,15 +1,15 @@
 """Sequential Monte Carlo over an engine that draws whole parts of answers.
 
-    draw a part of each running particle, weigh, perhaps resample, go on
+    draw a part of each running particle, update weights, resample if needed, repeat
 
-With Z_t the probability that the mask left at step t, a part multiplies a particle's weight by the
-product of its Z_t. Resampling between parts is that of `smc.sample`
+Let Z_t be the model's probability of all tokens that the mask allows in step t. A part multiplies
+its particle's weight by the product of its Z_t. Resampling between parts is that of `smc.sample`
 (`smc._inference.algorithms.SMC`), with the part's number in place of the step's. The estimate of
-the evidence is the mean of the final weights, and unbiased, whatever the length of parts:
-E[estimate] = P_lm(C within n).
+the evidence is the mean of the final weights. It is unbiased for any length of parts: E[estimate] =
+P_lm(C within n).
 
-With P-GCD, a token multiplies the weight by p / q. Particles then compete by the product of weight
-and potential, the probability under the HMM that an answer is completed within its budget.
+With P-GCD, each token multiplies the weight by p / q. Particles then compete by the product of
+weight and potential, the probability under the HMM that an answer is completed within its budget.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class EngineDiagnostics(Diagnostics):
 
 
 class Task(NamedTuple):
-    """One prompt.
+    """One prompt with its constraint and budget.
 
     Attributes:
-        name: identity, which names its random numbers.
+        name: identity, which keys its random numbers.
         prompt: its tokens.
         constraint: JSON text of the constraint, with the budget.
         automaton: the constraint, lifted.
-        budget: most tokens of an answer, EOS included.
+        budget: maximum number of tokens of an answer, EOS included.
     """
 
     name: int
@@ -90,7 +90,7 @@ class Task(NamedTuple):
 
 
 class _Particle(NamedTuple):
-    """A particle under way; see `Rollout`.
+    """Particle during sampling; see `Rollout`.
 
     `state` is that of the automaton, -1 once it is dead; `founder` is the particle of the first
     part that it descends from. `log_potential` belongs to the last token, and is 0 at the end.
@@ -148,10 +148,10 @@ def run(engine: Engine, tasks: Sequence[Task], plan: Plan, draw: Draw) -> list[P
     """Sample the posteriors of all prompts.
 
     Args:
-        engine: draws parts.
-        tasks: the prompts, checked.
-        plan: what is the same for all.
-        draw: random numbers of resampling; those of tokens are the engine's.
+        engine: the engine that draws parts.
+        tasks: the validated prompts.
+        plan: settings that are the same for all prompts.
+        draw: random number generator of resampling; the engine has its own for tokens.
     """
     started = time.perf_counter()
     systems = [
@@ -198,7 +198,7 @@ def _parts(
     number: int,
     block: int | None,
 ) -> list[Part]:
-    """Return the next part of every particle of a prompt that runs."""
+    """Return the next part of every running particle of a prompt."""
     parts = []
     for n, particle in enumerate(system):
         if not particle.runs(task.budget) or particle.log_weight == -math.inf:
@@ -235,7 +235,7 @@ def _log_competing(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
 
 
 def _resample(system: list[_Particle], task: Task, how: SMC, number: int, draw: Draw) -> bool:
-    """Replace particles that compete, where their ESS is low, by copies; return whether any were.
+    """Resample competing particles with a low ESS; return whether any were resampled.
 
     Particles of one automaton state compete with each other (`strata="state"`), or all of them
     do, finished ones included (`strata="none"`).
@@ -299,7 +299,7 @@ def _posterior(
     running: Sequence[int],
     alive: Sequence[int],
 ) -> Posterior:
-    """Make the posterior of one prompt's particles."""
+    """Build the posterior of one prompt's particles."""
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
     samples = [
@@ -345,7 +345,7 @@ def _posterior(
 
 
 def _with_seconds(found: Sequence[Posterior], seconds: float) -> list[Posterior]:
-    """Share the time out over the prompts, by the tokens read for each."""
+    """Divide the time among the prompts, in proportion to computed tokens."""
     read = max(1, sum(each.diagnostics.tokens for each in found))
     return [
         replace(

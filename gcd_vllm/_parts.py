@@ -1,4 +1,4 @@
-"""Parts of particles: requests to an engine, the tokens that it draws, and where parts end.
+"""Parts of particles: requests to an engine, and the tokens that it draws for them.
 
 A particle that may be resampled is drawn in parts of about `chunk` tokens. After a part, the tokens
 so far are resubmitted at the end of the prompt. An engine with a prefix cache finds their keys and
@@ -23,9 +23,9 @@ class Plan(NamedTuple):
         particles: N, per prompt.
         proposal: "gcd", "lcd" or "pgcd".
         temperature: T.
-        seed: of all random numbers.
-        chunk: tokens of a part, at least; None if each answer is one part.
-        resampling: between parts.
+        seed: seed of all random numbers.
+        chunk: minimum number of tokens of a part; None if each answer is one part.
+        resampling: options of resampling between parts.
         pgcd: the HMM of "pgcd", and its use.
     """
 
@@ -42,14 +42,14 @@ class Part(NamedTuple):
     """A request for the next tokens of one particle.
 
     Attributes:
-        example: place of its prompt in the call.
+        example: index of its prompt in the call.
         particle: its number within the example.
         constraint: JSON text of the constraint, with the budget of the whole answer.
         prompt: tokens of the prompt.
         prefix: tokens of the answer so far.
-        max_tokens: most tokens of this part.
-        partial: whether the answer may go on after it.
-        seed: of its random numbers.
+        max_tokens: maximum number of tokens of this part.
+        partial: whether the answer may continue after it.
+        seed: seed of its random numbers.
         temperature: T.
         proposal: "gcd", "lcd" or "pgcd".
         pgcd: the HMM of "pgcd", and its use.
@@ -73,10 +73,12 @@ class Drawn(NamedTuple):
 
     Attributes:
         ids: the tokens, EOS included.
-        log_z: log p - log q of each of them, which is the log of the probability that a mask left.
+        log_z: log p - log q of each token; for a mask, the log of the model's probability of all
+            allowed tokens.
         log_p: log-probability of each under the model.
-        cached: tokens of the part's prompt and prefix that the engine found in its prefix cache.
-        scored: tokens that the engine read once more for log p, without its prefix cache.
+        cached: number of tokens of the part's prompt and prefix that were in the prefix cache.
+        scored: number of tokens that the engine computed once more for log p, without its prefix
+            cache.
         log_potential: log of the probability, under the HMM of P-GCD, that the answer is completed
             within its budget after these tokens; 0 if it isn't known.
     """
@@ -99,7 +101,7 @@ class Engine(Protocol):
 
     @property
     def context(self) -> int:
-        """Most tokens of a prompt and its answer."""
+        """Maximum number of tokens of prompt and answer together."""
         ...
 
     @property
@@ -112,7 +114,7 @@ class Engine(Protocol):
         ...
 
     def check_plan(self, plan: Plan) -> None:
-        """Refuse what the engine can't do, before it does anything; `ValueError`."""
+        """Raise `ValueError` for settings that the engine doesn't support."""
         ...
 
     def draw(self, parts: Sequence[Part]) -> list[Drawn]:
@@ -121,14 +123,14 @@ class Engine(Protocol):
 
 
 def part_end(prompt: int, taken: int, budget: int, chunk: int, block: int | None) -> int:
-    """Return how many tokens the answer has after its next part.
+    """Return the number of tokens that the answer will have after its next part.
 
     Args:
         prompt: tokens of the prompt.
-        taken: tokens of the answer so far.
-        budget: most tokens of the whole answer.
-        chunk: tokens of a part, at least.
-        block: B; parts don't end at blocks that are longer than a chunk.
+        taken: number of tokens of the answer so far.
+        budget: maximum number of tokens of the whole answer.
+        chunk: minimum number of tokens of a part.
+        block: B, the tokens of a block; ignored if it exceeds `chunk`.
     """
     end = taken + chunk
     if block is not None and 1 < block <= chunk:

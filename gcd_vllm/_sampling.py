@@ -1,4 +1,4 @@
-"""Posteriors from an engine: the call of `smc.sample`, where a model is served."""
+"""Posteriors from vLLM, with the arguments of `smc.sample`."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def sample_with(
     draw: Draw | None,
     options: Options,
 ) -> list[Posterior]:
-    """Do as `sample` with any engine, whose constraints are compiled by this cache."""
+    """Sample as `sample` does, with any engine, compiling constraints with this cache."""
     check_list(prompts)
     names = (
         list(range(len(prompts)))
@@ -201,7 +201,7 @@ def _is_one(constraint: object) -> bool:
 
 
 def _compiled(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str, TokenAutomaton]:
-    """Return the JSON text of a constraint with this budget, and the constraint, lifted."""
+    """Return the JSON text of a constraint with this budget, and the lifted constraint."""
     if isinstance(constraint, str):
         try:
             constraint = json.loads(constraint)
@@ -218,8 +218,8 @@ def _compiled(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str
     for member in ("budget", "deadline_ms"):
         if member in constraint:
             raise ConstraintError(
-                f"expected a constraint without {member!r}, got {constraint[member]!r}; give "
-                "budget= instead, weights of answers under a deadline aren't known"
+                f"expected a constraint without {member!r}, got {constraint[member]!r}; pass "
+                "budget= instead, because weights of answers under a deadline aren't known"
             )
     text = json.dumps({**constraint, "budget": budget})
     return text, cache.get(ConstraintRequest.parse(text))
@@ -248,7 +248,7 @@ def _positive(what: str, value: object) -> int:
 def _resampling(options: Options, chunk: int | None) -> SMC:
     if options and chunk is None:
         raise ValueError(
-            f"expected chunk= beside {', '.join(options)}, got none; without it nothing is "
+            f"expected chunk= with {', '.join(options)}, got none; without it particles aren't "
             "resampled"
         )
     found = algorithm("smc", options)

@@ -1,4 +1,4 @@
-"""Seeds of requests, derived from what they are for.
+"""Seeds of requests, derived by hashing.
 
 With `n=64, seed=s`, vLLM gives sample i the seed s + i, so calls with seeds s and s + 1 share 63 of
 their 64 samples. Estimates that should be independent are then nearly the same. Seeds derived by
@@ -15,7 +15,7 @@ def request_seed(seed: int, example: int, particle: int, part: int) -> int:
     """Return the seed of one part of one particle, from 0 to 2^63 - 1.
 
     Args:
-        seed: of the whole call.
+        seed: seed of the whole call.
         example: identity of the prompt.
         particle: number of the particle within its example.
         part: number of the part of the answer, from 0.

@@ -1,11 +1,11 @@
-"""An OpenAI-compatible server of vLLM as an engine that draws parts of particles.
+"""A vLLM server with OpenAI's API as an engine that draws parts of particles.
 
 Only public fields of requests are used. For each part:
 
 1. `/v1/completions` with the constraint draws the tokens. With `logprobs_mode=processed_logprobs`
    the server reports log q(x_t), after the mask.
 2. The same path with `prompt_logprobs` and the tokens at the end of the prompt reports log p(x_t),
-   before any mask and at temperature 1. Equal sequences are asked about once. vLLM doesn't use its
+   before any mask and at temperature 1. Equal sequences are requested once. vLLM doesn't use its
    prefix cache for such a request, so it computes the whole prompt (`Drawn.scored`).
 
 Then log Z_t = log p(x_t) - log q(x_t).
@@ -35,18 +35,19 @@ _TIMEOUT = 3600.0
 
 
 class ServerEngine:
-    """A server of vLLM.
+    """A vLLM server.
 
     Args:
         url: address of the server, without `/v1`.
-        vocabulary: of the server's model.
-        model: name of the model; the first one that the server lists if not given.
+        vocabulary: vocabulary of the server's model.
+        model: name of the model; by default the first one that the server lists.
         api_key: sent as a bearer token.
-        connections: most requests at a time.
+        connections: maximum number of simultaneous requests.
 
     Raises:
-        ValueError: nothing answers, or the server lacks the plugin, its version, or the mode of
-            log-probabilities; the message says how to start one. One token is generated to see.
+        ValueError: the server doesn't answer, or lacks the plugin, its version, or the mode of
+            log-probabilities; the message has the command to start it. One token is generated for
+            this check.
     """
 
     block_size = None
@@ -87,19 +88,19 @@ class ServerEngine:
         return list(self._post("/tokenize", {"model": self._model, "prompt": prompt})["tokens"])
 
     def check_plan(self, plan: Plan) -> None:
-        """Refuse temperatures at which vLLM doesn't report log-probabilities; `ValueError`."""
+        """Raise `ValueError` for temperatures at which vLLM doesn't report log-probabilities."""
         if plan.temperature != 1:
             raise ValueError(
-                "expected temperature=1 over HTTP, where vLLM reports the model's "
-                f"log-probabilities at 1 only; got {plan.temperature}; use vllm.LLM in process"
+                "expected temperature=1 over HTTP, because vLLM reports the model's "
+                f"log-probabilities only at 1; got {plan.temperature}; use vllm.LLM in process"
             )
 
     def draw(self, parts: Sequence[Part]) -> list[Drawn]:
-        """Draw all parts, and score what was drawn.
+        """Draw all parts, and compute log p of the drawn tokens.
 
         Raises:
             ConstraintError: the server refused a request.
-            EngineStoppedError: the server doesn't answer any more; with what had finished.
+            EngineStoppedError: the server no longer answers; the error has the finished parts.
         """
         answered = self._all(self._draw, parts)
         done = {i: each for i, each in answered.items() if not isinstance(each, BaseException)}
@@ -132,7 +133,7 @@ class ServerEngine:
         return [found[i] for i in range(len(parts))]
 
     def _all(self, do: Callable[[Any], Any], given: Sequence[Any]) -> dict[int, Any]:
-        """Return what each call gives, or its error, by the place of its argument."""
+        """Call a function for each argument; return each result or error."""
 
         def tried(argument: Any) -> Any:
             try:
@@ -162,13 +163,13 @@ class ServerEngine:
         return tuple(choice["token_ids"]), log_q, int(details.get("cached_tokens") or 0)
 
     def _score(self, text: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, ...]:
-        """Return log p of the tokens behind a prompt."""
+        """Return log p of the tokens after a prompt."""
         prompt, ids = text
         reply = self._complete([*prompt, *ids], max_tokens=1, prompt_logprobs=0)
         return prompt_log_p(reply["choices"][0]["prompt_logprobs"], ids)
 
     def _complete(self, prompt: Sequence[int], **more: Any) -> dict[str, Any]:
-        """Ask for a completion; every field that shapes the distribution is stated."""
+        """Request a completion, with a value for every field that affects the distribution."""
         given = {
             "model": self._model, "prompt": list(prompt), "temperature": 1.0, "top_p": 1.0,
             "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
@@ -177,7 +178,7 @@ class ServerEngine:
         return self._post("/v1/completions", given | more)
 
     def _probe(self) -> None:
-        """Generate one token where the mask allows one only, and look how the server reports it."""
+        """Generate one forced token, and check how the server reports it."""
         token = lone_byte(self.vocabulary)
         text = self.vocabulary.token_bytes[token].decode("ascii")
         constraint = json.dumps({"choice": [text], "budget": 2})
@@ -186,7 +187,7 @@ class ServerEngine:
             ids, log_q, _ = self._draw(part)
         except ConstraintError as error:
             raise ValueError(
-                "expected a server whose plugin knows gcd_particle, got one that refuses it "
+                "expected a server whose plugin supports gcd_particle, got one that refuses it "
                 f"({error}); install this version there, and start it: {START}"
             ) from error
         except (KeyError, TypeError, OSError) as error:
@@ -201,7 +202,7 @@ class ServerEngine:
             )
         if abs(log_q[0]) > _CERTAIN:
             raise ValueError(
-                "expected log-probabilities after the mask (logprobs_mode=processed_logprobs), got "
+                "expected log-probabilities under the mask (logprobs_mode=processed_logprobs), got "
                 f"{log_q[0]:.3f} for the only allowed token; start the server: {START}"
             )
 
@@ -230,7 +231,7 @@ class ServerEngine:
 
 
 def lone_byte(vocabulary: Vocabulary) -> int:
-    """Return a token of one ASCII character that no other token has, so that it is forced.
+    """Return a token with one ASCII character that no other token contains, so that it is forced.
 
     Raises:
         ValueError: there is none.
@@ -240,18 +241,18 @@ def lone_byte(vocabulary: Vocabulary) -> int:
         if count[bytes([code])] == 1:
             return vocabulary.token_bytes.index(bytes([code]))
     raise ValueError(
-        "expected a vocabulary in which some ASCII character is one token and no other, got none; "
-        "a server of it can't be probed, use vllm.LLM in process"
+        "expected a vocabulary in which an ASCII character is the text of exactly one token, got "
+        "none; without one a server can't be checked, so use vllm.LLM in process"
     )
 
 
 def scores_of(scored: dict[int, Any]) -> dict[int, tuple[float, ...]]:
-    """Leave errors out."""
+    """Return the results without errors."""
     return {i: each for i, each in scored.items() if not isinstance(each, BaseException)}
 
 
 def prompt_log_p(reported: Sequence[Any], ids: Sequence[int]) -> tuple[float, ...]:
-    """Return log p of the last tokens of a prompt, out of `prompt_logprobs` of a reply.
+    """Return log p of the last tokens of a prompt, from the `prompt_logprobs` of a reply.
 
     Args:
         reported: for each token of the prompt, an object from token id to its log-probability.

@@ -1,32 +1,32 @@
-"""Weights of particles, kept on the device where the engine samples.
+"""Weights of particles, stored on the device where the engine samples.
 
-At step t the mask leaves the share
+The model's probability of the tokens that the mask allows in step t is
 
     Z_t = sum over allowed v of p(v)
 
-of the model's probability p at temperature T. An answer drawn under the masks has the importance
-weight prod_t Z_t. Its tokens have the log-probabilities log p(x_t) under the model, and
-log p(x_t) - log Z_t = log q(x_t) under the sampler. In vLLM logits are divided by T after logits
-processors, so T is part of the computation here.
+Here p is the model's distribution at temperature T. An answer drawn under the masks has the
+importance weight prod_t Z_t. The log-probability of its token x_t is log p(x_t) under the model,
+and log q(x_t) = log p(x_t) - log Z_t under the sampler. In vLLM, logits are divided by T after
+logits processors, so the division by T is part of the computation here.
 
 Two passes over the logits per step, a log-softmax before the mask and one after it, give log Z_t:
-at any token a that is allowed, log Z_t = log p(a) - log q(a). The first one stays in a buffer until
-the next step, when the drawn token is known. Buffers are reused: on a CPU, fresh memory of this
-size takes longer than the arithmetic.
+at any token a that is allowed, log Z_t = log p(a) - log q(a). The first one is stored in a buffer
+until the next step, when the drawn token is known. Buffers are reused, because on a CPU, allocating
+memory of this size takes longer than the arithmetic.
 
-**P-GCD** (`gcd_vllm._twist`) draws from q(v) = p(v) g(v) / Z, so log p - log q is another number
-for every token. Z is handed over, and log q of the drawn token is kept besides log p.
+**P-GCD** (`gcd_vllm._twist`) draws from q(v) = p(v) g(v) / Z, so log p - log q differs from token
+to token. Z is passed in, and log q of the drawn token is stored with log p.
 
-**Keys.** Values are kept by particle and step, so recycled batch rows, preemption, and steps that
-an engine takes twice or too many do no harm. Nothing waits for the device before `take`. A
-particle's values stay until they are taken. If more than `MOST_PARTICLES` are kept, the oldest are
-dropped, so aborted requests that nobody asks about take a bounded amount of memory.
+**Keys.** Values are stored by particle and step, so they stay correct if batch rows are reused,
+requests preempted, or steps repeated. There is no host synchronization before `take`. A particle's
+values are stored until they are taken. If there are more than `MOST_PARTICLES`, the oldest are
+dropped, which limits the memory for aborted requests.
 
-**Asynchronous scheduling.** V1 then doesn't tell processors the last token of a request, which is
-an EOS where the answer is finished. So log p of every EOS id is kept, too.
+**Asynchronous scheduling.** V1 then doesn't pass the last token of a request to processors. It is
+an EOS if the answer is finished, so log p of every EOS id is stored, too.
 
-Engines run in inference mode, and remote calls don't: the methods here set it, as a tensor that was
-made in it can't be changed elsewhere.
+Engines run in inference mode, and remote calls don't. The methods here set it, because a tensor
+that was created in inference mode can't be changed outside of it.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Record:
 
 
 class WeightedRow(NamedTuple):
-    """A row of the batch whose weights are wanted.
+    """Batch row whose weights were requested.
 
     Attributes:
-        record: of its particle.
-        row: row of the logits.
+        record: record of its particle.
+        row: index of the row in the logits.
         tokens: tokens of the answer that this request has drawn so far; the engine appends to it.
         temperature: T.
         is_twisted: whether the row is drawn from P-GCD's distribution; log q is kept then.
@@ -87,9 +87,9 @@ class WeightedRow(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """A token that the engine draws after a step, and that isn't known yet.
+    """Token that the engine draws after a step, while it isn't known yet.
 
-    `twisted` is the row of its log q; -1 if log q isn't kept.
+    `twisted` is the row of its log q; -1 if log q isn't stored.
     """
 
     record: Record
@@ -104,7 +104,7 @@ class StepWeights:
     Args:
         device: device of the logits.
         eos_ids: ids that end a text.
-        most: most particles whose values are kept.
+        most: maximum number of particles whose values are stored.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class StepWeights:
 
     @torch.inference_mode()
     def begin(self, key: str, steps: int, refusal: str | None) -> Record:
-        """Make room for a particle; return its record, the same one after preemption.
+        """Return a particle's record, creating it unless the particle was preempted.
 
         Args:
             key: name of the particle.
-            steps: most tokens that its request draws.
-            refusal: why the engine doesn't serve it; None if it does.
+            steps: maximum number of tokens that its request draws.
+            refusal: reason why the engine refuses it; None if it doesn't.
         """
         record = self._records.get(key)
         if record is None:
@@ -183,13 +183,14 @@ class StepWeights:
         steps: Int64[Tensor, "R"] | None = None,
         log_z_of: Float64[Tensor, "L"] | None = None,
     ) -> None:
-        """Keep the values of this step.
+        """Store the values of this step.
 
         Args:
-            logits: masked.
+            logits: the masked logits.
             rows: the same rows as before the mask.
-            steps: number of each row's step, on the device, where the host doesn't know the
-                tokens; log p of drawn tokens isn't kept then. By default the length of `tokens`.
+            steps: number of each row's step, on the device; needed if the host doesn't know the
+                tokens, and log p of drawn tokens isn't stored then. By default the length of
+                `tokens`.
             log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for the others.
         """
         count, log_p = len(rows), self._log_p
@@ -242,7 +243,7 @@ class StepWeights:
             yield slice(start, min(start + most, count))
 
     def _note_drawn(self) -> None:
-        """Keep log p of the tokens that were drawn after the last step."""
+        """Store log p of the tokens that were drawn after the last step."""
         at = [
             (i, each.record.row, each.step, each.tokens[each.step], each.twisted)
             for i, each in enumerate(self._drawn)
@@ -265,12 +266,12 @@ class StepWeights:
 
     @torch.inference_mode()
     def take(self, run: str) -> dict[str, Any]:
-        """Return the values of all particles whose keys begin with `run`, and forget them.
+        """Return and delete the values of all particles whose keys begin with `run`.
 
         Returns:
-            For each key a list with the values of each step: log Z_t, log p(x_t), log q(x_t), and
-            log p of each EOS id. NaN stands for values that aren't known; log q is kept with P-GCD
-            only. A particle that was refused has a text instead.
+            For each key a list of the values of each step: log Z_t, log p(x_t), log q(x_t), and log
+            p of each EOS id. NaN stands for an unknown value, as for log q without P-GCD. For a
+            refused particle, the reason as text.
         """
         self._note_drawn()
         keys = [key for key in self._records if key.startswith(run)]
@@ -286,7 +287,7 @@ class StepWeights:
         return found
 
     def forget(self, run: str) -> int:
-        """Forget all particles whose keys begin with `run`; return how many there were."""
+        """Delete the values of all particles whose keys begin with `run`; return their number."""
         keys = [key for key in self._records if key.startswith(run)]
         for key in keys:
             self._drop(key)
@@ -297,10 +298,10 @@ class _Scaled(NamedTuple):
     """Rows of logits, and the temperature of each.
 
     Attributes:
-        logits: of the whole batch.
-        first: row of the first one, if the others follow it.
-        at: their rows otherwise.
-        temperature: of each row; None if it is 1 everywhere.
+        logits: logits of the whole batch.
+        first: index of the first row, if the rows are consecutive.
+        at: indices of the rows otherwise.
+        temperature: temperature of each row; None if all are 1.
     """
 
     logits: Float[Tensor, "L V"]
@@ -320,7 +321,7 @@ class _Scaled(NamedTuple):
         return cls(logits, first, at, temperature)
 
     def log_softmax(self, part: slice, out: Float[Tensor, "P V"]) -> None:
-        """Write the log-softmax of some of the rows."""
+        """Write log p at each row's temperature, for a part of the rows."""
         if self.at is None:
             given = self.logits[self.first + part.start : self.first + part.stop]
         else:
@@ -335,7 +336,7 @@ _lock = Lock()
 
 
 def take(run: str) -> dict[str, Any]:
-    """Return what `StepWeights.take` does, over all engines of this process."""
+    """Call `StepWeights.take` for all engines of this process."""
     found: dict[str, Any] = {}
     with _lock:
         for store in list(_stores):
@@ -344,6 +345,6 @@ def take(run: str) -> dict[str, Any]:
 
 
 def forget(run: str) -> int:
-    """Forget what `StepWeights.forget` does, over all engines of this process."""
+    """Call `StepWeights.forget` for all engines of this process."""
     with _lock:
         return sum(store.forget(run) for store in list(_stores))

@@ -1,16 +1,18 @@
-"""The processor of vLLM's V1 engine, which tells it the tokens of each request as a list.
+"""Logits processor for vLLM's V1 engine, which passes the tokens of each request as a list.
 
-A row's state is a function of its constraint and of its tokens: the list belongs to the engine,
-which may cut it (preemption, discarded steps) or fill in placeholders of -1 late (asynchronous
-scheduling). So each step reads on from what was read before as long as that still stands there,
-and from the beginning otherwise. States are found on the host, masks on the device of the logits.
+A row's state is computed from its constraint and its tokens. The list of tokens belongs to the
+engine, which may truncate it (preemption, discarded steps) or replace placeholders of -1 later
+(asynchronous scheduling). So each step continues after the tokens of the previous step if they are
+unchanged, and starts from the beginning otherwise. States are computed on the host, masks on the
+device of the logits.
 
 A new constraint is served before it is lifted (`gcd._serving.lazy`). The masks of such rows are
-made on the host as well, and so are those after the lifted form has taken over in the row. The
-next request with the constraint has its automaton on the device.
+computed on the host, even after lifting is done. For the next request with the constraint, the
+automaton is on the device.
 
-Rows of particles (`gcd_vllm._particle_request`) are served lifted, and their weights are kept
-(`gcd_vllm._step_weights`). Those of P-GCD get another distribution (`gcd_vllm._twist`).
+Rows of particles (`gcd_vllm._particle_request`) use lifted constraints, and their weights are
+stored (`gcd_vllm._step_weights`). Those of P-GCD are drawn from another distribution
+(`gcd_vllm._twist`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from gcd_vllm._twist import TwistedRow, Twists, log_z_of, write
 
 
 class _Row:
-    """A request in the batch: its constraint, and its tokens so far."""
+    """Request in the batch, with its constraint and its tokens so far."""
 
     def __init__(
         self,
@@ -63,14 +65,14 @@ class _Row:
 
     @property
     def is_lazy(self) -> bool:
-        """Return whether its masks are made on the host."""
+        """Return whether its masks are computed on the host."""
         return isinstance(self._reader, LazyReader)
 
     def fill_mask(self, out: np.ndarray, fit: int) -> None:
-        """Write the packed mask of a row whose masks are made on the host.
+        """Write the packed mask of a row whose masks are computed on the host.
 
         Args:
-            out: where to.
+            out: array for the mask.
             fit: tokens that there is time for.
         """
         assert isinstance(self._reader, LazyReader)
@@ -81,7 +83,7 @@ class _Row:
         return self._reader.state(self.tokens) if isinstance(self._reader, TokenReader) else DEAD
 
     def left(self, state: int, fit: int) -> int:
-        """Return the tokens left in this state, where there is time for so many."""
+        """Return the remaining budget in this state, limited by the time left."""
         left = self.budget - len(self.tokens)
         if not isinstance(self.automaton, TokenAutomaton) or state == DEAD or fit >= left:
             return left
@@ -89,7 +91,7 @@ class _Row:
 
 
 class EngineProcessor(Processor):
-    """Masks the rows of constrained requests in the V1 engine."""
+    """Logits processor that masks the rows of constrained requests in the V1 engine."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._engine = engine_of(vllm_config)
@@ -102,7 +104,7 @@ class EngineProcessor(Processor):
         self._twists: Twists | None = None
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow requests that leave the batch, enter it, and move within it, in this order."""
+        """Update the rows: requests first leave the batch, then enter it, then move in it."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -152,7 +154,7 @@ class EngineProcessor(Processor):
             return self._engine.refuse(error, taken.room), None
 
     def _record(self, params: Any, admitted: Admitted) -> Record | None:
-        """Return the record of a particle's weights; None if none are wanted."""
+        """Return the record of a particle's weights; None if they weren't requested."""
         try:
             particle = admitted.particle or ParticleRequest.of(params)
         except ConstraintError:  # its reason is the answer

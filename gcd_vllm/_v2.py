@@ -1,20 +1,20 @@
-"""The processor of vLLM's V2 model runner, which keeps everything on the device.
+"""Logits processor for vLLM's V2 model runner, with all data on the device.
 
-The runner samples ahead of the host: when a step's masks are made, the host does not know yet what
-the step before has sampled. So states are tensors, one entry for each slot of a request, and follow
-the tokens that the runner commits to `all_token_ids[slot, prompt_len:total_len]`, by gathers, in
-the same queue of work. Nothing here reads a tensor back.
+The runner samples ahead of the host: when a step's masks are computed, the host does not know the
+tokens of the previous step yet. So states are tensors, with one entry for each slot of a request.
+They are updated on the device, by gathers, for the tokens that the runner commits to
+`all_token_ids[slot, prompt_len:total_len]`. There are no host synchronizations.
 
-A slot's state is a function of its constraint and its committed tokens; `count` says how many of
-them it has read. When a request enters, or comes back after preemption, its slot starts at the
-beginning and reads all that it has. A step commits at most one token more than it had drafts.
+A slot's state is computed from its constraint and its committed tokens; `count` is the number of
+tokens processed so far. When a request enters, or returns after preemption, its slot starts at the
+beginning and processes all its tokens. A step commits at most one token more than it had drafts.
 
-The runner does not say when a request ends. So the pool holds the constraints of the batch, and
-those of all other slots may have to make room. If a slot comes back, its automaton is entered
-again, wherever there is room, and its state, counted in the automaton, is kept.
+The runner does not tell when a request ends. So the pool has the constraints of the batch, and
+those of all other slots may be evicted. If a slot returns, its automaton is added again, possibly
+at another location; the slot's state is numbered within the automaton and stays valid.
 
-Rows along a draft have the state after the draft's tokens, which lie in `input_ids`; that of the
-slot stays where the committed tokens have led, so that a draft may be refused.
+Rows along a draft have the state after the draft's tokens, which are in `input_ids`. The slot's
+state only includes committed tokens, so that a draft may be rejected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gcd_vllm._step_weights import Record, StepWeights, WeightedRow
 
 
 class EngineProcessor(Processor):
-    """Masks the rows of constrained requests in the V2 model runner."""
+    """Logits processor that masks the rows of constrained requests in the V2 model runner."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         self._engine = engine_of(vllm_config)
@@ -56,7 +56,7 @@ class EngineProcessor(Processor):
         self._particles: dict[int, tuple[Record, float]] = {}  # with the temperature
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Take a request into a slot; whether it has a constraint."""
+        """Add a request to a slot; return whether it has a constraint."""
         self._leave(req_idx)
         self._particles.pop(req_idx, None)
         self._taken[req_idx] = self._until[req_idx] = None
@@ -75,7 +75,7 @@ class EngineProcessor(Processor):
         return True
 
     def _note_particle(self, slot: int, params: Any) -> None:
-        """Keep the weights of a request that asks for them."""
+        """Store the weights of a request that requires them."""
         admitted = self._taken[slot]
         if admitted is None or admitted.particle is None or not admitted.particle.key:
             return
@@ -87,7 +87,7 @@ class EngineProcessor(Processor):
         self._particles[slot] = record, params.temperature
 
     def apply_staged_writes(self) -> None:
-        """Do nothing: what is written depends on the batch, so `apply` writes it."""
+        """Do nothing; `apply` writes the data, which depends on the batch."""
 
     def _leave(self, slot: int) -> None:
         automaton = self._placed.pop(slot, None)
@@ -95,7 +95,7 @@ class EngineProcessor(Processor):
             self._pool.leave(automaton)
 
     def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
-        """Let the pool hold the constraints of the batch's slots, if need be in place of others."""
+        """Add the constraints of the batch's slots to the pool, evicting others if needed."""
         for slot in self._placed.keys() - set(batch):
             self._leave(slot)
         entering = [slot for slot in batch if slot not in self._placed]
@@ -132,7 +132,7 @@ class EngineProcessor(Processor):
         self._new.difference_update(row[0] for row in new)
 
     def _follow(self, pool: AutomatonPool, slots: Tensor, most: int) -> None:
-        """Take the slots' states along the tokens committed since, at most so many of each."""
+        """Update the slots' states for newly committed tokens, at most `most` per slot."""
         committed = self._requests.all_token_ids.gpu
         here = self._slots[slots]
         begin = self._requests.prompt_len.gpu[slots].long() - here[:, 7]
@@ -198,7 +198,7 @@ class EngineProcessor(Processor):
         return logits
 
     def _fit(self, batch: list[int], now: float) -> Tensor | None:
-        """Return how many tokens each slot has time for; None where no deadline can bind."""
+        """Return how many tokens each slot has time for; None if no deadline matters."""
         fits = {slot: self._deadlines.tokens_within(self._until[slot], now) for slot in batch}
         few = {s: fit for s, fit in fits.items() if fit < self._requests.all_token_ids.gpu.shape[1]}
         if not few:

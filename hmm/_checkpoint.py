@@ -1,27 +1,26 @@
-"""Saving and loading of models, as safetensors with a JSON file beside them, in two layouts.
+"""Saving and loading of models in two layouts: safetensors files with a JSON file.
 
-**Ours**, `hmm.safetensors` and `config.json`:
+**This project's layout**, `hmm.safetensors` and `config.json`:
 
     initial (H),   transition (H, H)  or  first (K, M, M) and second (M, K, K),
     emission (V, H)  or  emission_rows (R, H) and row_of (V, int32), emission[v] = rows[row_of[v]]
 
-All arrays but `row_of` are probabilities, in the type in which they were saved. Half types make
+All arrays except `row_of` are probabilities, in the dtype in which they were saved. Half types make
 small files: bfloat16 has the range of float32 and a relative error of 0.4% per entry. In float16
-the error is 0.05%, but its range ends at 6e-8, so it is refused for a model with smaller positive
-entries, which would become impossible. Rounded values are normalized again when they are loaded, in
-float32.
+the error is 0.05%, but the smallest positive value is 6e-8, so it is refused for a model with
+smaller positive entries, which would become zero. Rounded values are normalized again when they are
+loaded, in float32.
 
-The second form of the emissions is exact (`hmm._shared_rows`), and used where it is smaller.
+The second form of the emissions is also exact (`hmm._shared_rows`), and used if it is smaller.
 
-**Ctrl-G's** (arXiv 2406.13892), in which HMMs distilled from public language models are published.
-Its `model.safetensors` (or `pytorch_model.bin`) has `alpha_exp` (H x H), the transition
-probabilities; `beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H), logarithms up to a
-constant. Its `config.json` has `hidden_states`, `vocab_size`, `eos_token_id`.
+**Ctrl-G's layout** (arXiv 2406.13892), in which HMMs of public language models are published. Its
+`model.safetensors` (or `pytorch_model.bin`) has `alpha_exp` (H x H), the transition probabilities;
+`beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H), logarithms up to a constant. Its
+`config.json` has `hidden_states`, `vocab_size`, `eos_token_id`.
 
-**Vocabulary.** An HMM belongs to one tokenizer. The files include `eos_token_id`, and in our layout
-also `vocabulary_digest`, of every token's bytes. If a vocabulary is passed on loading, an HMM of
-another vocabulary is refused; comparing only the number of tokens would accept any tokenizer of
-the same size.
+**Vocabulary.** An HMM belongs to one tokenizer. The files include `eos_token_id` and, in this
+project's layout, `vocabulary_digest`, a digest of every token's bytes. If a vocabulary is passed on
+loading, an HMM of another vocabulary is refused, even if it has the same number of tokens.
 
 Training can be interrupted and resumed: `save_step` stores the blended counts with the model, so
 that the resumed training gives identical results. An interruption during saving preserves the
@@ -155,7 +154,7 @@ def load(
 def _read_ours(
     directory: Path, config: dict[str, Any], device: torch.device | str
 ) -> tuple[HMM, bool]:
-    """Read a model in our layout, unchecked; also return whether it was stored in a half type."""
+    """Read a model in this project's layout unchecked; return also whether it had a half type."""
     if config["format"] != "hmm-1":
         raise ValueError(
             f"expected format 'hmm-1' in {directory / CONFIG}, got {config['format']!r}; it may be "
@@ -169,7 +168,7 @@ def _read_ours(
 def _read_ctrlg(
     directory: Path, config: dict[str, Any], device: torch.device | str
 ) -> tuple[HMM, bool]:
-    """Read a model in Ctrl-G's layout, unchecked; return also whether it had a half type."""
+    """Read a model in Ctrl-G's layout without checks; return also whether it had a half type."""
     path = _ctrlg_weights(directory)
     state = read_tensors(path, device)
     missing = set(_CTRLG) - state.keys()
@@ -183,12 +182,12 @@ def _read_ctrlg(
 
 
 def check_files(directory: str | Path) -> None:
-    """Refuse a directory whose files, in either layout, are missing or truncated.
+    """Raise an error if a directory's files, in either layout, are missing or truncated.
 
-    It reads no arrays, so that jobs can check a model early and load it later.
+    It doesn't read arrays, so that jobs can check a model early and load it later.
 
     Raises:
-        ValueError: names the file.
+        ValueError: the message names the file.
     """
     directory = Path(directory)
     ours = "format" in _config(directory)
@@ -289,7 +288,7 @@ def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _same_tokens(hmm: HMM, config: dict[str, Any], vocabulary: Vocabulary, directory: Path) -> None:
-    """Refuse a vocabulary that is not the one in `config`, as far as `config` identifies it."""
+    """Raise an error if a vocabulary differs from the one that `config` identifies."""
     _same_number(hmm, vocabulary.size, directory)
     ends = config.get(ENDS)
     # Ctrl-G's layout has a single id; models may have several. An empty list means unknown.

@@ -1,10 +1,10 @@
-"""Graph of a constraint whose edges carry the probability that an HMM assigns to their tokens.
+"""Graph of a constraint, with the HMM's emission probability of each edge's tokens.
 
-All tokens of a class lead from a state to the same next state, so only the mass of the class
-matters: P(token of the class | h) = the sum of its tokens' emissions. Further, all classes that
-lead from one state to the same next state form an edge, and the recursion of `hmm._product` needs
-only the mass of the edge. A state inside a string has hundreds of classes, but a handful of edges.
-Sets of classes that label several edges are summed once.
+All tokens of a class lead from a state to the same next state, so only the class's total emission
+matters: P(token of the class | h). Likewise, all classes that lead from one state to the same next
+state form an edge, and the recursion of `hmm._product` only needs the total emission (*mass*) of
+the edge. A state inside a string has hundreds of classes, but a handful of edges. Sets of classes
+that label several edges are summed once.
 
 Cost: O(V H) for the classes, each allowed token's emission read once; O(D C H) for the D distinct
 sets.
@@ -34,7 +34,7 @@ def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
     """Return P(the token is of class c | hidden state h): sums of emissions, EOS ids included.
 
     The class of ids that no state allows stays zero, because it is never used. Tokens are summed in
-    bags of bounded size, which keeps float32 exact to some 1e-6 and doesn't need atomics.
+    bags of bounded size, so that float32 is exact to about 1e-6, without atomics.
     """
     if hmm.num_tokens != automaton.vocabulary.size:
         raise ValueError(

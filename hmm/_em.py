@@ -1,8 +1,8 @@
 """Expectation-maximization: fits an HMM to sequences, in batches, on any number of machines.
 
 An HMM is an exponential family, so EM needs only expected counts of the data: of first states, of
-uses of each transition parameter, of (token, state) pairs. Counts add over sequences, batches and
-machines, which determines the design:
+uses of each transition parameter, of (token, state) pairs. Counts of sequences, batches and
+machines can be added, so there are four steps:
 
     expected_statistics   E-step: counts of a batch, 6 H² operations a token (hmm._inference)
     +, all_reduce         counts of several batches, of several processes
@@ -16,7 +16,8 @@ page by page.
 Full-batch EM never lowers the likelihood (Baum et al. 1970; Dempster, Laird & Rubin 1977). With
 pseudo-counts it never lowers the posterior under the corresponding Dirichlet prior. `blend` with
 falling step sizes rho_k = (k + 2)^-kappa, kappa in (1/2, 1], is stepwise EM (Cappé & Moulines,
-arXiv 0712.4273; Liang & Klein, NAACL 2009), which needs a few passes where full batches need many.
+arXiv 0712.4273; Liang & Klein, NAACL 2009), which needs fewer passes over the data than full-batch
+EM.
 
 **Multiple processes** each process their share of a batch; `all_reduce` adds the counts if
 `torch.distributed` is initialized and otherwise returns them unchanged. The following steps are the
@@ -154,7 +155,7 @@ def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None
 
 
 def all_reduce(statistics: Statistics) -> Statistics:
-    """Sum the counts of all processes, **in place**; with one process nothing changes."""
+    """Sum the counts of all processes, **in place**; a no-op with one process."""
 
     def reduced(values: Tensor) -> Tensor:
         dist.all_reduce(values)
@@ -237,7 +238,7 @@ def maximize(
 
 
 def _normalized(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-    """Divide a fresh array by its sums; make it uniform where these are zero."""
+    """Divide a new array by its sums, in place; distributions with a zero sum become uniform."""
     total = counts.sum(dim=dim, keepdim=True)
     empty = total < torch.finfo(counts.dtype).tiny
     if bool(empty.any()):

@@ -5,31 +5,31 @@
     u_unbounded(h, s)    = sum over edges (s, t) of  mass[set, h] beta_unbounded(h, t)
 
 This is one system of linear equations instead of a level for each r. The equation of a state that
-cannot reach itself is solved once, after its successors. States are processed in layers from the
-end, those of the condensation (strongly connected components by scipy), a whole layer at once.
+cannot reach itself is solved once, after its successors. Layers of the graph of strongly connected
+components (computed by scipy) are processed from the end, a whole layer at once.
 
-**Cycles** (the characters of a string, digits, repeated items) are cut at some states such that
-every cycle contains one: usually the state inside the string, or between two items. Given x, the
-beta of these cuts, one sweep from the cuts backward computes beta of the other states, and then x
-again. The equation is x = M x + c, where c is the probability of completion without reaching a cut
-again. A cut with an edge to a cut, as for each character of a string, is repeated `REPEATS` times
-in each sweep, which costs one row each time. Sweeps alone, from x = 0, converge slowly if a cycle
-is left with a small probability: a long string would take thousands.
+**Cycles** (the characters of a string, digits, repeated items) are cut at some states, so that
+every cycle contains a *cut*: usually the state inside the string, or between two items. Given x,
+the beta of these cuts, one sweep from the cuts backward computes beta of the other states, and then
+x again. The equation is x = M x + c, where c is the probability of completion without reaching a
+cut again. A cut with an edge to a cut, as for each character of a string, is computed `REPEATS`
+times in each sweep, each time at the cost of one row. Sweeps alone, from x = 0, converge slowly if
+the probability of leaving a cycle is small: a long string would take thousands of sweeps.
 
-So after each sweep x is extrapolated by Anderson mixing, which on linear equations is GMRES except
-for its restarts (Walker and Ni, SIAM J. Numer. Anal. 49, 2011). Among all mixtures of the last
-`WINDOW` sweeps, it chooses the one that a sweep changes least, by the squares of relative changes.
-On JSON schemas that takes 4 to 10 sweeps. An extrapolation is rejected if it is not positive, or if
-a sweep changes it more than the previous iterate; plain sweeps continue from there.
+So after each sweep x is extrapolated by Anderson mixing, which for linear equations equals GMRES
+except for restarts (Walker and Ni, SIAM J. Numer. Anal. 49, 2011). It chooses the linear
+combination of the last `WINDOW` sweeps that a further sweep changes least, by the squares of
+relative changes. On JSON schemas that takes 4 to 10 sweeps. An extrapolation is rejected if it is
+not positive, or if a sweep changes it more than the previous iterate; plain sweeps continue from
+there.
 
-**Error.** At the end, a sweep changes no entry by more than a fraction d <= `tolerance` of itself,
-and the extrapolation doesn't change more than that either, or d has stopped falling. As M is
-positive, the relative error is at most d / p, with p the smallest ratio c / x, up to rounding.
-Sweeps alone end with a change along the slowest direction, and reach that bound. After
-extrapolation, errors on JSON schemas in float32 were 3e-7 to 2e-5, and 2e-4 over five strings that
-are hardly ever left (10 000 rounds from zero: 3e-1). Rounding keeps changing rows by a few units,
-so tolerances below `_ROUNDING` units are raised to it. After `MAX_ROUNDS` sweeps the current values
-are used as the limit.
+**Error.** At the end, neither a sweep nor the extrapolation changes any entry by more than a
+fraction d <= `tolerance`, or d has stopped falling. Because M is positive, the relative error is at
+most d / p, with p the smallest ratio c / x, up to rounding. Sweeps without extrapolation reach that
+bound. After extrapolation, errors on JSON schemas in float32 were 3e-7 to 2e-5, and 2e-4 over five
+strings that are hardly ever left (10 000 rounds from zero: 3e-1). Rounding always changes rows by a
+few units, so tolerances below `_ROUNDING` units are raised to it. After `MAX_ROUNDS` sweeps the
+current values are used as the limit.
 
 Cost: for each state and sweep a row of the recursion, O(H²); sums over `WINDOW` rows of each cut.
 """
@@ -86,7 +86,7 @@ class Components(NamedTuple):
     Attributes:
         layers: all states but the final ones; edges lead to earlier layers, or stay in a
             component. In a layer, states on no cycle come first, then the others by depth.
-        component: of each state.
+        component: the component of each state.
         cyclic: whether the state is on a cycle.
         cut: states on cycles, at least one on each cycle.
         loops: cuts with an edge to a cut of the same component, usually themselves.
@@ -196,9 +196,10 @@ class _BetaRows:
 def _settle(
     table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"], tolerance: float
 ) -> None:
-    """Solve the equations of these states, whose cycles lead through no others.
+    """Solve the equations of these states, whose cycles only contain these states.
 
-    Finished components are not swept again, so that their result doesn't depend on the others.
+    Finished components are excluded from further sweeps, so that their result doesn't depend on the
+    others.
     """
     start, component = _Rows.of(*table.rows(states)), parts.component[states]
     cycles = []
@@ -228,7 +229,7 @@ def _settle(
 def _steps(
     table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"]
 ) -> list[tuple[Int64[np.ndarray, "some"], bool]]:
-    """Plan a sweep: for each step, the states whose rows are computed together, and if in place.
+    """Plan a sweep: for each step, the states to compute together, and whether in place.
 
     Cut states that lead to a cut are computed `REPEATS` more times at the end.
     """
@@ -267,7 +268,7 @@ class _Rows(NamedTuple):
 
 
 def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H"]:
-    """Return rows as multiples of the last ones, entry by entry; 0 where those are zero."""
+    """Return rows divided by the last ones, entry by entry; 0 where those are zero."""
     log_scale = np.stack([row.log_scale for row in rows])
     none = np.isneginf(last.log_scale)
     rise = np.where(none, -np.inf, log_scale - np.where(none, 0.0, last.log_scale))
@@ -277,10 +278,10 @@ def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H
 
 
 class _Mixing:
-    """Next x for x = M x + c, from the latest sweeps (Anderson mixing).
+    """Anderson mixing: computes the next x for x = M x + c from the latest sweeps.
 
     Rows are expressed as ratios to the result of the last sweep, so that all entries have equal
-    weight, however different the scales of two states or two hidden states are.
+    weight, even if states or hidden states differ in scale.
     """
 
     def __init__(self, x: _Rows, tolerance: float) -> None:
@@ -292,7 +293,7 @@ class _Mixing:
         self.mixed = self.settled = False
 
     def next(self, swept: _Rows) -> _Rows | None:
-        """Return the next input instead of `swept` (M x + c of the last x), or None."""
+        """Return the next x, given `swept` = M x + c of the last x; None to use `swept` itself."""
         present = swept.b > 0
         before = [*self.before[-WINDOW:], self.x]
         after = [*self.after[-WINDOW:], swept]
@@ -321,7 +322,7 @@ class _Mixing:
 def _mixed(
     moves: Float64[np.ndarray, "n x"], results: Float64[np.ndarray, "n x"]
 ) -> Float64[np.ndarray, "x"]:
-    """Return the mixture of results that a sweep changes least, minus the last result."""
+    """Return the combination of results that a sweep changes least, minus the last result."""
     steps = np.diff(moves, axis=0)
     size = np.linalg.norm(steps, axis=1)
     size[size == 0] = 1

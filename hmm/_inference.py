@@ -6,26 +6,27 @@ With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t
     scale_t     = sum_h predicted_t(h) emission(x_t, h) = P(x_t | x_<t)
     filtered_t(h) = predicted_t(h) emission(x_t, h) / scale_t,      log P(x) = sum_t log scale_t
 
-(Rabiner 1989, section V.A: each step is normalized, so a sequence of any length neither underflows
-nor overflows, without any log-sum-exp). The backward pass only uses Bayes' rule: given h_{t+1}, h_t
-doesn't depend on later tokens, and P(h_t = i | h_{t+1} = j, x_<=t) is
-filtered_t(i) A(i, j) / predicted_{t+1}(j). So
+(Rabiner 1989, section V.A: each step is normalized, so sequences of any length don't underflow or
+overflow, and log-sum-exp isn't needed). The backward pass only uses Bayes' rule: given h_{t+1}, h_t
+doesn't depend on later tokens, and P(h_t = i | h_{t+1} = j, x_<=t) is filtered_t(i) A(i, j) /
+predicted_{t+1}(j). So
 
     P(h_T = i | x) = filtered_T(i),      ahead_{t+1}(j) = P(h_{t+1} = j | x) / predicted_{t+1}(j)
     P(h_t = i | x) = filtered_t(i) (A ahead_{t+1})(i)
     P(h_t = i, h_{t+1} = j | x) = filtered_t(i) A(i, j) ahead_{t+1}(j)
 
-(the form of the Rauch-Tung-Striebel smoother for linear systems). It doesn't need emissions or
-scales again, and each step conserves the total probability, so errors do not accumulate.
+(the form of the Rauch-Tung-Striebel smoother for linear systems). It doesn't use emissions or
+scales, and each step preserves the total probability, so errors do not accumulate.
 
-The last line is never built, T H² numbers per sequence: only its sum over time and sequences is
-needed, and that is one matrix product of all `filtered` with all `ahead`. So a sequence costs
-three products per token, forward, backward, counts: 6 H² operations with a dense A. Every operation
-is a product over all sequences that have a token at time t. Sequences are sorted by falling length,
-so these are the first rows, and no operation is spent on padding.
+The last line has T H² numbers per sequence. Only its sum over time and sequences is needed, which
+is one matrix product of all `filtered` with all `ahead`. So a sequence takes three products per
+token (forward, backward, counts): 6 H² operations with a dense A. Every operation is a product over
+all sequences that have a token at time t. Sequences are sorted by falling length, so these are the
+first rows, and padding isn't computed.
 
-A sequence of probability zero has log-likelihood -inf and, because it has no posterior, posteriors
-of zero: it adds nothing to any count. Values after a sequence's length are never read.
+A sequence of probability zero has log-likelihood -inf. It doesn't have a posterior, so its
+posteriors are set to zero, and it doesn't add to any count. Values after a sequence's length are
+ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class FilterStep(NamedTuple):
     """Result of one step of the filter.
 
     Attributes:
-        filtered: P(state | tokens up to and with this one); zero if they have probability zero.
+        filtered: P(state | tokens up to and including this one); zero if they have probability
+            zero.
         log_likelihood: log P(this token | those before); -inf if it is impossible.
     """
 
@@ -105,7 +107,7 @@ class Packed(NamedTuple):
     Attributes:
         order: the sequence that each row belongs to; rows at time t are the first `sizes[t]`.
         sizes: number of sequences that have a token at time t.
-        offsets: start of time t in the arrays below.
+        offsets: start of time t in arrays over all positions.
         tokens: all tokens, time by time.
     """
 
@@ -354,7 +356,7 @@ class _Forward(NamedTuple):
 
 
 def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
-    """Run the filter over packed positions; keep all states, or only those of the last time."""
+    """Run the filter over packed positions; return all distributions, or only the last ones."""
     total = len(packed.tokens)
     room = total if keep else max(packed.sizes, default=0)
     filtered = hmm.initial.new_empty(room, hmm.num_states)

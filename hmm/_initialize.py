@@ -1,22 +1,22 @@
 """Initialization of an HMM for EM, from a language model's hidden states.
 
-EM finds the nearest optimum, which is a poor one from random parameters: with hundreds of states,
-most of them become near copies. **Latent variable distillation** (Liu, Zhang & Van den Broeck,
-"Scaling up probabilistic circuits by latent variable distillation", ICLR 2023) starts from a
-language model's own summary of the prefix. Each position of each sequence has a vector, the model's
-hidden state; k-means groups the vectors; and the group serves as the HMM's state. States are then
-observed, so one M-step on their counts, smoothed, gives the parameters:
+EM finds a local optimum, which is poor from random parameters: with hundreds of states, many become
+nearly equal. **Latent variable distillation** (Liu, Zhang & Van den Broeck, "Scaling up
+probabilistic circuits by latent variable distillation", ICLR 2023) starts from a language model's
+representation of the prefix. Each position of each sequence has a vector, the model's hidden state.
+k-means groups the vectors, and the group of a vector is used as the HMM's state. States are then
+observed, so one M-step on their smoothed counts gives the parameters:
 
     initial(h) ∝ c + #{h_1 = h},   A(i, j) ∝ c + #{h_t = i, h_{t+1} = j},
     emission(v, h) ∝ c + #{x_t = v, h_t = h}
 
 **Choice of the vector.** State h_t emits token x_t and determines what follows. The LM's hidden
-state *after* reading x_t summarizes the future and includes the token. This is the convention of
-Ctrl-G (arXiv 2406.13892) and of this module: `vectors[b, t]` comes after `tokens[b, t]`. (The
-vector one position earlier predicts the token but doesn't include it; any vectors are accepted.)
+state *after* x_t depends on the token and predicts what follows. This is the convention of Ctrl-G
+(arXiv 2406.13892) and of this module: `vectors[b, t]` comes after `tokens[b, t]`. (The vector one
+position earlier predicts the token but doesn't include it; any vectors are accepted.)
 
-**End.** After EOS a language model's predictions are meaningless. So EOS gets a separate state, the
-last one, and k-means runs on the other positions with H - 1 groups.
+**End.** After EOS a language model's predictions are meaningless. So EOS has a separate state, the
+last one, and k-means groups the other positions into H - 1 groups.
 
 Cost: k-means O(iterations · vectors · H · dimension) through faiss, on at most 256 vectors per
 group, then one assignment of all.
@@ -59,9 +59,9 @@ def cluster(
     Args:
         vectors: points, on any device, in any type.
         num_clusters: number of groups.
-        restarts: number of runs; the tightest groups are kept. With few well-separated
-            groups, a single run often merges two of them.
-        seed: of faiss's own choices. The same seed and data give the same groups.
+        restarts: number of runs; the result with the tightest groups is returned. With few
+            well-separated groups, a single run often merges two of them.
+        seed: seed of faiss. The same seed and data give the same groups.
 
     Raises:
         ImportError: if faiss is not installed (extra `distillation`).
@@ -107,11 +107,11 @@ def counts_of_states(
     monarch: bool | int = False,
     dtype: torch.dtype = torch.float32,
 ) -> Statistics:
-    """Count what EM expects, for sequences whose hidden states are known.
+    """Count the statistics of EM for sequences whose hidden states are known.
 
     Args:
-        states: the state that emitted each token; any values after a sequence's end.
-        tokens: the tokens; any values after a sequence's end.
+        states: the state that emitted each token; values after a sequence's end are ignored.
+        tokens: the tokens; values after a sequence's end are ignored.
         lengths: number of tokens of each sequence.
         num_states: H.
         num_tokens: V.
@@ -119,7 +119,7 @@ def counts_of_states(
         dtype: type of the counts.
 
     Raises:
-        ValueError: for a state or token out of range.
+        ValueError: if a state or token is out of range.
     """
     check_shape(states, tuple(tokens.shape), "states, one for each token")
     check_shape(lengths, tuple(tokens.shape[:1]), "lengths, one for each sequence")

@@ -8,14 +8,13 @@ prefix: `initial` before the first token, filter · A afterward. With r tokens l
     P(token in class c | prefix) = sum over h of  predicted(h) · B_class[c, h]              mass
 
 and their ratio is the probability that the text is completed after such a token, the
-Bayes-correct twist. With a token's own emission in place of its class's, the same sums give the
-exact values for the token. Summed over all classes, `joint` is P(completed within r | prefix).
+Bayes-correct twist. With a token's emission instead of its class's, the same sums give the exact
+values for the token. Summed over all classes, `joint` is P(completed within r | prefix).
 
 Values are computed only for classes and tokens that are *alive*: after which the automaton can
 reach its end in r - 1 tokens. All values are returned as logarithms, because they differ by
-hundreds of orders of magnitude. A value of -inf means either not alive, or of no probability in the
-HMM (or so little that it underflows in the HMM's type). The caller can
-distinguish these by the mask.
+hundreds of orders of magnitude. A value of -inf means that the item is not alive, or has
+probability zero in the HMM (possibly by underflow). The caller can distinguish these by the mask.
 
 Cost for R prefixes with C classes each: O(R C H) for all classes, O(R V H) in the exact form, for
 all V tokens; on the CPU only for those that are alive.
@@ -127,7 +126,7 @@ def _expect(
     *,
     wait: bool,
 ) -> Expected:
-    """Compute the expectations of items, from their classes and their rows of emissions.
+    """Compute the log-probabilities of items, given their classes and rows of emissions.
 
     Raises:
         ValueError: the table has no row for one of them.

@@ -1,4 +1,4 @@
-"""Lumping: tokens that the data don't distinguish are merged for training, and spread afterward.
+"""Lumping: merging of tokens that don't occur in the training data, to save computation.
 
 Most of a large vocabulary never occurs in the sequences that an HMM is trained on. With C classes
 of tokens, each of which distributes its probability evenly,
@@ -6,12 +6,11 @@ of tokens, each of which distributes its probability evenly,
     emission(v, h) = emission_of_class(class_of(v), h) / sizes(class_of(v)),
 
 EM over classes is equivalent to EM over tokens, if every token that occurs is a class by itself,
-and all tokens that don't occur form one class. These have no counts, only pseudo-counts, and if the
-pseudo-counts are equal in the class, so are the results of the M-step. The pseudo-count of a class
-is the sum of its tokens'. The likelihood is the same, because no sequence contains a token of a
-larger class. So every pass over V H numbers becomes one over C H, in time and in memory. Tokens
-of a class have the same row, bit for bit, in any type it is rounded to (`hmm._shared_rows` then
-stores it once).
+and all tokens that don't occur form one class. These tokens only have pseudo-counts. If their
+pseudo-counts are equal, so are their emissions after the M-step. The pseudo-count of a class is the
+sum over its tokens. The likelihood is the same, because no sequence contains a token of a larger
+class. So every pass over V H numbers becomes one over C H, in time and in memory. Tokens of a class
+have bitwise equal rows in every dtype (`hmm._shared_rows` then stores it once).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Lumping:
 
     @classmethod
     def all_but(cls, own: Bool[Tensor, "V"]) -> Lumping:
-        """Return the partition in which each of these tokens is a class by itself, in their order.
+        """Return the partition in which each of these tokens is a separate class, in their order.
 
         All other tokens together, if there are any, are the last class.
         """
@@ -59,11 +58,11 @@ class Lumping:
         return total.index_add_(0, self.class_of.to(values.device), values)
 
     def lumped(self, hmm: HMM) -> HMM:
-        """Return the same model, which emits classes in place of tokens."""
+        """Return the same model with emissions of classes instead of tokens."""
         return HMM(hmm.initial, hmm.transition, self.sums(hmm.emission))
 
     def spread(self, hmm: HMM) -> HMM:
-        """Return a model over tokens from one over classes, each distributed evenly."""
+        """Return the model over tokens for one over classes; each class is distributed evenly."""
         sizes = self.sizes.to(hmm.device, hmm.emission.dtype).unsqueeze(1)
         return HMM(
             hmm.initial, hmm.transition, (hmm.emission / sizes)[self.class_of.to(hmm.device)]

@@ -4,13 +4,12 @@
 
 The model covers only generated tokens, including EOS, never the prompt. Emissions are stored
 token-major (V x H): inference needs the likelihood of *given tokens* under every state, which is
-then one contiguous row per token. (Gathering 64 tokens' rows of a table for 128 000 takes a
-thirtieth of the time that 64 columns take.) So rows are likelihoods and *columns* are
-distributions.
+then one contiguous row per token. (Gathering 64 rows of a table for 128 000 tokens takes a
+thirtieth of the time of 64 columns.) So rows are likelihoods and *columns* are distributions.
 
 All parameters are probabilities, not logarithms, and recursions use a running normalizer
 (`hmm._inference`). Emissions are by far the largest part (V H of V H + H² + H numbers), and may be
-in bfloat16 while the rest is float32: the rows that are gathered are widened.
+in bfloat16 while the rest is float32; gathered rows are converted.
 """
 
 from __future__ import annotations
@@ -171,7 +170,7 @@ class HMM:
         wide = torch.promote_types(dtype, torch.float32)
 
         def dirichlet(*shape: int, dim: int = -1) -> Tensor:
-            """Draw normalized gamma variables; exponential ones if the concentration is one."""
+            """Draw from the Dirichlet, as normalized gamma (or exponential) variables."""
             weights = torch.full(shape, concentration, dtype=wide, device=device)
             if concentration == 1.0:
                 weights.exponential_(generator=generator)

@@ -1,4 +1,4 @@
-"""Product of an HMM with a constraint: how probably a prefix is completed within a budget.
+"""Product of an HMM with a constraint: the probability of completion within a budget.
 
 With r tokens left, in state s of a deterministic token automaton, let h be the hidden state that
 emitted the HMM's last token. The probability that the next tokens complete a text within r tokens
@@ -9,22 +9,23 @@ satisfies (docs/design.md, section 7; the lookahead of arXiv 2606.01926 and of C
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)                          for s != final
     beta_r(h, final) = 1 for r >= 0,     beta_0(h, s) = 0 for the others
 
-where B_class[c, h] = P(the token is one of class c | h); EOS is the class that leads to `final`. It
-is indexed by *remaining* budget, so one table serves all budgets up to its length. Each accepted
-text is counted once because the automaton is deterministic; an automaton with several paths for one
-text is refused.
+where B_class[c, h] = P(the token is one of class c | h); EOS is the class that leads to `final`.
+Tables of beta are indexed by the *remaining* budget, so one table can be used for all budgets up to
+its length. Each accepted text counts once, because the automaton is deterministic; an automaton
+with several paths for one text is refused.
 
-**Scale.** beta falls like the probability of all the remaining text (1e-150 for a literal of 40
-tokens), so a row over h is stored as exp(log_scale) · b with max b = 1. The successors are brought
-to one scale before they are summed, so float32 works for any length.
+**Scale.** beta may be as small as the probability of the remaining text (1e-150 for fixed text of
+40 tokens), so a row over h is stored as exp(log_scale) · b with max b = 1. The successors are
+converted to a common scale before they are summed, so float32 works for any length.
 
 **Cost.** Classes that lead from s to the same state are one edge, and edges with equal sets of
 classes share one row of emission mass; the class masses are O(V H), once per automaton. Each pair
 (r, s) that needs its own row costs O(H) per edge of s and O(H²) for the transition (O(H (K + M))
 for Monarch factors), and H numbers of memory. `hmm._recursion` defines which pairs those are. It
 excludes pairs from which the end is out of reach, pairs that the given budgets never lead to, and
-pairs whose row doesn't change. A row stays the same beyond the longest text of a finite language,
-or where longer texts add a negligible amount. Once no row changes, the table serves every budget.
+pairs whose row doesn't change. A row no longer changes beyond the longest text of a finite
+language, or if longer texts add a negligible amount. Once no row changes, the table can be used for
+every budget.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ def check_table(
     eventual: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> None:
-    """Refuse what `lookahead_table` would refuse, for texts of at most these lengths.
+    """Raise the errors of `lookahead_table` without computing the table.
 
     Raises:
         ConstraintError: as in `lookahead_table`.

@@ -3,25 +3,23 @@
     u_r(h, s)    = sum over edges (s, t) of  mass[set, h] · beta_{r-1}(h, t)
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)
 
-`hmm._product` explains the equations. This module determines which values are computed. A row of H
-numbers belongs to a pair (r, s); `entry[r, s]` is its number, so that pairs can share a row, or
-have none.
+`hmm._product` explains the equations. This module determines which values are computed. A row has H
+numbers, and `entry[r, s]` is the row of the pair (r, s). So pairs can share a row, or not have one:
 
-**Zero**: pairs from which the end cannot be reached, r < steps_to_accept[s], where beta is zero.
+**Zero**: pairs from which the end cannot be reached, r < steps_to_accept[s]; beta is zero.
 **Unneeded**, if the budgets are known: pairs that no text reaches. With n tokens in total, state s
 has r left only if n - r tokens lead there from the start, by steps that leave enough for the end.
 **Reused**: the row of r - 1, if nothing changes. If all successors of s reused their rows, the sum
-would be bitwise the same. A computed row that differs nowhere by more than a fraction `tolerance`
-of itself from the state's current row is discarded in favor of that.
+would be bitwise the same. If no entry of a computed row differs from the state's current row by
+more than a fraction `tolerance`, the current row is used.
 
 **Error.** Every reused row is within a factor of 1 ± tolerance of the sum over rows reused
 before; sums of products of positive numbers propagate relative errors without increasing them. So
-beta_r is within (1 + tolerance)^r, at r = 128 and 1e-6 within 1.3e-4 of itself, and usually far
-closer; at tolerance 0 it is the result of the full recursion.
+beta_r is exact up to a factor of (1 + tolerance)^r, which is 1.3e-4 relative error for r = 128 and
+1e-6; usually the error is much smaller. With tolerance 0, beta is that of the full recursion.
 
 **Cost.** Each computed row costs O(H) per edge and one row of a matrix product, 2 H². The host
-decides which rows to compute, and learns after each level which of them changed, by a host
-synchronization.
+decides which rows to compute. After each level, a host synchronization tells it which rows changed.
 """
 
 from __future__ import annotations
@@ -66,8 +64,8 @@ class Scratch(NamedTuple):
     """Memory for the rows that are computed at once.
 
     Attributes:
-        u: blocks of rows before the transition, as many as are in use at a time; a thread takes
-            one and puts it back, so that it stays in its cache.
+        u: blocks of rows before the transition, one for each thread at work, which are reused so
+            that they stay in the CPU's cache.
         rows: rows after the transition.
         arrays: arrays that compiled loops access, including `rows`.
     """
@@ -113,12 +111,12 @@ class Scratch(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Previous level, from which one level of the recursion is computed.
+    """Data of the previous level, from which a level of the recursion is computed.
 
     Attributes:
         before: entry of each state at the previous level.
         b, log_scale: all rows so far.
-        scratch: on the CPU, memory for the computation.
+        scratch: memory for the computation, only on the CPU.
     """
 
     before: Int64[np.ndarray, "S"]
@@ -128,7 +126,7 @@ class Level(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Beginning of some texts: a state, and their most tokens."""
+    """Initial state of some texts, and their maximum number of tokens."""
 
     state: int
     budget: int
@@ -142,7 +140,7 @@ def needed_pairs(
     Args:
         edges: edges of the automata.
         max_remaining: the largest r.
-        starts: the texts in question; None for any state with any budget.
+        starts: the texts to consider; None for any state with any budget.
     """
     if starts is None:
         levels = np.arange(max_remaining + 1)[:, None]
@@ -260,8 +258,8 @@ def _rows_compiled(
 ) -> Bool[np.ndarray, "n"]:
     """Compute `rows_of` a few rows at a time, from their edges to their scale.
 
-    They are computed in reused memory, and copied to the table once it is known which are kept,
-    because the first write to fresh memory is slow.
+    They are computed in reused memory, and only rows that changed are copied to the table, because
+    the first write to new memory is slow.
     """
     n = len(states)
     assert level.scratch is not None

@@ -1,7 +1,7 @@
 """Storage of an emission matrix without its repeated rows; the matrix is bitwise the same.
 
 An HMM over a vocabulary of 49 152 tokens is trained on sequences in which some thousands occur. All
-others have the same (zero) counts, hence the same row of emission probabilities. So the matrix
+other tokens have zero counts, and therefore the same row of emission probabilities. So the matrix
 (V x H) is stored as its R different rows and the row number of each token:
 
     emission[v] = rows[row_of[v]],      rows (R x H),   row_of (V, int32, 0 <= row_of[v] < R)
@@ -59,11 +59,10 @@ class SharedRows(NamedTuple):
 def pool_rare(
     emission: Float[Tensor, "V H"], counts: Int64[Tensor, "V"], most: int
 ) -> Float[Tensor, "V H"]:
-    """Give tokens that occurred equally often, at most `most` times, the same emissions.
+    """Set the emissions of rare tokens to the mean of those that occurred equally often.
 
-    A token that occurred three times provides little information about its states. The sums of
-    every
-    state's emissions don't change.
+    A token that occurred three times gives little information about its states. The sum of each
+    state's emissions doesn't change.
 
     Args:
         emission: emission of each token in each state.

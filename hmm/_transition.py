@@ -9,7 +9,7 @@ products with a row vector and a column vector, and, for EM, the expected use of
 with L and R block-diagonal and P the permutation that transposes the K x M grid of states. L has K
 blocks of M x M, and R has M of size K x K each. Sources: Dao et al., "Monarch", arXiv 2204.00595;
 for transitions of an HMM, Zhang et al., "Scaling up probabilistic circuits via monarch matrices",
-arXiv 2506.12383. A transition then is two draws, first the new m, then the new k:
+arXiv 2506.12383. A transition then consists of two draws, first the new m, then the new k:
 
     A[(k, m), (k', m')] = first[k, m, m'] · second[m', k, k']
 
@@ -50,7 +50,7 @@ def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -
     """Check that entries are finite and non-negative, and sum to one along `dim`.
 
     Raises:
-        ValueError: otherwise, with the name, the first offending value and its position.
+        ValueError: if not; the message has the name, the first invalid value and its position.
     """
     tolerance = TOLERANCE.get(values.dtype)
     if tolerance is None:

@@ -67,7 +67,7 @@ def _resolves(name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_names_in_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for path, function in PATH.findall(text):
         assert (ROOT / path).exists(), f"{page.name}: {path}"
@@ -83,7 +83,7 @@ def _docstrings(source: str) -> str:
 
 
 @pytest.mark.parametrize("folder", sorted({path.relative_to(ROOT).parts[0] for path in SOURCES}))
-def test_what_code_names_is_there(folder: str) -> None:
+def test_names_in_code_exist(folder: str) -> None:
     """Files that comments and docstrings name, and dotted names in docstrings."""
     groups = [(group, kind) for group, kind in get_type_hints(Config).items() if is_dataclass(kind)]
     settings = {f"{group}.{each.name}" for group, kind in groups for each in fields(kind)}

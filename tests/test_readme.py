@@ -32,9 +32,7 @@ def a_small_model() -> dict[str, Any]:
 
 @pytest.mark.slow("samples from SmolLM2, as the page does")
 @pytest.mark.usefixtures("real_model", "unchecked_annotations")
-def test_the_example_runs_on_a_model_of_ones_own_without_the_checkout(
-    monkeypatch, capsys, tmp_path
-):
+def test_the_example_runs_with_another_model_outside_the_checkout(monkeypatch, capsys, tmp_path):
     from experiments.harness import smollm2
 
     [code] = blocks("README.md")
@@ -84,6 +82,8 @@ def printed_and_shown(name: str, capsys) -> Iterator[tuple[str, str]]:
     assert not printed
 
 
+@pytest.mark.slow("computes a page of exact and estimated numbers")
+@pytest.mark.usefixtures("unchecked_annotations")
 def test_every_number_of_the_tutorial_is_computed_by_its_code(capsys):
     pairs = list(printed_and_shown("tutorial.md", capsys))
     assert len(pairs) > 5
@@ -93,7 +93,7 @@ def test_every_number_of_the_tutorial_is_computed_by_its_code(capsys):
 
 @pytest.mark.slow("samples from SmolLM2 what the page shows")
 @pytest.mark.usefixtures("real_model", "unchecked_annotations")
-def test_what_is_valid_and_not_true_comes_out_as_the_page_shows_it(capsys):
+def test_a_valid_but_false_answer_is_shown_as_on_the_page(capsys):
     """Up to rounding, which another machine does otherwise: it can turn a draw of a particle."""
     pairs = list(printed_and_shown("valid_is_not_true.md", capsys))
     assert len(pairs) == 6
@@ -124,7 +124,7 @@ def test_the_example_of_transformers_runs_on_any_model(capsys):
     [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"],
     ids=lambda page: page.name,
 )
-def test_what_a_page_links_to_exists(page: Path):
+def test_links_of_a_page_have_targets(page: Path):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 

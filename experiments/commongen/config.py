@@ -35,7 +35,7 @@ class CommonGenConfig(RecordConfig):
 
 
 def check(config: DictConfig) -> None:
-    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     task = config.task
     check_records(config)
     one_of("task.told", task.told, tuple(TOLD))

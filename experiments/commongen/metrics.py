@@ -33,7 +33,7 @@ _RESAMPLES = 1000
 
 
 def covered(text: str, inflections: Iterable[Sequence[str]]) -> list[bool]:
-    """Tell for each concept whether the text has one of its inflections as a whole word."""
+    """Return for each concept whether the text has one of its inflections as a whole word."""
     patterns = (f"{_BEFORE}(?:{'|'.join(map(re.escape, words))}){_BEHIND}" for words in inflections)
     return [re.search(pattern, text, re.IGNORECASE) is not None for pattern in patterns]
 

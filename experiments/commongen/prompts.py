@@ -10,7 +10,7 @@ with its capital letter:
 has a template, otherwise `compact`.
 
 A prompt can name all concepts, all but one (`some`), or none (`told`), although the constraint
-always demands all of them. The model rarely writes a concept that the prompt doesn't name.
+always requires all of them. The model rarely writes a concept that the prompt doesn't name.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Baselines:
     """Held-out log-likelihood of both baselines, in nats per token.
 
     Attributes:
-        unigram: of the unigram model.
-        bigram: of the bigram model.
+        unigram: nats per token of the unigram model.
+        bigram: nats per token of the bigram model.
         strength: m of the bigram model.
     """
 

@@ -14,8 +14,8 @@ Square roots distinguish prefixes by the next token. Logits are linear in the mo
 and distinguish more, which matters where the model is certain of the next token.
 
 The number of clones of a kind follows from quantization theory: k clusters in d dimensions leave a
-distortion of about S k^(-2/d) (Zador 1982), so another cluster gains S k^(-1 - 2/d). States go to
-the kinds with the largest gain, where S is the scatter of a kind's prefixes and d = 4.
+distortion of about S k^(-2/d) (Zador 1982), so another cluster gains S k^(-1 - 2/d). Each state is
+assigned to the kind with the largest gain, where S is the scatter of a kind's prefixes and d = 4.
 
 Every prefix then has a state, and the parameters are weighted averages over a state's prefixes:
 
@@ -23,9 +23,9 @@ Every prefix then has a state, and the parameters are weighted averages over a s
 
 n counts visited children. P(kind | s) is the mean of the model's *distributions*, not of samples.
 Rare continuations that constraints and tight budgets force, and that ten thousand samples don't
-contain, therefore have a probability. Only the clone of the next token is counted; it falls back to
-the token's clones in general with m pseudo-counts. A state whose prefixes were never read continues
-like the average.
+contain, therefore have a probability. Only the clone of the next token is estimated by counts, with
+m pseudo-counts distributed as the token's clones overall. A state whose prefixes all ended has the
+average transitions.
 
 Cost: k-means, and passes over the distributions; seconds for a thousand states.
 """

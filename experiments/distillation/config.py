@@ -124,7 +124,7 @@ def monarch_of(config: DictConfig) -> bool | int:
 
 
 def check(config: DictConfig) -> None:
-    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     one_of("transition", config.transition, TRANSITIONS)
     one_of("init", config.init, INITS)
     one_of("source", config.source, tuple(SOURCES))

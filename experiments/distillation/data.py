@@ -30,13 +30,13 @@ class Sequences:
     """B sequences of tokens, concatenated in flat arrays.
 
     Attributes:
-        tokens: of all sequences; `lengths.sum()` of them.
+        tokens: tokens of all sequences, `lengths.sum()` in total.
         lengths: number of tokens of each sequence, at least one.
         log_likelihood: log P_lm(sequence | its prompt), float64; NaN if unknown.
         prompts: token ids of all prompts, `prompt_lengths` of them for each.
         groups: sequences of one group have the same prompt and aren't separated by a split.
-        asked: for each token, the entry of `top_tokens` with the distribution before it; -1 for
-            none.
+        asked: for each token, the index in `top_tokens` of the distribution it was drawn from; -1
+            for none.
         top_tokens: the most probable tokens after each prefix, or None.
     """
 

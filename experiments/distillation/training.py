@@ -90,7 +90,7 @@ class Training:
         )
 
     def evaluated(self, step: int, num: int) -> bool:
-        """Tell whether the curve has a point at this step."""
+        """Return whether the curve has a point at this step."""
         total = self.total(num)
         return step in (0, 1, total) or step % max(1, total // self.evaluations) == 0
 

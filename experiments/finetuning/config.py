@@ -64,7 +64,7 @@ def register() -> None:
 
 
 def check(config: DictConfig) -> None:
-    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     one_of("source", config.source, tuple(SOURCES))
     check_model(config)
     distinct("paths", config.paths)

@@ -99,7 +99,7 @@ def algorithms_of(config: DictConfig) -> list[str]:
 
 
 def is_discrete(name: str) -> bool:
-    """Tell whether an algorithm is the discrete filter, which keeps distinct prefixes."""
+    """Return whether an algorithm is the discrete filter, which keeps distinct prefixes."""
     return ALGORITHMS[name].algorithm == "discrete"
 
 

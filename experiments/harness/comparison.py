@@ -232,7 +232,7 @@ def _counts(read: ReadResult[Any], prepared: Preparation) -> str:
 
 
 def _once(config: DictConfig, prepared: Preparation) -> str:
-    """Describe the work shared by all methods, which the seconds of rows don't include."""
+    """Describe the work that all methods share, which isn't in the seconds of rows."""
     text = (
         f"Shared by all methods: constraints compiled in {prepared.seconds:.1f} s, "
         f"prompts prefilled in {prepared.prompt_seconds:.1f} s."

@@ -97,7 +97,7 @@ class Preparation:
         refused: id and reason of each refused record.
         seconds: time to compile all constraints.
         prompt_seconds: time to prefill the prompts that are cached for all methods.
-        unkept: number of prompts that didn't fit into memory; each method prefills them itself.
+        unkept: number of prompts that didn't fit into the cache; each method computes them again.
     """
 
     examples: tuple[Example, ...]
@@ -129,7 +129,7 @@ def prepare(
         lm: the language model.
         tokenizer: its tokenizer.
         config: the configuration of the run.
-        proposals: by method, for the memory of their tables.
+        proposals: proposals by method, for the memory of their tables.
         progress: called with the number of records done.
 
     Raises:
@@ -197,7 +197,7 @@ def ready(
         examples: the examples of this process.
         lm: the language model.
         config: the configuration of the run.
-        proposals: by method.
+        proposals: proposals by method.
         store: the rows that exist already.
         progress: called with the number of prompts prefilled.
 
@@ -216,12 +216,22 @@ def ready(
         kept += 1
         progress(1)
     seconds = time.perf_counter() - started
+    _warm_up(due, lm, config, proposals)
+    return seconds, len(prompts) - kept
+
+
+def _warm_up(
+    due: Sequence[Example],
+    lm: smc.TransformersLM,
+    config: DictConfig,
+    proposals: Mapping[str, smc.Proposal],
+) -> None:
+    """Sample the cheapest example once with each method and algorithm."""
     quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
     particles = min(max(config.task.particles), _WARM_PARTICLES)
     for method, algorithm in product(config.task.methods, config.task.algorithms):
         _sample(Trial(method, algorithm, particles), [quick], lm, config, proposals[method])
         proposals[method].free()  # tables are part of the method's own cost
-    return seconds, len(prompts) - kept
 
 
 def sample_examples(
@@ -241,7 +251,7 @@ def sample_examples(
         task: the task's functions.
         lm: the language model.
         config: the configuration of the run.
-        proposals: by method.
+        proposals: proposals by method.
         store: the rows of the run.
         progress: called with the number of rows done.
         traced: numbers of the examples whose traces are stored.

@@ -73,7 +73,7 @@ def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Pat
     Args:
         config: the configuration of the run.
         said: content of the HMM's `config.json`.
-        directory: of the HMM, for the message.
+        directory: directory of the HMM, for the message.
 
     Raises:
         ValueError: the lookahead was fitted only for other kinds of prompts; or it wasn't fitted,
@@ -208,7 +208,7 @@ def method_of(name: str) -> Method:
 
 
 def needs_hmm(name: str) -> bool:
-    """Tell whether the method of this name looks ahead with an HMM."""
+    """Return whether the method of this name looks ahead with an HMM."""
     return method_of(name).needs_hmm
 
 

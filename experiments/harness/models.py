@@ -63,7 +63,7 @@ def settle(model: ModelConfig, task: str) -> None:
 
 
 def title_of(model: ModelConfig) -> str:
-    """Return a title of the model for tables."""
+    """Return the name of the model for tables."""
     name = smollm2.TITLE if model.path == smollm2.NAME else model.path
     return name if model.adapter == "none" else f"{name}, with {Path(model.adapter).name}"
 
@@ -148,7 +148,7 @@ def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
 
 
 def can_load_parts() -> bool:
-    """Tell whether the installed transformers and torch support groups of processes."""
+    """Return whether the installed transformers and torch support groups of processes."""
     from torch.distributed.tensor import distribute_tensor  # slow to import
     from transformers.distributed import DistributedConfig
 
@@ -281,7 +281,7 @@ def write_base(directory: Path, base: str, title: str) -> None:
     """Write the file that names the weights an adapter belongs to.
 
     Args:
-        directory: of the adapter.
+        directory: directory of the adapter.
         base: identity of the weights (`identity_of`).
         title: name of the weights in messages.
     """
@@ -310,7 +310,7 @@ def check_base(directory: Path, base: str, path: str) -> None:
     """Refuse an adapter of other weights.
 
     Args:
-        directory: of the adapter; without a `base.json` it isn't checked.
+        directory: directory of the adapter; without a `base.json` it isn't checked.
         base: identity of the model's weights.
         path: the model's name in `model.path`.
 
@@ -361,7 +361,7 @@ class PromptError(ValueError):
 
 
 def is_chat(kind: str, tokenizer: Any) -> bool:
-    """Tell whether a kind of prompt (`model.prompt`) uses this tokenizer's chat template.
+    """Return whether a kind of prompt (`model.prompt`) uses this tokenizer's chat template.
 
     Raises:
         ValueError: the kind is unknown, or is `chat` and the tokenizer has no chat template.

@@ -316,7 +316,7 @@ class Run:
         return self.store.merge(self._keys)
 
     def say_how_far(self) -> None:
-        """Log the progress of an interrupted run, if it is open."""
+        """Log the progress of an interrupted run, if it has begun."""
         if self._keys is None:
             return
         rows = f"{len(self.store)} of {len(self._keys)} rows" if self._keys else "what is done"

@@ -5,8 +5,8 @@
     p_hmm( x | x in C, |x| <= budget ).
 
 This is P-GCD with the HMM as the language model, which is exact token by token, so all particles
-have the same weight. Its score shows how much the HMM knows about answers without the request; the
-difference to P-GCD is the language model's contribution.
+have the same weight. Its score shows how well the HMM predicts answers without the request; the
+difference from P-GCD is due to the language model.
 
 **Closing as JSON** (`sample_closing_json`) completes an unfinished answer as JSON without regard to
 its schema, like an engine that guarantees JSON within a budget (TruncProof, arXiv 2605.13076).
@@ -94,7 +94,7 @@ class HMMAlone(smc.PGCD):
 
 
 def _unread(posterior: smc.Posterior) -> smc.Posterior:
-    """Remove what refers to the HMM from a posterior."""
+    """Remove the values of a posterior that refer to the HMM."""
     return replace(
         posterior,
         log_evidence=None,
@@ -116,7 +116,7 @@ def _json(vocabulary: gcd.Vocabulary) -> gcd.TokenAutomaton:
 
 
 def close_as_json(ids: Sequence[int], json: gcd.TokenAutomaton, budget: int) -> list[int] | None:
-    """Truncate a text where the remaining budget just suffices to close it as JSON, and close it.
+    """Truncate a text so that the remaining budget is just enough to close it as JSON; close it.
 
     Args:
         ids: tokens of an unfinished text.
@@ -147,7 +147,7 @@ def close_as_json(ids: Sequence[int], json: gcd.TokenAutomaton, budget: int) -> 
 
 
 class _LastPrefixes:
-    """Observer that keeps the sequences of each example's last step.
+    """Observer that stores the sequences of each example's last step.
 
     Args:
         also: another observer to call.

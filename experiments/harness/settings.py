@@ -89,7 +89,7 @@ def writable(what: str, key: str, directory: Path) -> None:
 
 
 def left_alone(config: DictConfig, schema: Any, keys: Iterable[str], reason: str) -> None:
-    """Refuse unused settings that differ from the defaults of the schema."""
+    """Raise an error for unused settings that differ from the schema's defaults."""
     usual = OmegaConf.structured(schema)
     values = {key: OmegaConf.select(config, key) for key in keys}
     changed = [f"{k}={v}" for k, v in values.items() if v != OmegaConf.select(usual, k)]

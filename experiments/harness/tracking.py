@@ -40,7 +40,7 @@ def resolve_mode(mode: str) -> Mode:
 
 
 def _has_login() -> bool:
-    """Tell whether there is an API key for wandb."""
+    """Return whether there is an API key for wandb."""
     return bool(os.environ.get("WANDB_API_KEY")) or _key_in_netrc()
 
 

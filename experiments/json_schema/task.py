@@ -55,7 +55,7 @@ class JsonSchemaConfig(RecordConfig):
 
 
 def check(config: DictConfig) -> None:
-    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     check_records(config)
     one_of("task.formats", config.task.formats, FORMATS)
     at_least("task.max_bytes", config.task.max_bytes, 1)

@@ -1,6 +1,6 @@
 """Content of a report page as plain values: summaries, differences, rows and traces.
 
-A page is one file of less than `MOST_BYTES`, and figures, rows and traces each have a share of it.
+A page is one file of less than `MOST_BYTES`, and figures, rows and traces each get a share of it.
 Whole examples (or figures) that don't fit are left out, and a note says what was left out.
 """
 
@@ -179,7 +179,7 @@ def _number(row: Row, key: str) -> float | None:
 
 
 def _is_row(row: Any) -> bool:
-    """Tell whether a row is about one example and method, and not about a problem of a task."""
+    """Return whether a row is about one example and method, and not about a problem of a task."""
     return isinstance(row, dict) and {"example", "method", "algorithm", "particles"} <= row.keys()
 
 

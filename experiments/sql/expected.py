@@ -45,7 +45,7 @@ class Expected:
         return all(value is None for part in self.parts for row in part for value in row)
 
     def equals(self, rows: Rows) -> bool:
-        """Tell whether these rows are an equal result."""
+        """Return whether these rows are an equal result."""
         if len(rows) != self.size:
             return False
         start = 0
@@ -80,7 +80,7 @@ def expected_of(query: str, database: Sandbox) -> Expected | None:
 
 
 def _cuts_a_tie(query: exp.Query, database: Sandbox) -> bool:
-    """Tell whether LIMIT or OFFSET separates different rows that agree in the ordering terms."""
+    """Return whether LIMIT or OFFSET separates different rows that agree in the ordering terms."""
     ends = _ends(query)
     if ends is None:
         return False

@@ -22,7 +22,7 @@ class Judge:
     """Judge of answers to these questions.
 
     Args:
-        databases: by name.
+        databases: databases by name.
         questions: the questions, whose gold queries are run at once.
 
     Attributes:
@@ -55,13 +55,13 @@ class Judge:
         return decided
 
     def _prepares(self, question: Question, answer: bytes) -> bool:
-        """Tell whether SQLite compiles an answer."""
+        """Return whether SQLite compiles an answer."""
         query = _text(answer)
         filling = self._databases[question.database].fillings[0]
         return query is not None and filling.prepares(query)
 
     def _is_correct(self, question: Question, answer: bytes) -> bool:
-        """Tell whether an answer gives the gold result on every filling.
+        """Return whether an answer gives the gold result on every filling.
 
         It is False for a question that can't be judged.
         """
@@ -79,7 +79,7 @@ class Judge:
             return False
 
     def _is_exact(self, question: Question, answer: bytes) -> bool:
-        """Tell whether an answer equals the gold query after normalization."""
+        """Return whether an answer equals the gold query after normalization."""
         query = _text(answer)
         schema = self._databases[question.database].schema
         return query is not None and _spelled(query, schema) == _spelled(question.query, schema)

@@ -266,7 +266,7 @@ class _Select:
         raise UnwritableQueryError(f"{tree.sql('sqlite')} in place of a number or a string")
 
     def _is_literal(self, tree: exp.Expression) -> bool:
-        """Tell whether a tree is a literal, including double-quoted names that aren't columns."""
+        """Return whether a tree is a literal, including double-quoted names that aren't columns."""
         if isinstance(tree, exp.Column) and not tree.table and tree.this.quoted:
             return all(table.column(tree.name) is None for table in self._tables.values())
         return isinstance(tree, (exp.Literal, exp.Neg))

@@ -63,7 +63,7 @@ class Sandbox:
             raise QueryError("it isn't a query")
 
     def prepares(self, query: str) -> bool:
-        """Tell whether SQLite compiles a query."""
+        """Return whether SQLite compiles a query."""
         try:
             self.check(query)
         except QueryError:

@@ -56,7 +56,7 @@ class SqlConfig(RecordConfig):
 
 
 def check(config: DictConfig) -> None:
-    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     task = config.task
     check_records(config)
     for name in ("tables", "max_states", "fillings"):
@@ -75,7 +75,7 @@ class Asked:
 
     Attributes:
         questions: questions of the run.
-        databases: by name.
+        databases: databases by name.
         judge: judge of the answers.
     """
 

@@ -69,7 +69,7 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_schema(parameters: Mapping[str, Any]) -> bool:
-    """Tell whether a tool's `parameters` are a JSON schema or parameters by name.
+    """Return whether a tool's `parameters` are a JSON schema or parameters by name.
 
     A tool in the flat format may have a parameter called `properties`, which then holds a type and
     a description instead of declarations.
@@ -119,7 +119,7 @@ def parse_answer(text: str, style: str) -> tuple[Call, ...]:
 
 
 def parses(text: str, style: str) -> bool:
-    """Tell whether a text is JSON or a list of Python calls, of any tools.
+    """Return whether a text is JSON or a list of Python calls, of any tools.
 
     This is the most that an engine without the schema can guarantee.
     """
@@ -136,7 +136,7 @@ def makes_calls(
     style: str,
     aside: Mapping[str, str] = MappingProxyType({}),
 ) -> bool:
-    """Tell whether an answer makes exactly these calls, in any order.
+    """Return whether an answer makes exactly these calls, in any order.
 
     Args:
         answer: the answer, in bytes.
@@ -156,7 +156,7 @@ def makes_calls(
 
 
 def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
-    """Tell whether two answers make the same multiset of calls, arguments compared as values.
+    """Return whether two answers make the same multiset of calls, arguments compared as values.
 
     1 equals 1.0, and True doesn't equal 1. A tuple equals the list of its items. A set equals a
     list, tuple or set with the same items in any order, as JSON has no sets. The order of keys is
@@ -168,7 +168,7 @@ def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
 
 
 def _paired(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool]) -> bool:
-    """Tell whether the items can be matched one to one with equal items."""
+    """Return whether the items can be matched one to one with equal items."""
     rest = list(right)
     for item in left:
         match = next((i for i, other in enumerate(rest) if same(item, other)), None)
@@ -179,7 +179,7 @@ def _paired(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool])
 
 
 def same_values(left: Any, right: Any) -> bool:
-    """Tell whether two arguments are equal by the rules of `same_calls`."""
+    """Return whether two arguments are equal by the rules of `same_calls`."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):

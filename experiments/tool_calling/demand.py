@@ -1,4 +1,4 @@
-"""Constraints that demand one more argument of each called tool than the request mentions.
+"""Constraints that require one more argument of each called tool than the request mentions.
 
 With `task.demand=argument`, the first optional parameter that no gold call gives becomes required,
 for each tool of the gold calls. Prompt and gold calls are unchanged. An answer is correct if it

@@ -66,7 +66,7 @@ class XlamConfig(RecordConfig):
 
 
 def check(config: DictConfig) -> None:
-    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     task = config.task
     distinct("task.styles", task.styles)
     for style in task.styles:

@@ -1,8 +1,8 @@
-"""Assembly of finished languages into a graph, with a single subset construction at the end.
+"""Graph of languages, which is converted to an automaton by a single subset construction.
 
 A JSON object with optional members is a graph, not a chain: each member may be skipped, and a
-comma precedes it only if another member came first. Nodes joined by automata express that directly;
-the size of the graph is the sum of its parts, whatever may be skipped.
+comma precedes it only if another member came first. A graph with automata as edges expresses that
+directly. Its size is the sum of its parts, regardless of what may be skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from gcd._automata.automaton import Automaton
 
 
 class Assembly:
-    """Graph whose nodes are joined by languages; its paths spell the strings of the result."""
+    """Graph whose edges are languages; the strings along its paths are the result."""
 
     def __init__(self) -> None:
         self._parts: list[Automaton] = []
@@ -25,7 +25,7 @@ class Assembly:
         return self._num_nodes - 1
 
     def insert(self, source: int, target: int, *languages: Automaton) -> None:
-        """Connect `source` to `target` by a string of each language, one after the other."""
+        """Connect `source` to `target` by the concatenation of the given languages."""
         if any(language.is_empty for language in languages):
             return
         written = [language for language in languages if not _is_epsilon(language)]
@@ -43,7 +43,7 @@ class Assembly:
         self._skips.append((source, target))
 
     def build(self, start: int, end: int, absorbing: int = -1) -> Automaton:
-        """Return the language of the strings that paths from `start` to `end` spell.
+        """Return the language of the strings along all paths from `start` to `end`.
 
         `absorbing` is the index of a part, as in `Automaton.join`.
         """

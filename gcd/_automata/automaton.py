@@ -2,11 +2,13 @@
 
 A language here is a set of byte strings, stored as its **minimal deterministic automaton**: every
 state is reachable and leads to acceptance, no two states are equivalent, and states are numbered in
-breadth-first order. This form is unique, so two languages are equal exactly if their arrays are.
+breadth-first order. This form is unique, so two languages are equal if and only if their arrays
+are.
 
-Languages are combined as graphs (`Automaton.join`): finished parts between nodes, and skips. One
-subset construction and one minimization at the end, not n - 1 for n parts, keep large schemas
-linear. A non-deterministic automaton is also such a graph, with parts of one byte each.
+Languages are combined as graphs (`Automaton.join`) with automata or empty strings as edges. For n
+parts, this takes one subset construction and one minimization instead of n - 1, so that large
+schemas take linear time. A non-deterministic automaton is also such a graph, with parts of one byte
+each.
 
 Why bytes, and why automata? Tokens are byte strings that ignore character boundaries, so
 constraints on bytes work with every tokenizer. And regular languages are closed under intersection,
@@ -260,7 +262,7 @@ class Automaton:
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return the strings in this language and not in the other, which must be exact."""
+        """Return the strings in this language that aren't in the other, which must be exact."""
         refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 
@@ -318,10 +320,12 @@ class Automaton:
         _language(other)
         class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
         delta, accepting, count, work = subsets.product(
-            np.ascontiguousarray(self.delta[:, mine]),
+            np.ascontiguousarray(self.delta),
             self.accepting,
-            np.ascontiguousarray(other.delta[:, theirs]),
+            mine,
+            np.ascontiguousarray(other.delta),
             other.accepting,
+            theirs,
             mode,
             kernel_limits(),
         )
@@ -390,7 +394,7 @@ class Automaton:
         return list(islice(self, max(limit, 0)))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all strings, shorter ones first, then in byte order; possibly endlessly."""
+        """Yield all strings, sorted by length, then in byte order; there may be infinitely many."""
         bounds = [n for n in (self.longest_length, self.max_bytes) if n is not None]
         longest = min(bounds, default=None)
         return counting.in_order(self.delta, self.accepting, self.transitions, longest)
@@ -436,7 +440,7 @@ def _spend_on(delta: np.ndarray) -> None:
 
 
 def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
-    """Return an array that an automaton may store; a read-only one may be a view of another."""
+    """Return an array in a form that an automaton can store."""
     plain = np.ascontiguousarray(array, dtype)
     return plain if plain.flags.writeable else plain.copy()
 

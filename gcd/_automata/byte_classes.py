@@ -1,8 +1,8 @@
-"""Byte classes: bytes that an automaton never distinguishes share one column of its table.
+"""Byte classes: bytes that lead to the same state everywhere share a column of the table.
 
-A JSON grammar distinguishes some 30 kinds of byte, not 256, so tables over classes are several
-times smaller and everything built on them is faster. Operations on several automata first bring
-them to a joint alphabet, the coarsest partition of the bytes that refines the partition of each.
+A JSON grammar distinguishes about 30 classes of bytes, so tables over classes are several times
+smaller than over bytes, and operations are faster. Operations on several automata first convert
+them to common classes, the coarsest partition of the bytes that refines the partition of each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def joint_classes(
 
     Returns:
         class_of_byte: the joint partition, classes numbered by their first byte.
-        columns: for each given partition, its class for every joint class.
+        columns: for each given partition, its class of every class of the joint partition.
     """
     distinct = {m.tobytes(): m for m in maps}  # repetitions pass the same map many times
     class_of_byte, first = kernels.joint_classes(np.stack(list(distinct.values())))

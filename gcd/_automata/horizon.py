@@ -1,17 +1,17 @@
 """Caveats: the parts of a constraint that an automaton does not enforce in every text.
 
-There are two kinds. Both are listed in `Automaton.caveats`, and pass from the parts of an automaton
-to the whole.
+There are two kinds. Both are listed in `Automaton.caveats`. Combinations of automata have the
+caveats of their parts.
 
-1. Parts that are enforced up to a length. Counting a limit of 32 767 characters takes hundreds of
-   thousands of states, and no answer of a few hundred tokens comes near it. Such an automaton has
+1. Parts that are enforced up to a length. Counting up to 32 767 characters takes hundreds of
+   thousands of states, and no answer of a few hundred tokens is that long. Such an automaton has
    `max_bytes`: it accepts exactly the strings of its language that have at most that many bytes,
    and is undefined for longer ones. Membership of a string in a union, an intersection, a
    difference, a concatenation or a repetition depends only on strings that are not longer. So the
    result is exact up to the smallest `max_bytes` of its parts (`holds_as_far_as_its_parts`).
    Budgets whose texts could be longer are refused
    (`gcd._tokens.token_automaton.TokenAutomaton.max_budget`).
-2. Parts that no automaton enforces, which have to be checked in the finished text.
+2. Parts that are not enforced at all, so that they have to be checked in the finished text.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CaveatWarning(UserWarning):
 
 
 def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
-    """Issue one warning, attributed to the caller's caller, if there are caveats."""
+    """Issue one warning if there are caveats; it is attributed to the caller's caller."""
     if caveats:
         warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
 
@@ -105,8 +105,8 @@ def refuse_unchecked(
 
     Args:
         caveats: the caveats of the constraint.
-        why: why everything must be enforced here.
-        remedy: what to do about it.
+        why: the reason why everything must be enforced here.
+        remedy: the remedy, for the message.
     """
     for caveat in caveats:
         if caveat.is_unchecked:
@@ -114,7 +114,7 @@ def refuse_unchecked(
 
 
 def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:
-    """Give the result of an operation the caveats, and the smallest `max_bytes`, of its parts."""
+    """Decorate an operation, so that its result has its parts' caveats and least `max_bytes`."""
 
     @wraps(operation)
     def bounded(*args: P.args, **kwargs: P.kwargs) -> Result:
@@ -130,7 +130,7 @@ def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Res
 
 
 def _parts(arguments: Any) -> Iterator[Any]:
-    """Yield the automata among the arguments, and in sequences among them."""
+    """Yield the automata among the arguments, and those in arguments that are sequences."""
     for argument in arguments:
         parts = argument if isinstance(argument, (list, tuple)) else (argument,)
         if parts and hasattr(parts[0], "max_bytes"):

@@ -1,7 +1,8 @@
 """Limits on the size of automata, and on the work to build them.
 
-Boolean operations on automata multiply states, determinization can be exponential, and a schema can
-require either a thousand times. Two limits raise an error before the machine becomes unresponsive:
+Boolean operations on automata multiply states, determinization can take exponential time, and a
+schema can require thousands of both. Two limits raise an error before the machine becomes
+unresponsive:
 
 * `state_limit` bounds the states of any one automaton (`StateLimitError`);
 * `work_limit` bounds the total work for one constraint (`WorkLimitError`). Work is counted, not
@@ -13,20 +14,20 @@ Both are set for a block of code:
         gcd.json_schema(schema)
 
 **Accounting.** Functions that compile a language for a user (`gcd.regex`, `gcd.json_schema`, ...)
-open a meter with `metered()`. Code that builds an automaton inside charges it with `spend(units)`.
-A compiled loop cannot raise; it receives the remaining limits (`kernel_limits`), stops when they
-are exhausted, and reports its units (`pay`). A cached result costs its price again
-(`priced_cache`), because whether a constraint is refused must not depend on what was compiled
+open a meter with `metered()`. Code inside that builds an automaton adds its work with
+`spend(units)`. A compiled loop cannot raise errors. It receives the remaining limits
+(`kernel_limits`), stops at a limit, and its caller adds its units with `pay`. A cached result
+counts again (`priced_cache`), because refusing a constraint must not depend on what was compiled
 before it.
 
-**Units.** A unit is about one access to a table entry. The loops' prices (`PAIR`, `SET`,
-`MEMBER`, ... beside each) are set so that a unit takes at most about 5 ns in all of them. This was
-measured (the script `work` among the benchmarks of commit f4021d8) on bad inputs for each: products
-of 490 000 pairs that miss every cache, `.*a.{16}`, minimization where fingerprints decide nothing.
-So the default limit of 2 000 000 000 units is at most about 10 s on one core of a 2020s server, and
-3 s in the usual case.
+**Units.** A unit is about one access to a table entry. The units per operation (`PAIR`, `SET`,
+`MEMBER`, ... in each module) are chosen so that a unit takes at most about 5 ns in all loops. This
+was measured (the script `work` among the benchmarks of commit f4021d8) on bad inputs for each:
+products of 490 000 pairs that miss every cache, `.*a.{16}`, minimization where fingerprints decide
+nothing. So the default limit of 2 000 000 000 units takes at most about 10 s on one core of a 2020s
+server, and usually 3 s.
 
-**Memory.** Work also bounds memory, because every stored entry has a high enough price. Members of
+**Memory.** Work also bounds memory, because every stored entry counts enough units. Members of
 subsets cost 64 units each (`MEMBER`), so at most 31 million of them, 125 MB, are alive. One table
 has at most a 64th of the limit as entries (`max_cells`), that is 31 million or 125 MB by default.
 It takes twice that while it grows, and there are three copies while it is minimized, at most about
@@ -56,7 +57,7 @@ _MAX_WORK: ContextVar[int] = ContextVar("max_work", default=DEFAULT_MAX_WORK)
 
 
 class _Meter:
-    """Work of one constraint so far."""
+    """Work that one constraint has taken so far."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -67,7 +68,7 @@ _METER: ContextVar[_Meter | None] = ContextVar("meter", default=None)
 
 
 def max_states() -> int:
-    """Return the most states of any automaton, including intermediate ones."""
+    """Return the maximum number of states of any automaton, including intermediate ones."""
     return _MAX_STATES.get()
 
 
@@ -95,7 +96,7 @@ def work_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def metered() -> Iterator[None]:
-    """Count the work inside the block as one constraint's, including that of nested blocks."""
+    """Count the work inside the `with` block, including nested ones, as that of one constraint."""
     if _METER.get() is not None:
         yield
         return
@@ -107,7 +108,7 @@ def metered() -> Iterator[None]:
 
 
 def max_cells() -> int:
-    """Return the most entries, of 4 bytes each, of one table."""
+    """Return the maximum number of entries, of 4 bytes each, in one table."""
     return max(_MANY_CELLS, _MAX_WORK.get() // _WORK_PER_CELL)
 
 
@@ -117,7 +118,7 @@ def kernel_limits() -> tuple[int, int, int]:
 
 
 def pay(count: int, work: int, what: str = "the automaton") -> None:
-    """Charge for the work of a compiled loop; raise if it stopped early (`count` below 0).
+    """Count the work of a compiled loop; raise if it stopped early (`count` below 0).
 
     Raises:
         WorkLimitError: if the work exceeds what was left.
@@ -129,9 +130,9 @@ def pay(count: int, work: int, what: str = "the automaton") -> None:
 
 
 def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Cache the results of a builder, as `functools.lru_cache` does, but charge for each use.
+    """Cache the results of a function like `functools.lru_cache`, but count the work of each use.
 
-    Each cache hit charges the work of the original computation again.
+    Each cache hit counts the work of the original computation again.
     """
 
     def decorate(build: Callable[P, R]) -> Callable[P, R]:

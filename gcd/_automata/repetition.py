@@ -1,9 +1,9 @@
-"""Repetition of languages in which no string continues another, without determinization.
+"""Repetition, without determinization, of languages whose automata are *one way*.
 
 The automata of a character, a word, or a group of digits are *one way*: no edge leads into their
-first state, and none out of their only accepting state. Consecutive copies of such an automaton,
-the accepting state of one being the first state of the next, are already deterministic. So a
-counted repetition costs only the size of its result.
+first state, and none out of their only accepting state. In a sequence of copies of such an
+automaton, the accepting state of one is the first state of the next, so the sequence is already
+deterministic. A counted repetition therefore takes time linear in its result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def is_one_way(part: TransitionTable) -> bool:
 
 
 def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> TransitionTable:
-    """Concatenate `minimum` to `maximum` (None: no bound) copies of an automaton that `is_one_way`.
+    """Repeat an automaton that `is_one_way` `minimum` to `maximum` times (None: no limit).
 
     Raises:
         StateLimitError: before anything is allocated, if these are too many states.

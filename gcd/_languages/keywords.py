@@ -6,12 +6,12 @@ The language is an intersection of small ones, each of a few dozen states:
     counted      at most `max_words` words, that is, at most `max_words` - 1 spaces
     contains g   for each group g of inflections: some word of the sentence is in the group
 
-A keyword counts only where a whole word equals it (`docs/languages.md` defines words), so any
-looser definition finds it too. A word in two groups counts for both.
+A keyword only counts if a whole word equals it (`docs/languages.md` defines words), so any looser
+definition finds it, too. A word in two groups counts for both.
 
 **Size.** The product has a state for each set of remaining groups and each beginning of one of
 their words: 600 to 1 400 states for five groups of five. A limit on the number of words multiplies
-that by `max_words`. `gcd.lift` walks the vocabulary for the factors alone, not for their product
+that by `max_words`. `gcd.lift` follows the vocabulary through the factors instead of their product
 (`Automaton.factors`).
 
 Source of the idea: keyword automata of Ctrl-G (Zhang et al., arXiv 2406.13892, section 4), which

@@ -1,8 +1,8 @@
 """Arguments from engines: token ids, numbers of tokens, and arrays for masks.
 
 Engines pass tensors, arrays and lists. Whole numbers of each kind are accepted, and so are mask
-arrays on the CPU, which are written in place. Everything else is refused by name. numpy wouldn't
-refuse it: it makes 126 of 126.7, 1 of True, and copies where it cannot view.
+arrays on the CPU, which are written in place. Other types raise an error that names them. numpy
+would convert them silently: 126.7 to 126, True to 1, and some arrays to copies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Background lifting: a bounded number of threads, and constraints that may be dropped.
+"""Lifting of constraints in background threads.
 
 A `BackgroundLift` belongs to one constraint, which it references weakly. If the constraint is no
 longer referenced, a queued lift is skipped, and a running one stops between two of its parts.
@@ -40,8 +40,9 @@ class BackgroundLift:
         language: the constraint.
         vocabulary: the tokens.
         max_bytes: limit on the bytes of the lifted table.
-        take: called with the owner and the result, in the thread that lifted.
-        keep: called with the lifted automaton before it is released; None for nothing.
+        take: function that is called with the owner and the result, in the thread that lifted.
+        keep: function that is called with the lifted automaton before it is released; None for
+            none.
 
     Attributes:
         reason: why there is no result; None before the end and after success.
@@ -68,7 +69,7 @@ class BackgroundLift:
         return self._done.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end; return whether it came in time."""
+        """Wait for the end of the lift; return whether it has ended."""
         return self._done.wait(seconds)
 
     def run(self) -> None:

@@ -8,14 +8,15 @@ seconds while other requests wait. So the lifted automata are cached by content
 * on disk (`gcd._tokens.disk_cache`), for other processes and after a restart, if small enough.
   A file's name contains a digest of the sources of the whole compiler, so another version of this
   library writes its own files;
-* refusals as well, only in memory, so that a repeated bad request costs nothing.
+* errors of refused constraints, in memory only, so that a repeated bad request isn't compiled
+  again.
 
 A request doesn't have to wait for its lift: `ConstraintCache.begin` returns at once, and lifts in
 the background.
 
 Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
-number of bytes. The cache is thread-safe. One thread compiles at a time (the caches below don't
-support more), and meanwhile the others get what is in memory.
+number of bytes. The cache is thread-safe. One thread compiles at a time, because the caches it uses
+aren't thread-safe; meanwhile the others get the constraints in memory.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ class ConstraintCache:
     ) -> TokenAutomaton | LazyAutomaton:
         """Return a constraint that can be served at once: its automaton if it is cached.
 
-        Otherwise it is a constraint that is not lifted yet (`gcd._serving.lazy`). Equal constraints
-        share it while it is among the latest. Segments are lifted at once.
+        Otherwise it is a constraint that is not lifted yet (`gcd._serving.lazy`). The latest such
+        constraints are stored, so that equal requests share them. Segments are lifted at once.
 
         Args:
             request: the request.
@@ -276,10 +277,11 @@ def usable_budget(automaton: TokenAutomaton | LazyAutomaton, limits: dict[str, i
         limits: the limits by their user-facing names.
 
     Raises:
-        InfeasibleBudgetError: no answer fits; with the fewest tokens, and the limit's name.
-        UndecidedBudgetError: the constraint is not lifted, and its bounds do not decide.
-        OverlongBudgetError: an answer of so many tokens may be longer than the language is exact
-            for.
+        InfeasibleBudgetError: no answer fits; the message has the fewest tokens and the limit's
+            name.
+        UndecidedBudgetError: the constraint is not lifted, and its bounds don't prove that an
+            answer fits.
+        OverlongBudgetError: an answer of this many tokens may be longer than `max_bytes`.
     """
     name = min(limits, key=lambda each: limits[each])
     if isinstance(automaton, LazyAutomaton):

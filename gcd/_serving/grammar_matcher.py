@@ -1,9 +1,8 @@
 """Matcher with the interface of xgrammar's `GrammarMatcher`, for engines that use that interface.
 
 Signatures are those of xgrammar 0.2.8, names of arguments and defaults included, so that an engine
-only changes how it creates its matchers. `docs/serving.md` lists the differences, where an
-automaton over tokens and a budget cannot give the same answer; everything else is a call of
-`Matcher`.
+only changes how it creates its matchers. `docs/serving.md` lists the differences, which are cases
+where an automaton over tokens with a budget can't give the same result.
 
 Two calls are about bytes, whereas a token automaton only has states after whole tokens:
 
@@ -270,7 +269,7 @@ class GrammarMatcher:
 
 
 def _place(matcher: Matcher) -> tuple[bool, int, int | None]:
-    """Return what the possible continuations depend on; the two forms number states differently."""
+    """Return a key that determines the possible continuations, in either form of the constraint."""
     return matcher.is_exact, matcher.state, matcher.remaining
 
 

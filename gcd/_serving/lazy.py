@@ -1,15 +1,15 @@
-"""Constraints that are served before they are lifted, and the exact form that takes over.
+"""Constraints that give masks before they are lifted, and switch to the lifted form later.
 
-Lifting a constraint to a large vocabulary takes milliseconds to seconds. The first mask does not
-need it: bounds on the distances (`gcd._tokens.completions`) guarantee that every answer is
-completed within its budget, and a mask is computed by walking the vocabulary from the visited state
-only.
+Lifting a constraint to a large vocabulary takes milliseconds to seconds. The first masks don't
+require lifting. Upper bounds on the distances (`gcd._tokens.completions`) guarantee that every
+answer is completed within its budget, and a mask is computed by following the vocabulary from the
+current state only.
 
     lazy mask(s, r)  = { v : U(delta(s, v)) <= r - 1 }
     exact mask(s, r) = { v : D(delta(s, v)) <= r - 1 },   D <= U
 
 So the lazy mask is a subset of the exact one, and never empty while U(s) <= r. The exact form is
-lifted in the background. It takes over between two tokens of a sequence: states are mapped, and
+lifted in the background. A sequence switches to it between two tokens: its states are mapped, and
 because D <= U, the remaining budget is still enough.
 
 The time of this switch varies between runs. The option `exact` controls it:

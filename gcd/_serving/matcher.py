@@ -10,7 +10,7 @@ and rolls tokens back (`rollback`). The mask, with r tokens left of the budget, 
 as packed words (`gcd._tokens.bitmask`). A constraint that is lifted is served as a
 `gcd._serving.served.ServedAutomaton`, whose masks take microseconds. One that is not lifted yet is
 served at once as a `gcd._serving.lazy.LazyAutomaton`, with upper bounds in place of
-`steps_to_accept`, and its lifted form takes over between two tokens.
+`steps_to_accept`. It is replaced by its lifted form between two tokens.
 
 A `MatcherBatch` (`gcd._serving.batch`) serves many matchers, of different automata, in one compiled
 call.
@@ -53,7 +53,7 @@ def served(
     Args:
         automaton: the constraint, lifted or not.
         vocabulary: the tokens, for a constraint that is not lifted.
-        exact: when the lifted form of such a constraint takes over.
+        exact: when such a constraint is replaced by its lifted form.
 
     Raises:
         ConstraintError: a constraint that is not lifted comes without a vocabulary, or another

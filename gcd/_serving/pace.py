@@ -19,7 +19,7 @@ FEWEST_LAPS = 3
 
 
 class Pace:
-    """Seconds per token, from a clock that is read once each step.
+    """Seconds per token, measured once per step.
 
     Args:
         clock: returns seconds; only differences count.
@@ -31,7 +31,7 @@ class Pace:
         self._laps: deque[float] = deque(maxlen=LAPS)
 
     def lap(self, tokens: float | int = 1) -> float:
-        """Record the end of a step in which a sequence has grown by so many tokens.
+        """Record the end of a step in which a sequence has grown by this many tokens.
 
         Returns:
             The time on the clock.

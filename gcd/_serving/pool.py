@@ -2,8 +2,8 @@
 
 Engines sample on an accelerator, step by step, and a mask must not cause a host synchronization. So
 the automata of all requests are in tensors on the device, and so are the states of the batch rows.
-Next states and masks are gathers and comparisons, whatever the automata of the rows. Each batch row
-has the location of its automaton (`Place`), as one row of a tensor:
+Next states and masks are gathers and comparisons, for any automata of the rows. Each batch row has
+the location of its automaton (`Place`), as one row of a tensor:
 
     after(s, v)  = after_flat[ base + s width + class_of[row, v] ]
     mask(s, r)_v = steps_flat[ base + s width + class_of[row, v] ] <= r - 1
@@ -18,8 +18,8 @@ until their memory is needed; the least recently used are evicted first. Request
 automaton share one copy. If all memory is in use, the next automaton is refused
 (`ConstraintError`).
 
-**Every row allows a token.** Where nothing else is allowed (after a draft's token that the
-constraint refuses, after the end, with no budget left), the EOS ids are. The sample of such a row
+**Every row allows a token.** If no token is allowed (after a draft's token that the constraint
+refuses, after the end, or without budget left), the EOS ids are allowed. The sample of such a row
 is not used, but a row of minus infinities would turn into NaN.
 """
 
@@ -147,7 +147,7 @@ class AutomatonPool:
         self.widest = max((END.width, *used))
 
     def _room(self, automaton: TokenAutomaton) -> Place:
-        """Find room by evicting automata without users, or by growing the tensors."""
+        """Find memory for an automaton by evicting unused ones, or by growing the tensors."""
         needed = automaton.delta.size
         while True:
             base, row = self._gap(needed), self._free_row()

@@ -69,7 +69,8 @@ class LazyReader:
         Args:
             tokens: the text so far.
             out: the mask's array.
-            fit: tokens that there is time for; the text ends within them, or as soon as it can.
+            fit: number of tokens that there is time for; the text ends within them, or as soon as
+                possible.
         """
         same = 0
         for known, token in zip(self._read, tokens, strict=False):

@@ -1,4 +1,4 @@
-"""Lifted constraints in the form that matchers share: transitions, and packed masks.
+"""Lifted constraints in the form that matchers share, with packed masks.
 
 The mask of state s with r tokens left of the budget is
 
@@ -7,18 +7,18 @@ The mask of state s with r tokens left of the budget is
 as packed words (`gcd._tokens.bitmask`), 19 kB for 152 000 tokens. It is not computed token by
 token:
 
-* A `ServedAutomaton` stores a token automaton in the layout that steps need, some megabytes where
-  the dense table has hundreds. Rows of transitions that differ only in their targets, such as those
-  of the positions in a bounded string, share one **pattern**.
+* A `ServedAutomaton` stores a token automaton in a layout of a few megabytes, where the dense table
+  has hundreds. Rows of transitions that differ only in their targets, such as those of the
+  positions in a bounded string, share one **pattern**.
 * A mask is assembled from the tokens of its classes: classes of many tokens are stored as whole
   masks, the others as (word, bits) pairs. Masks of few tokens are always written directly.
-* Wide masks are cached, at most `cache_bytes` of them, and approximately the least recently used
-  (second chance) is evicted. The key of a mask is its set of classes, determined by the state's
-  pattern and by the successors within reach of r; if r exceeds the longest distance, by the
+* Wide masks are cached in at most `cache_bytes`; approximately the least recently used one is
+  evicted (second chance). The key of a mask is its set of classes. It is determined by the state's
+  pattern and the successors from which r - 1 tokens are enough; if r exceeds all distances, by the
   pattern alone. A new wide mask starts from a similar recent one, or from the mask with the most
   tokens, which is computed in advance.
 
-The first visit to a state therefore takes some microseconds, and later ones a copy.
+The first mask of a state therefore takes some microseconds, and later ones are copied.
 """
 
 from __future__ import annotations

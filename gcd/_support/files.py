@@ -1,8 +1,8 @@
 """Reading of whole files with checks for damage, and atomic writing.
 
 Copies get truncated and disks fill up, so damaged files occur in practice. Each library reports
-them differently: safetensors with its own error, an unpickler with any exception. Here all of
-them become a `ValueError` with the file, the cause, and the remedy. Files are written beside their
+them differently: safetensors with its own error, an unpickler with any exception. Here they are
+converted to a `ValueError` with the file, the cause, and the remedy. Files are written beside their
 final path and then moved there, so that an interruption preserves the previous version.
 """
 

@@ -37,8 +37,7 @@ def in_turn(work: Callable[[int], object], count: int) -> None:
     """Call `work(i)` for i = 0 .. count - 1 in threads, each taking the next remaining number.
 
     Gradients are disabled, and torch uses one thread inside, so that a matrix product is summed in
-    the same order whatever the number of threads, and no two thread pools compete for the same
-    cores.
+    the same order for any number of threads, and thread pools don't compete for cores.
     """
     threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
     numbers = iter(range(count))  # its next() is atomic

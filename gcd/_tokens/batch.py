@@ -8,9 +8,9 @@ states numbered as in their own automaton, so that
     next(s, v) = first_state[s]
                  + delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
 
-takes a few gathers, whatever the sizes of the automata, without host synchronization. Examples with
-the same automaton share its table, which may take hundreds of megabytes. Appending automata to a
-batch doesn't change the numbers of the existing states.
+takes a few gathers without host synchronization, for automata of any sizes. Examples with the same
+automaton share its table, which may take hundreds of megabytes. Appending automata to a batch
+doesn't change the numbers of the existing states.
 
 `steps_after_flat` contains `steps_to_accept` of the state in every entry of that table
 (`UNREACHABLE` where there is no state), so the budget mask of `gcd._tokens.budget` is one gather

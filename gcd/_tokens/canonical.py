@@ -1,7 +1,7 @@
 """Restriction of a token automaton to the tokenizer's own spelling of literal text.
 
-Most of a structured answer is fixed text: names of members, quotes, commas. Its bytes are
-determined, but its tokens are not, because `"name"` can be split in many ways. The tokenizer
+Most of a structured answer is fixed text: names of members, quotes, commas. Its bytes are fixed,
+but its tokens are not, because `"name"` can be split into tokens in many ways. The tokenizer
 produces one of these spellings, the canonical one. This module removes the others, so that nearly
 every token of such a text is the only one allowed.
 

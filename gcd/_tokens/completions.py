@@ -1,7 +1,7 @@
 """Upper bounds on the tokens of an answer, without lifting its constraint.
 
-Exact distances need lifting, which walks the vocabulary from every byte state. A guarantee needs
-less. Let w(s) be one shortest byte string that completes byte state s, and
+Exact distances require lifting, which follows the vocabulary from every byte state. An upper bound
+is enough for a guarantee. Let w(s) be one shortest byte string that completes byte state s, and
 
     U(s) = fewest tokens that spell w(s), EOS included.
 
@@ -19,8 +19,8 @@ With D the exact distance (`steps_to_accept` of the lifted state):
   completed within the budget.
 
 Completions use bytes that are tokens by themselves, so all of them can be spelled. If the
-vocabulary lacks a token for some byte, some states may not have such a completion. These get
-`1 + min U` over all of their tokens, in rounds. So U is finite exactly where D is.
+vocabulary lacks a token for some byte, some states may not have such a completion. For these, U is
+`1 + min U` over all of their tokens, computed iteratively. So U is finite if and only if D is.
 
 Cost: O(states x (byte classes + longest token)); for the remaining states, a walk of the trie.
 """

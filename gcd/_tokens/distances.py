@@ -1,7 +1,7 @@
 """Distances in tokens to the end of an answer, and the budget rule based on them.
 
 `steps_to_accept[s]` is the fewest tokens, EOS included, from state s to the end of a text. With r
-tokens left before the next one, that token may lead to a state exactly if
+tokens left before the next one, that token is allowed if and only if
 
     steps_to_accept[ state after it ] <= r - 1
 
@@ -53,9 +53,9 @@ def edges(delta: Int32[np.ndarray, "S C"]) -> Int32[np.ndarray, "E 2"]:
 
 
 def reach(delta: Int32[np.ndarray, "S C"], steps: Int32[np.ndarray, "S"]) -> Int32[np.ndarray, "S"]:
-    """Return the most tokens that may be needed after a next token, from each state; O(S C).
+    """Return, for each state, the most tokens that may be needed after a next token; O(S C).
 
-    A budget with more tokens left than that excludes nothing that the language allows.
+    If more tokens than that are left, the budget doesn't exclude any token.
 
     Args:
         delta: states after (state, class); every state has at least one.

@@ -5,31 +5,32 @@ once, and skips a subtree as soon as a byte has no transition.
 
 **Classes.** Tokens with the same column of next states form one class. The partition is refined
 state by state, from a single block: a state splits the entries (distinct byte strings) of a block
-that it sends to different targets. A step costs as much as there are live tokens, and no table over
-states and tokens is ever built. A prefix tree of one representative per class is then walked again
-for the table over states and classes.
+that it sends to different targets. A step takes time linear in the allowed tokens, and no table
+over states and tokens is built. Then a prefix tree of one representative per class is followed
+again, for the table over states and classes.
 
 **Counted runs.** Inside a string literal nearly every token is live, and a schema has such a state
 for each of its strings, or some twenty for each character of a string of bounded length. The
-vocabulary isn't walked there. Instead, the product of a string body with a counter is recognized in
-the automaton (`gcd._tokens.kernels.counted_runs`), whatever it was made from. The body's unit is
-walked once per vocabulary (`gcd._tokens.profiles`). A token that stays inside advances the counter
-by as many units as it completes. Only what follows a way out is walked, once for each different
-way. So an intersection with a length limit costs classes, not tokens, for each of its states. A
-state that differs from such a boundary only in a few words is walked only where the two differ.
+vocabulary isn't followed from each of these states. Instead, repetitions of a unit, such as a
+character, are recognized in the automaton (`gcd._tokens.kernels.counted_runs`). The vocabulary is
+followed through the unit once (`gcd._tokens.profiles`). A token that stays inside advances the
+counter by the number of units that it completes. Tokens that leave the run are followed once for
+each different way out. So each state of a bounded string takes time linear in the classes, not in
+the tokens. For a state that differs from such a boundary only in a few words, only the differences
+are followed.
 
 **Factors.** If an automaton is known to be a Boolean combination of others (`Automaton.factors`),
-tokens with the same columns in all of these have the same column in it. So the vocabulary is walked
-only for the states of the factors, which add up, and not for those of the product, which multiply.
-From the product's states only representatives are walked.
+tokens with the same columns in all of these have the same column in it. So the vocabulary is
+followed from the states of the factors, whose numbers add up, instead of those of the product,
+whose numbers multiply. From the product's states, only one representative per class is followed.
 
-**Kept states.** Only states that whole tokens reach, and from which whole tokens lead to
-acceptance, are kept. A byte automaton may have others: without a token that begins in the middle of
-a character, the bytes of a character cannot be completed. Such states are dropped, and classes that
-only they distinguished are merged.
+**Removed states.** States remain only if whole tokens lead to them, and from them to acceptance. A
+byte automaton may have others: without a token that begins in the middle of a character, the bytes
+of a character cannot be completed. Such states are dropped, and classes that only they
+distinguished are merged.
 
-Cost: O(V) once, live tree nodes for each state outside counted runs, live classes inside; and the
-table itself, states x classes, which is written once.
+Cost: O(V) once, the live tree nodes for each state outside counted runs, the live classes for each
+state inside, and the table itself (states x classes).
 """
 
 from __future__ import annotations
@@ -275,7 +276,7 @@ class _Runs(NamedTuple):
         width: number of bytes in each of its byte classes.
         tree: the prefix tree of the vocabulary, labeled with its byte classes.
         cells, ways: its counted runs and the ways out of them.
-        profiles: of the units that repeat in them.
+        profiles: profiles of the units that these runs repeat.
     """
 
     delta: Int32[np.ndarray, "S K"]
@@ -372,7 +373,7 @@ def _by_profiles(
 
 
 def _refuse_continuations(automaton: Automaton) -> None:
-    """Refuse strings that are prefixes of others; without an EOS token they would have no end."""
+    """Refuse a language in which a string is a prefix of another; it needs an EOS token."""
     goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
     if goes_on.any():
         example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()

@@ -44,7 +44,7 @@ class UnitProfile:
 
     @classmethod
     def of(cls, unit: Int16[np.ndarray, "places 256"], trie: Trie) -> UnitProfile:
-        """Walk the tree from every place of the unit; O(places x nodes that are reached).
+        """Walk the tree from each place of the unit, in O(places x visited nodes).
 
         Args:
             unit: `unit[p, b]` is the place after byte b at place p: 0 for the next boundary, -1

@@ -3,10 +3,10 @@
 A text can be spelled with the tokens of a vocabulary in many ways. The tokenizer's own spelling,
 the **canonical** one, is the only one that occurs in a language model's training data. For
 byte-pair encoding it can be recognized from pairs of neighbors. A sequence of tokens is canonical
-exactly if every two adjacent tokens are what the tokenizer produces for their bytes (Vieira et al.,
-"Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One direction also holds
-for Unigram models: no merge crosses the boundaries of a pair in a canonical sequence, so the same
-merges happen for the pair alone.
+if and only if every two adjacent tokens are those that the tokenizer produces for their bytes
+(Vieira et al., "Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One
+direction also holds for Unigram models: no merge crosses the boundaries of a pair in a canonical
+sequence, so the same merges happen for the pair alone.
 
 **Contexts.** Before merging tokens, most tokenizers split text by a pattern that depends on the
 neighborhood. In `it's` the letters `'s` are one piece, in `"'s` they are not; digits are split into
@@ -14,8 +14,8 @@ groups of three; of several spaces the last one belongs to the following word. S
 canonical in some text may be split differently by itself. Therefore it is tried by itself, and then
 beside a letter, a digit or two, a space, a line feed, a sign. These are rare characters that are
 part of no merge, so they only determine the kind of the neighbor. A pair that the tokenizer
-produces in any context is **admitted**. That admits a few pairs too many, which is harmless (a text
-can then be spelled in several ways); admitting too few would lose texts.
+produces in any context is **admitted**. This admits a few pairs too many, which does no harm (a
+text can then be spelled in several ways). Admitting too few would lose texts.
 
 A pair that is not valid UTF-8 cannot be tried, and is admitted.
 

@@ -1,19 +1,19 @@
 """Segments: consecutive parts of one answer, such as free text followed by structure.
 
-"Think in at most 200 tokens, then write JSON" is a list of segments, each with a language,
-optionally with what ends it (`until`), and optionally with its own limit (`tokens`). `gcd.lift`
-compiles them to one token automaton, and budgets, masks, matchers and samplers work with it as with
-any other. The mask accounts for the tokens that the whole answer still needs, so the structure
-after the free text always fits.
+"Think in at most 200 tokens, then write JSON" is a list of segments, each with a language and,
+optionally, an end marker (`until`) and a token limit (`tokens`). `gcd.lift` compiles them to one
+token automaton, and budgets, masks, matchers and samplers work with it as with any other. The mask
+accounts for the tokens that the whole answer still needs, so the structure after the free text
+always fits.
 
 An answer satisfies the segments if it can be split into one part for each of them, in order
 (`Segment` defines the parts; docs/segments.md has examples). If the end of a segment is ambiguous
 (free text without `until`), one split that satisfies all limits is enough.
 
 **Bytes.** One deterministic automaton reads all segments, the subset construction over their
-states. Its first rows are these states; the others are sets of several, which occur where one
-segment may either end or continue. It is not minimized, because equal states of two segments count
-for different limits. `gcd._tokens.unrolling` counts the tokens.
+states. Its first rows are these states. The other rows are sets of several states, which occur if
+one segment may either end or continue. It is not minimized, because equal states of two segments
+count for different limits. `gcd._tokens.unrolling` counts the tokens.
 
 Cost: the states of all segments, and the sets; unambiguous ends produce few sets.
 """

@@ -1,9 +1,10 @@
 """Automata over tokens, the result of lifting byte automata for one vocabulary.
 
-`delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that no state
-distinguishes. So `class_of` (one entry per token) and a narrow table replace a table that is
-hundreds of times wider. The tokens that end a text form the class `eos_class`; it is allowed
-exactly in accepting states and leads to the state `final`, whose only edge is a loop under it.
+`delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that lead to the
+same state from every state. So `class_of` (one entry per token) and a narrow table replace a table
+that is hundreds of times wider. The tokens that end a text form the class `eos_class`; it is
+allowed exactly in accepting states and leads to the state `final`, whose only edge is a loop under
+it.
 
 `steps_to_accept[s]` is the fewest tokens, EOS included, from s to `final`. Because `final` loops,
 "final can be reached in at most r tokens" is `steps_to_accept[s] <= r`: one integer per state
@@ -59,7 +60,7 @@ class TokenAutomaton:
     caveats: tuple[Caveat, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check what costs O(S + C + V); `check` and the tests validate the whole table.
+        """Check the arguments in O(S + C + V); `check` and the tests validate the whole table.
 
         The table becomes C-contiguous, because kernels are compiled for one layout.
         """

@@ -1,10 +1,10 @@
-"""Unrolling: counting the tokens of each segment, so that a token automaton enforces their limits.
+"""Unrolling of segments into automata that count their tokens, to enforce the limits.
 
 If segments have limits of tokens (`gcd._tokens.segments`), a state of the token automaton is a set
-of pairs (state of a segment, tokens that belong to that segment so far). Each way to split the text
-so far has one pair. Of two pairs with one state, the one with fewer tokens allows everything that
-the other does, so only it is kept, and the set is a map from states to the fewest tokens. With
-unambiguous ends it has one pair.
+of pairs (state of a segment, tokens that belong to that segment so far). There is one pair for each
+way to split the text so far. Of two pairs with one state, the one with fewer tokens allows
+everything that the other does, so only it is kept, and the set is a map from states to the fewest
+tokens. With unambiguous ends it has one pair.
 
 A token belongs to the segment in which it begins. So from the pair (state of segment i, n) it leads
 to states of segment i with n + 1 tokens, if that is within the limit, and to states of later

@@ -3,8 +3,8 @@
 The size of a vocabulary is the width of the model's logits, which often exceeds the tokenizer's
 number of tokens (models are padded for the hardware). Ids without bytes are never allowed, except
 for special tokens that end a segment (`gcd._tokens.segments`). The ids that end a text are listed
-separately, and have no bytes either, whatever their names are. The text of a sequence of tokens is
-the concatenation of their bytes; nothing is stripped from it.
+separately, and don't have bytes, either. The text of a sequence of tokens is the concatenation of
+their bytes; nothing is stripped from it.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def whole_index(value: Any, what: str) -> int:
 def as_ids(ids: Ids) -> tuple[int, ...]:
     """Return one id or several as a tuple; raise `ConstraintError` for other types.
 
-    Bytes are refused, too, because the bytes of a text would be taken for ids.
+    `bytes` are refused, too, because their values would be interpreted as ids.
     """
     try:
         if isinstance(ids, bytes | bytearray):

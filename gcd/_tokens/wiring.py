@@ -95,9 +95,8 @@ def from_transitions(
         for end in ends:
             if wired.get(end):
                 raise ConstraintError(
-                    'with eos="accept", expected no edges from the accepting state '
-                    f"{named[end]!r}, got some; "
-                    "remove them, or use a vocabulary with an EOS id"
+                    f'with eos="accept", the accepting state {named[end]!r} cannot have edges, '
+                    "because it ends the text; remove them, or use a vocabulary with an EOS id"
                 )
 
     leaving = [wired.get(state, []) for state in range(len(names))]

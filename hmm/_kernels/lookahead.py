@@ -1,4 +1,4 @@
-"""Sums of predicted · emission, and of predicted · emission · beta, over hidden states."""
+"""Compiled sums over hidden states for `hmm._lookahead`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Tables:
     Args:
         automaton_of, first_state, row_start: for each state its automaton, that automaton's first
             state, and the start of its row in `delta`.
-        num_classes: of each automaton.
+        num_classes: number of classes of each automaton.
         delta, steps_after: next states, counted from the first one of their automaton, -1 for none;
             the fewest tokens from them to the end; int32.
         number: number in the table of each state.
         entry: row of `b` of each remaining budget and state of the table; int32.
         b, log_scale: beta, in float32 or float64, and logs of scales.
-        settled: whether the last level represents those after it.
+        settled: whether all further levels equal the last one.
     """
 
     automaton_of: cython.const[cython.longlong][::1]
@@ -231,13 +231,11 @@ def expect(
     log_mass: cython.double[:, ::1],
     missing: cython.uchar[::1],
 ) -> None:
-    """Compute the expectations of some items of each row: its classes, or some of its tokens.
+    """Compute the log-probabilities of some items of each row: its classes, or some tokens.
 
-    An item has a class of tokens (`symbol`), which determines where it leads, and a row of
-    `emission`
-    (`item`), which determines its probability. `missing` marks rows with an alive item that the
-    table
-    doesn't contain. Probabilities have the type of the table's `b`.
+    An item has a class of tokens (`symbol`), which determines the next state, and a row of
+    `emission` (`item`), which determines its probability. `missing` marks rows with an alive item
+    that the table doesn't contain. Probabilities have the type of the table's `b`.
     """
     if table.is_single:
         _expect_of_type(

@@ -128,9 +128,8 @@ def pending(
 ) -> cython.Py_ssize_t:
     """List in `out` the states whose row must be computed; the others keep their current one.
 
-    A state keeps its row if all of its successors kept theirs from the level before last to the
-    last
-    one, because the sum would then be bitwise the same.
+    A state's row can be reused if the rows of all its successors were reused at the last level,
+    because the sum would then be bitwise the same.
     """
     count: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
@@ -397,7 +396,7 @@ def rescale(
 ) -> None:
     """Scale rows to a maximum of one, and mark those that differ from the state's previous row.
 
-    A row has moved if some entry differs by more than a fraction `tolerance` of itself.
+    A row is marked if some entry differs by more than a fraction `tolerance` of itself.
     """
     with cython.nogil:
         if level.is_single:

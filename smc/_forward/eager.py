@@ -1,7 +1,7 @@
 """The eager reader: one row per distinct prefix, each computed once.
 
 One forward pass computes the drawn token, the forced tokens after it (`smc._proposals.forced`), and
-draft tokens (`smc._forward.read_ahead`). A prefix that matches its draft needs no further pass.
+draft tokens (`smc._forward.read_ahead`). A prefix that matches its draft doesn't need another pass.
 Rows of ended prefixes are removed.
 """
 
@@ -110,7 +110,7 @@ class EagerReader(Reader[State]):
         return mask.nonzero().squeeze(1)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Raise an error for NaN of the proposal; that of the model was detected earlier."""
+        """Raise an error if the proposal returned NaN; NaN of the model was detected earlier."""
         refuse_nan(found, repr(self.proposal))
         return found
 
@@ -153,7 +153,7 @@ class EagerReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> Bool[Tensor, "B"] | None:
-        """Return the examples whose tokens all match drafts or end answers; see `Reader`."""
+        """Return the examples that don't need a forward pass now; see `Reader`."""
         drafts, automata, B = self._cached.drafts, self.batch.automata, len(self.batch.budgets)
         if not drafts.tokens.shape[1]:
             return None
@@ -290,7 +290,7 @@ class EagerReader(Reader[State]):
             read: number of these tokens that must be computed.
             before: log-probabilities of the next token after each parent.
             is_start: True at the start, where the first token is forced too.
-            guess: creates drafts for those of the D prefixes that are about to be computed.
+            guess: function that creates drafts for the prefixes that are about to be computed.
         """
         drafts, every = self._cached.drafts, torch.zeros_like(read)
         self._column = 1 if is_start else 0  # column of the forced token after the first one read
@@ -354,9 +354,10 @@ class EagerReader(Reader[State]):
 
         Args:
             tokens, read, total: of all D prefixes that the cache will have rows for.
-            unread: those to compute.
+            unread: the prefixes to compute.
             guesses: draft tokens after them; -1 for none.
-            after: log-probabilities of the next token after the others; None if there are none.
+            after: log-probabilities of the next token after the other prefixes; None if there are
+                none.
 
         Returns:
             The totals, including the log-probabilities of all tokens but the first; the
@@ -412,7 +413,7 @@ class EagerReader(Reader[State]):
 def _plus(
     total: Float64[Tensor, "M"], more: Float[Tensor, "M"], counts: Bool[Tensor, "M"]
 ) -> Float64[Tensor, "M"]:
-    """Add a log-probability to each total where it counts.
+    """Add a log-probability to each total where `counts` is true.
 
     A total of -inf stays -inf, even if the model returns NaN after an impossible token.
     """

@@ -60,10 +60,10 @@ class TokenCounts(NamedTuple):
 
     Attributes:
         read: tokens that the language model computed.
-        forced: tokens that followed without a choice, equal prefixes counted once.
+        forced: forced tokens; those of equal prefixes count once.
         drafted: the part of `read` in drafts (`smc._forward.read_ahead`).
         used: tokens of these prefixes that an earlier pass computed as drafts.
-        landed: the part of `used` that was chosen; the others were forced after these.
+        landed: the part of `used` that was chosen instead of forced.
     """
 
     read: Int64[Tensor, "B"]
@@ -74,7 +74,7 @@ class TokenCounts(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """The outcome of extending P prefixes by a token and the forced tokens after it.
+    """Result of extending P prefixes by a token and the forced tokens after it.
 
     Attributes:
         finished: whether the answer is complete.
@@ -87,7 +87,8 @@ class Extension(NamedTuple):
         landed: whether the model had computed all of these tokens as a draft.
         counts: tokens of each example that were computed, forced, drafted and used.
         failed: whether the model returned NaN or +inf, in static shapes.
-        removed: probability that only the budget removed along the forced tokens.
+        removed: probability that the budget removed along the forced tokens
+            (`smc._proposals.budgeting`).
     """
 
     finished: Bool[Tensor, "P"]
@@ -103,7 +104,7 @@ class Extension(NamedTuple):
     removed: Removed
 
     def spread(self, slots: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
-        """Copy entries `of` to these of `count` slots; the others neither run nor are finished."""
+        """Copy entries `of` to these of `count` slots; others are neither running nor finished."""
 
         def at(field: Tensor, nothing: int | float | bool) -> Tensor:
             shape = (count, *field.shape[1:])
@@ -183,10 +184,10 @@ class Reader(ABC, Generic[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> Bool[Tensor, "B"] | None:
-        """Return a mask of the examples that can step without a forward pass, if others need one.
+        """Return which examples can take a step without a forward pass, if others need one.
 
-        The others wait, so that a pass serves as many examples as possible. The result is None if
-        no example needs a pass, or all do.
+        The examples that need a pass wait, so that later one pass serves as many examples as
+        possible. The result is None if no example needs a pass, or all do.
         """
         del prefixes, row, token, running
         return None
@@ -198,7 +199,7 @@ class Reader(ABC, Generic[State]):
 
     @abstractmethod
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Raise an error for NaN; in static shapes return the flag, which is checked at the end."""
+        """Raise an error if NaN was found; in static shapes, return the flag for a later check."""
         ...
 
     def rewind(self) -> None:

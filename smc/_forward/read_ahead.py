@@ -1,10 +1,11 @@
 """Reading ahead: the language model computes draft tokens in passes that are needed anyway.
 
 When prefixes need a forward pass, a drafter guesses their continuations (`smc._forward.drafters`),
-and the same pass computes the guesses. The log-probabilities after each draft token are kept. The
-sampler makes its choices as without drafts: drawing, weighing and selection never use a draft. Only
-an extended prefix is compared with its draft; if the tokens match, the log-probabilities after them
-are known already. Tokens that don't match are removed from the model's cache before its next pass.
+and the same pass computes the guesses. The log-probabilities after each draft token are stored. The
+sampler makes its choices as without drafts: the draw, the weights and the selection never depend on
+a draft. Only after a prefix is extended is it compared with its draft; if the tokens match, the
+log-probabilities after them are already known. Tokens that don't match are removed from the model's
+cache before its next pass.
 
 So the distribution is p_lm(x | x in C, |x| <= n) for any drafter. In contrast, the speculative
 decoding of serving engines verifies drafts against local masks, and samples from their distribution
@@ -103,7 +104,7 @@ class Drafts(NamedTuple):
         )
 
     def join(self, rows: Int64[Tensor, "U"], new: Drafts) -> Drafts:
-        """Replace the drafts of these rows; keep the others, with their rows of `log_p`."""
+        """Replace the drafts of these rows; all others and their rows of `log_p` stay the same."""
         tokens, after = self.tokens.index_fill(0, rows, -1), torch.zeros_like(self.after)
         needed = tokens >= 0
         kept = self.log_p[self.after[needed]]
@@ -118,11 +119,11 @@ class Drafts(NamedTuple):
 
 
 class ReadAhead:
-    """A generator of drafts for the examples of a batch.
+    """Generator of drafts for the examples of a batch.
 
     Args:
         drafter: guesses single tokens.
-        most: number of tokens in a draft, or "auto"; see `ahead_of`.
+        most: maximum number of guessed tokens in a draft, or "auto"; see `ahead_of`.
         batch: automata and budgets.
         vocabulary: vocabulary of the language model.
     """

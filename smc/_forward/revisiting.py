@@ -1,10 +1,10 @@
-"""Readers of prefixes in any order, which reuse the cache of the prefixes computed last.
+"""Computation of prefixes in any order, reusing the cache of the prefixes computed last.
 
 A search visits the tree of prefixes in no particular order. The language model's rows are the
 prefixes computed last. To compute another prefix, the row with the longest common beginning is
 copied and truncated to it, and the rest is computed in one forward pass. If every prefix extends
-one that was just computed, that is one token each. `TreeReader` does this for several prompts at
-once, and keeps the rows that the caller lists.
+one that was just computed, this is a single token each. `TreeReader` does this for several prompts
+at once, and also keeps the rows that the caller lists.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class TreeReader:
         self.passes = [1] * len(prompts)
 
     def first(self, asked: Sequence[Int[np.ndarray, "_"]]) -> list[Float64[np.ndarray, "_"]]:
-        """Return the log-probabilities of some first tokens after each prompt."""
+        """Return the log-probabilities of the given first tokens after each prompt."""
         return _gather(self._first, asked)
 
     def read(

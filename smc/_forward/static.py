@@ -7,8 +7,8 @@ like any other token.
 
 **Few rows are copied.** If several particles continue from the same row, the first one keeps it,
 and each of the others takes a row of its example that no running particle continues from. So a row
-that a particle continues from is never overwritten, rows are copied in place, and unchanged rows
-cost nothing.
+that a particle continues from is never overwritten. Rows can be copied in place, and unchanged rows
+aren't copied.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class StaticReader(Reader[State]):
     def _extension(
         self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"], *, is_start: bool
     ) -> Extension:
-        """Describe the outcome of each particle; particle p has row p."""
+        """Return the result of extending each particle; particle p has row p."""
         running = ran & state.walk.running
         none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)

@@ -2,7 +2,7 @@
 
 By name:
 
-    smc         N particles draw tokens from the proposal, are weighed, and may be resampled
+    smc         N particles draw tokens from the proposal, and are weighted and resampled
                 (`smc._inference.step`)
     discrete    N distinct prefixes are selected from all their continuations; no token is drawn
                 (`smc._inference.filter`)

@@ -1,7 +1,7 @@
-"""Complete answers of the discrete filter, which leave its prefixes with their weights.
+"""Complete answers of the discrete filter, which are stored apart from its prefixes.
 
-An answer is stored in the step in which it ends (docs/design.md, section 6). The number of answers
-that end in a step is not known beforehand. There are two ways to store them:
+An answer is stored, with its weight, in the step in which it ends (docs/design.md, section 6). The
+number of answers that end in a step is not known beforehand. There are two ways to store them:
 
     Pool            a growing list of texts and weights. If an example has more than `MOST_ANSWERS`,
                     its pool is pruned to this number by the same selection as for prefixes
@@ -131,7 +131,7 @@ class Pool(NamedTuple):
         return added, seen
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Pool:
-        """Add the texts of finished particles."""
+        """Add the answers of particles that forced tokens have finished."""
         done = particles.finished.nonzero().squeeze(1)
         if not len(done):
             return self

@@ -1,4 +1,4 @@
-"""Bounds on the evidence that hold in every run, for any random numbers.
+"""Guaranteed bounds on the evidence, which hold for any random numbers.
 
 Computing a prefix x gives p(x v) for *every* next token v. So a run knows the probability of the
 answers that it has found, and of every branch that it has left open:
@@ -8,15 +8,15 @@ answers that it has found, and of every branch that it has left open:
                             budget, such that x v was neither computed nor found
     lower <= P_lm(C within n) <= lower + open = upper
 
-Statistics of the particles can't detect what all particles missed; these bounds can. They depend on
-neither weights nor proposal, and prefixes of dead particles count. An answer that resampling has
-dropped counts as open. The upper bound is loose if much of an open branch leaves the constraint
-later or doesn't end in time, because only p(x v) is known for it.
+Statistics of the particles can't detect what all particles missed; these bounds can. They don't
+depend on weights or the proposal, and prefixes of dead particles count, too. An answer that was
+dropped by resampling counts as open. The upper bound is loose if much of an open branch leaves the
+constraint later or doesn't end in time, because only p(x v) is known for it.
 
 **Accounting** (`Frontier`). No data is kept per prefix. Once the tokens taken from a prefix are
-known, its allowed tokens are summed again. Each taken token is replaced by its outcome: the
-probability of a complete answer, or zero for a computed prefix, which has its own row in the next
-step. Nothing is subtracted. Cost per step: one pass over R x V numbers, and no host
+known, its allowed tokens are summed again. The term of each taken token is replaced by the
+probability of the answer that it completes, or by zero for a computed prefix, which has its own row
+in the next step. Nothing is subtracted. Cost per step: one pass over R x V numbers, and no host
 synchronization.
 
 **Rounding** is outward, by `ROUNDING` nats for sums in float64. The upper bound is also raised by
@@ -123,7 +123,7 @@ def bounds_of(log_found: float, log_mass: float) -> Bounds:
 
 
 class Frontier(NamedTuple):
-    """The probability of the answers and of the open branches so far.
+    """Probability of the answers found and of the open branches, so far.
 
     Attributes:
         log_mass: its log, for each example.
@@ -172,8 +172,8 @@ class Frontier(NamedTuple):
 
         Args:
             prefixes, before: prefixes and particles before the step.
-            row, token, runs: prefix, next token and activity of each particle.
-            turn: the outcome of the step.
+            row, token, runs: prefix and next token of each particle, and whether it is running.
+            turn: the result of the step.
         """
         R, V = prefixes.log_p.shape
         walk, extension = prefixes.state.walk, turn.extension

@@ -1,4 +1,4 @@
-"""Early closing of answers: after a time limit, running prefixes take a shortest completion.
+"""Closing of answers: after a time limit, running prefixes switch to a shortest completion.
 
 Every automaton state has a distance to the end in tokens (D, `steps_to_accept`), and some token
 decreases it. From the step in which the time limit is reached (`smc._inference.deadlines`) the
@@ -49,7 +49,7 @@ from smc._proposals.masks import ClassMaskProposal
 
 
 class ShortestWay(ClassMaskProposal):
-    """The proposal that allows only the tokens of shortest completions."""
+    """Proposal that only allows the tokens of shortest completions."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
         """Return the classes that begin a shortest completion, if it fits into the budget."""
@@ -58,14 +58,14 @@ class ShortestWay(ClassMaskProposal):
 
 
 class Closing:
-    """Checks a time limit once per step of a run, and closes the answers when it is reached.
+    """Closing phase of a run: checks the time limit once per step, and switches the proposal.
 
     Args:
         reader: the reader of the run; its proposal is replaced.
         limit: the time limit.
 
     Attributes:
-        reason: the reason for closing the answers; None if they weren't closed.
+        reason: the reason for closing the answers early; None if they weren't.
         closed: the examples with running answers at that time.
     """
 
@@ -111,7 +111,7 @@ class Closing:
         return self.check(carry, longest, max(1.0, read / carry.prefixes.num_rows))
 
     def mark(self, outcome: Outcome) -> Outcome:
-        """Return the run's outcome with the closed examples and the reason."""
+        """Return the run's result with the closed examples and the reason."""
         if self.closed is None:
             return outcome
         return outcome._replace(
@@ -123,7 +123,7 @@ class Closing:
 
 
 def way_out(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
-    """Return the most tokens that a running prefix needs for a shortest completion."""
+    """Return the largest number of tokens in the shortest completions of the running prefixes."""
     particles = carry.particles
     states = carry.prefixes.state.walk.states[particles.row]
     needed = batch.automata.steps_to_accept[states.clamp(min=0)].long()
@@ -146,7 +146,7 @@ def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> Au
 
 
 def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Turn:
-    """Return a step without tokens, after which everything allowed is open."""
+    """Return a step without tokens, after which all allowed continuations are open branches."""
     no, zero = torch.zeros_like(particles.running), torch.zeros_like(particles.row)
     none = zero.new_zeros(B)
     extension = Extension(

@@ -37,7 +37,7 @@ class CancelToken(Protocol):
 
 
 class TimeLimit:
-    """The time at which running answers must take a shortest completion.
+    """Time at which running answers must switch to a shortest completion.
 
     Args:
         until: time on the clock at which the answers should be complete; None for no deadline.

@@ -51,7 +51,7 @@ class Carry(NamedTuple):
         failed: whether the proposal or the model has returned NaN.
         answers: the complete answers.
         whole: for each example, whether every candidate so far was kept with certainty.
-        frontier: probability found and left open; None if unknown.
+        frontier: probability of found answers and open branches; None if unknown.
         selections: the candidates of each step that were kept with probability below one.
         ledger: probability removed by the budget; None if unknown.
     """
@@ -77,7 +77,7 @@ class DiscreteFilter(Generic[State]):
         examples: identity of each example, which keys its random numbers.
         num_particles: N, the maximum number of prefixes kept for each example.
         draw: the source of random numbers.
-        watch: called with an observation of every step; None to build no observations.
+        watch: function that is called with an observation of every step; None for none.
     """
 
     options: Discrete
@@ -282,7 +282,7 @@ class DiscreteFilter(Generic[State]):
         ended: Callable[[], Population],
         turn: Turn,
     ) -> Observation:
-        """Describe the step to an observer: the running prefixes, in the order of their rows."""
+        """Return the step's data for an observer, with the running prefixes in row order."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         slot = _slot_of(before, prefixes.num_rows)[rows]
         number = torch.zeros_like(before.row).index_copy(

@@ -7,7 +7,8 @@
 A captured graph reads and writes the same memory at every replay. So the output of a step is copied
 over its input (parts that a step doesn't change are the same tensor, and are skipped). After each
 step, a flag that tells whether anything is still running is copied to the host and checked some
-steps later. So the host runs ahead of the device, and up to `AHEAD` superfluous steps do nothing.
+steps later. So the host doesn't wait for the device; up to `AHEAD` superfluous steps at the end
+have no effect.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ def run_static(
 
 
 class _EndSignal:
-    """The amount of work left as of a few steps ago.
+    """Number of tokens left to the end, as of a few steps ago.
 
     Args:
         left: a number on the device that is zero once nothing is running.
@@ -258,7 +259,7 @@ class _EndSignal:
         self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
 
     def ask(self, left: Tensor) -> None:
-        """Start copying the number to the host."""
+        """Start to copy the number to the host."""
         if not self._cuda:
             self.way_out = int(left)
             return

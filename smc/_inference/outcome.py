@@ -16,17 +16,19 @@ class StepRecord(NamedTuple):
     """The record of one step per example; for many steps, with a leading axis.
 
     Attributes:
-        ess: effective sample size of the particles after weighing, or of the running prefixes.
+        ess: effective sample size of the particles after the weight update, or of the running
+            prefixes.
         resampled: whether the step resampled, or kept some candidate with probability below one.
         running: number of particles (or distinct prefixes) that take another token in the step.
-        alive: number of particles of positive weight after weighing, or of running prefixes.
+        alive: number of particles of positive weight after the weight update, or of running
+            prefixes.
         fallbacks: number of distinct prefixes where g fell back to GCD's mask (`Guide.fallback`).
         read: number of distinct prefixes that the language model computed at the end of the step,
             including those inside forced runs: one per token.
-        forced: number of tokens that distinct prefixes took without a choice.
+        forced: number of forced tokens of distinct prefixes.
         drafted: the part of `read` that was computed in advance (`smc._forward.read_ahead`).
         used: number of tokens that were computed in advance and became part of a prefix.
-        landed: the part of `used` that was chosen, each without a forward pass.
+        landed: the part of `used` that was chosen instead of forced, each without a forward pass.
     """
 
     ess: Float64[Tensor, "*steps B"]
@@ -108,8 +110,8 @@ class Outcome(NamedTuple):
         enumerated: whether the sequences are the whole target, with exact probabilities.
         history: the records of all steps, [steps, B] each, on the host.
         start_seconds: time until the first step, for prompts, tables and graph capture.
-        log_mass: log of the probability found or left open (`smc._inference.bounds.Frontier`), for
-            each example; None if unknown.
+        log_mass: log of the probability of found answers and open branches, for each example
+            (`smc._inference.bounds.Frontier`); None if unknown.
         founder: each sequence's ancestor in the first step; None if sequences were selected.
         log_pi: log-probability with which each token was selected (`Particles.log_pi`); None if
             tokens were drawn.

@@ -331,7 +331,7 @@ def points(
 
     Args:
         ends: cumulative mass of an example's rows.
-        u: in (0, 1).
+        u: a number in (0, 1).
         most: M, the number of points.
 
     Returns:

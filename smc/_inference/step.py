@@ -1,4 +1,4 @@
-"""One step of sequential Monte Carlo: weigh, resample if needed, draw, advance.
+"""One step of sequential Monte Carlo: update weights, resample if needed, draw, advance.
 
 Target of step t, for a prefix x_<=t of an answer:   p_lm(x_<=t) psi_t(x_<=t) 1{alive},
 with potentials psi_t that are one for a complete answer. So the last target is
@@ -8,11 +8,11 @@ p_lm(C, |x| <= n).  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the
 
     w_t = [ p_lm(x_t) psi_t ] / [ psi_{t-1} q(x_t) ] = Z_t / psi_{t-1}
 
-does not depend on the drawn token.  So the order is to weigh by Z_t / psi_{t-1}, resample if the
-weights are too unequal, and only then draw.  (This is a fully adapted particle filter; Pitt &
-Shephard, 1999.)  psi_0 is one: any constant would cancel in the first increment.
+does not depend on the drawn token. So a step first multiplies the weights by Z_t / psi_{t-1}, then
+resamples if they are too unequal, and only then draws. (This is a fully adapted particle filter;
+Pitt & Shephard, 1999.) psi_0 is one: any constant would cancel in the first increment.
 
-A step is one choice.  Tokens f forced after it belong to the same step, and change the weight by
+A step chooses one token. Forced tokens f after it belong to the same step, and change the weight by
 
     log W += log psi_new - log g(x_t) + sum of log p_lm(f),
 
@@ -63,7 +63,7 @@ class Carry(NamedTuple):
         prefixes: their prefixes.
         step: number of each example's next step.
         failed: whether the proposal or the model has returned NaN.
-        frontier: probability found and left open; None if unknown.
+        frontier: probability of found answers and open branches; None if unknown.
         ledger: probability removed by the budget; None if unknown.
     """
 
@@ -85,7 +85,7 @@ class ParticleFilter(Generic[State]):
         examples: identity of each example, which keys its random numbers.
         num_particles: N, per example.
         draw: the source of random numbers.
-        watch: called with an observation of every step; None to build no observations.
+        watch: function that is called with an observation of every step; None for none.
     """
 
     options: SMC
@@ -187,7 +187,7 @@ class ParticleFilter(Generic[State]):
         return torch.arange(len(self.examples) * N, device=self.examples.device) // N
 
     def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
-        """Weigh running particles by Z_t / psi_{t-1}; a particle without an allowed token dies.
+        """Multiply weights by Z_t / psi_{t-1}; a particle without an allowed token dies.
 
         With `potential=False` weights were applied after the previous draw, and only particles with
         Z = 0 die here.
@@ -203,7 +203,7 @@ class ParticleFilter(Generic[State]):
     def _resample(
         self, particles: Particles, prefixes: Prefixes[State], step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Int64[Tensor, "P"], Bool[Tensor, "B"]]:
-        """Resample the systems of particles with too unequal weights.
+        """Resample each system of particles whose weights are too unequal.
 
         Returns:
             The particles, the ancestor of each, and the examples with a resampled system.
@@ -314,7 +314,7 @@ class ParticleFilter(Generic[State]):
         after: Particles,
         turn: Turn,
     ) -> Observation:
-        """Describe the step to an observer."""
+        """Return the step's data for an observer."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         return Observation(
             prefixes=shown,

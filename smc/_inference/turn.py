@@ -1,4 +1,4 @@
-"""The part of a step that both filters share: extend some examples while others wait."""
+"""Extension of the prefixes in a step, as both algorithms use it; some examples may wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smc._proposals import Proposal, State
 
 
 class Turn(NamedTuple):
-    """The prefixes that a step extends: all, or those of examples that don't have to wait.
+    """Result of extending prefixes in a step: all of them, or those of examples that don't wait.
 
     An example that waits for a forward pass (`smc._forward.prefixes.Reader.need_no_pass`) stays
     unchanged and repeats this step later: its guide and draw are computed again with the same
@@ -22,8 +22,8 @@ class Turn(NamedTuple):
     passes of one row.
 
     Attributes:
-        ready: examples that take the step now; None for all.
-        extension: the outcome of each particle.
+        ready: True for examples that take the step now; None for all.
+        extension: the result of extending each particle.
         prefixes: the new prefixes.
     """
 
@@ -49,7 +49,7 @@ class Turn(NamedTuple):
             reader: language model and proposal.
             prefixes: the prefixes before the step.
             before: the particles before the step.
-            row, token, running: prefix, next token and activity of each particle.
+            row, token, running: prefix and next token of each particle, and whether it is running.
             together: whether all examples take the step, as for observers.
         """
         ready = None if together else reader.need_no_pass(prefixes, row, token, running)
@@ -63,7 +63,7 @@ class Turn(NamedTuple):
     def settle(
         self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
-        """Leave the waiting examples unchanged.
+        """Undo the step for the waiting examples.
 
         Returns:
             The particles after the step; the old particles, `running` only in examples that took

@@ -62,7 +62,7 @@ async def sample_async(
 
 
 def _look_at(thread: asyncio.Future[Any]) -> None:
-    """Retrieve an error, so that asyncio doesn't report it as unhandled."""
+    """Retrieve the thread's error, so that asyncio doesn't report it as unhandled."""
     if not thread.cancelled():
         thread.exception()
 
@@ -105,8 +105,8 @@ async def stream(
     """
     if options.get("certify") is not None:
         raise ValueError(
-            f"expected no certify in smc.stream, got {options['certify']!r}, which finds answers "
-            "that may not begin with the streamed text; use smc.sample_async"
+            f"expected no certify in smc.stream, got {options['certify']!r}; it finds answers that "
+            "may not begin with the streamed text, so use smc.sample_async"
         )
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
@@ -139,7 +139,7 @@ async def stream(
 
 
 def _watch(vocabulary: Vocabulary, send: Callable[[bytes], None]) -> Watch:
-    """Return a watch that sends the certain bytes whenever there are more of them."""
+    """Return an observer that sends the certain text whenever it has grown."""
     ended: bytes | None = None  # the common beginning of complete answers outside the population
     sent = b""
 

@@ -1,4 +1,4 @@
-"""Division of examples into batches that fit the available resources.
+"""Division of examples into batches that fit into memory.
 
 The limits apply to rows of the language model, bytes of automata, and bytes of lookahead tables
 (`Room`). A single example is always admitted, because its particles are never split. Batches are

@@ -11,7 +11,7 @@ Padding changes a row's result only through the order of floating-point sums: ma
 weight exactly zero, and positions count real tokens.
 
 These rows hold prompt and answer, and support any model with an ordinary cache. Most models support
-the rows of `smc._models.sharing_rows`, which store each prompt once and need no padding.
+the rows of `smc._models.sharing_rows`, which store each prompt once and don't need padding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batch rows of a `transformers` model that share prompts and need no padding.
+"""Batch rows of a `transformers` model that share prompts and don't need padding.
 
 A forward pass takes the tokens of all rows, concatenated into one sequence. If one row of eighty
 has a forced run of nine tokens, the other rows don't compute eight tokens of padding each (44 to

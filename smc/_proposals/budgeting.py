@@ -1,8 +1,8 @@
-"""Effect of the budget: the probability that the constraint allows, but the budget removes.
+"""Effect of the budget: the probability of tokens that only the budget forbids.
 
 Let x be a prefix that can still be completed within the budget, with r tokens left, and v a next
-token that the constraint allows. The budget alone removes v if a shortest completion needs r tokens
-or more after it. With m(x) the sum of p_lm(v | x) over these tokens v,
+token that the constraint allows. The budget removes v if a shortest completion after v takes r
+tokens or more. With m(x) the sum of p_lm(v | x) over these tokens v,
 
     removed mass  =  sum of p_lm(x) m(x)  over all such prefixes x
                   =  P_lm( a text within the constraint leaves the prefixes that can end in time ).
@@ -12,13 +12,14 @@ Together with the evidence it bounds the evidence without a budget,
     P_lm(C) <= P_lm(C within n) + removed mass,
 
 with a difference only for prefixes that would leave the constraint later. A sampler estimates the
-sum without bias by the weights of the prefixes that it computes. Within a forced run
-(`smc._proposals.forced`) every position is evaluated, because a budget forces most tokens near its
-end. The masses of the tokens themselves are summed; nothing is subtracted.
+sum without bias by the weights of the prefixes that it computes. Every position of a run of forced
+tokens is evaluated, too (`smc._proposals.forced`), because near its end the budget forces most
+tokens. The probabilities of the removed tokens themselves are summed; nothing is subtracted.
 
-**Cost.** A prefix needs a pass over the vocabulary only if the budget can bind there, that is if
-some next token leads further from the end than r allows (`TokenAutomaton.reach`, one number per
-state). Otherwise it takes a comparison. In static shapes the pass is always made.
+**Cost.** A prefix needs a pass over the vocabulary only if the budget can remove a token there.
+This is the case if some next token leads further from the end than r allows
+(`TokenAutomaton.reach`, one number per state). Otherwise a comparison is enough. In static shapes,
+the pass is always made.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ class BudgetEffect:
 
 
 class Removed(NamedTuple):
-    """The probability that only the budget removes along some tokens of each of M prefixes.
+    """Probability that the budget removes along some tokens of each of M prefixes.
 
     Attributes:
         log_mass: log of the sum, over the positions, of the probability of the tokens before them
             (from the first one on) times that of the removed next tokens.
         first: number of answer tokens before the first position with a removed token.
-        sufficient: the smallest budget that removes nothing at these positions.
+        sufficient: the smallest budget that removes no token at these positions.
     """
 
     log_mass: Float64[Tensor, "M"]
@@ -83,12 +84,12 @@ class Removed(NamedTuple):
 
     @classmethod
     def nothing(cls, log_g: Float64[Tensor, "M"]) -> Removed:
-        """Return the value for prefixes without information, in the shape of `log_g`."""
+        """Return the value for prefixes without removed tokens, in the shape of `log_g`."""
         none = torch.zeros_like(log_g, dtype=torch.int64)
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 
     def spread(self, slots: Int64[Tensor, "M"], count: int) -> Removed:
-        """Put the entries into these of `count` slots; the others have no information."""
+        """Put the entries into these of `count` slots; the others have no removed tokens."""
         more = Removed.nothing(self.log_mass.new_zeros(count))
         pairs = zip(more, self, strict=True)
         return Removed(*(field.index_copy(0, slots, mine) for field, mine in pairs))
@@ -105,7 +106,7 @@ class Removed(NamedTuple):
         log_p: Float[Tensor, "K V"],
         log_before: Float64[Tensor, "K"],
     ) -> Removed:
-        """Add one position of some of the prefixes.
+        """Return the sum after one more position of some of the prefixes.
 
         Args:
             rows: the prefixes.
@@ -125,7 +126,7 @@ class Removed(NamedTuple):
 
 
 def binding(walk: AutomatonPosition) -> Bool[Tensor, "R"]:
-    """Return where the budget changes the mask of next tokens.
+    """Return for which prefixes the budget changes the mask of next tokens.
 
     Prefixes that can't be completed within their budgets don't count.
     """
@@ -135,7 +136,7 @@ def binding(walk: AutomatonPosition) -> Bool[Tensor, "R"]:
 
 
 def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[Tensor, "R"]:
-    """Return the smallest budget that removes nothing after each prefix; 0 for ended prefixes.
+    """Return the smallest budget that removes no token after each prefix; 0 for ended prefixes.
 
     Args:
         walk: positions of the prefixes.
@@ -147,14 +148,14 @@ def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[T
 
 
 def removed_mass(walk: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R"]:
-    """Return the log-probability of the next tokens that the budget alone removes."""
+    """Return the log-probability of the next tokens that only the budget forbids."""
     steps = walk.steps_after_classes()
     removed = (steps < UNREACHABLE) & (steps >= walk.remaining.unsqueeze(1))
     return MaskGuide(log_p, removed, walk.automata.classes, walk.automaton_of_row).log_z
 
 
 class Along:
-    """Accumulates the probability that the budget alone removes along forced runs, pass by pass.
+    """Accumulator of the probability that the budget removes along forced tokens, pass by pass.
 
     Args:
         walks: positions of M prefixes before each of K columns of tokens.
@@ -194,7 +195,7 @@ class Along:
         log_p: Float[Tensor, "Q V"],
         at: Int64[Tensor, "K"] | None = None,
     ) -> None:
-        """Add one column of some prefixes.
+        """Add the next tokens at one column, for some prefixes.
 
         Args:
             column: index of the next tokens in the runs.
@@ -215,7 +216,7 @@ class Along:
 
 
 class Ledger(NamedTuple):
-    """The effect of the budget so far, for each of B examples.
+    """Accumulated effect of the budget, for each of B examples.
 
     Attributes:
         log_removed: log of the estimate of the removed mass.
@@ -228,7 +229,7 @@ class Ledger(NamedTuple):
 
     @classmethod
     def empty(cls, walk: object, budgets: Int64[Tensor, "B"], *, is_exact: bool) -> Ledger | None:
-        """Return an empty ledger; None if the effect is unknown, because there are no bounds."""
+        """Return the effect before the first step; None if there are no bounds."""
         if not (is_exact and isinstance(walk, AutomatonPosition)):
             return None
         nothing = torch.full_like(budgets, -torch.inf, dtype=torch.float64)
@@ -268,7 +269,7 @@ class Ledger(NamedTuple):
         return self.with_runs(removed.at(row), log_weight)
 
     def with_runs(self, removed: Removed, log_weight: Float64[Tensor, "P"]) -> Ledger:
-        """Add the mass removed along some tokens of each particle, by the weights before them."""
+        """Add the removed probability of runs of tokens, by the particles' weights before them."""
         B = len(self.first)
         counts = ~log_weight.isneginf()
         example = torch.arange(len(log_weight), device=log_weight.device) // (len(log_weight) // B)

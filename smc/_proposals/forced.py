@@ -1,8 +1,8 @@
-"""Forced runs: stretches of tokens where g allows exactly one token at each position.
+"""Forced runs: consecutive forced tokens, each the only token that g allows.
 
-Most of a tool call is text that the constraint prescribes. Where exactly one token is allowed, q
-gives it probability one, so it can be appended without a draw and without a forward pass before it.
-One forward pass then computes the whole run together with the preceding token, and returns the
+Most of a tool call is text that the constraint prescribes. If only one token is allowed, q gives it
+probability one, so it can be appended without a draw and without a forward pass before it. One
+forward pass then computes the whole run together with the preceding token, and returns the
 log-probability of each token for the weight. With f_1 ... f_k the run after a drawn token d,
 
     weight  *=  product of p_lm(f_i)  ·  g(f_k) / g(d)
@@ -28,13 +28,13 @@ from smc._proposals import AutomatonPosition, Proposal, State
 
 @dataclass(frozen=True, eq=False)
 class Followed(Generic[State]):
-    """M prefixes after appending their forced runs.
+    """Result of appending forced runs to M prefixes.
 
     Attributes:
         tokens: the runs; -1 beyond their lengths.
         log_g: log g of the last token of each run; 0 for an empty run.
         state: the proposal's state after the runs.
-        walks: the positions before each token of the runs, if the state exposes them.
+        walks: the positions before each token of the runs, if the proposal's state has positions.
     """
 
     tokens: Int64[Tensor, "M K"]

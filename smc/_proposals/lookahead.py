@@ -1,4 +1,4 @@
-"""Lookahead protocol: a tractable model of the probability that a text is completed in time.
+"""Protocol of lookaheads: models of the probability that a text is completed in time.
 
 Let C be a constraint and r the number of tokens that a prefix may still take. For every item v that
 may come next (a token or a class of tokens), a lookahead returns the logarithms of
@@ -11,9 +11,9 @@ under its own model. `smc.Twisted` turns them into a proposal, and handles tying
 mixture and potentials independently of the kind of model. `smc.HMMLookahead` implements the
 protocol with a hidden Markov model.
 
-Weights are correct for any values, because the sampler weighs by the g that it used. The quality of
-the values determines how many particles are needed. If the model equals the language model, and
-every token has its own g, all particles have equal weights.
+Weights are correct for any values, because the sampler uses the same g for the draw and the
+weights. The quality of the values determines how many particles are needed. If the model equals the
+language model, and every token has its own g, all particles have equal weights.
 """
 
 from __future__ import annotations

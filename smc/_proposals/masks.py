@@ -76,10 +76,10 @@ class LM(MaskProposal):
 class ClassMaskProposal(MaskProposal):
     """The base class of proposals that allow whole token classes; subclasses implement `alive`.
 
-    It isn't public: a mask narrower than GCD's would silently change the target, and would break
-    the bounds, which rely on forced tokens being the only ones that the budget allows
-    (`smc._inference.bounds`). To allow less, intersect the languages; for another g, subclass
-    `smc.MaskProposal` or `smc.Lookahead`.
+    It isn't public, because a mask with fewer tokens than GCD's would silently change the target.
+    It would also break the bounds, which require that a forced token is the only one that the
+    budget allows (`smc._inference.bounds`). To allow fewer texts, intersect the languages; for
+    another g, subclass `smc.MaskProposal` or `smc.Lookahead`.
     """
 
     @abstractmethod

@@ -5,7 +5,7 @@ prefix has ended:
 
     finished    in the automaton's final state: EOS was drawn or forced
     dead        outside the language, or out of budget; `LM` also ends a prefix that can't finish
-                within the budget, because its target has no mass there
+                within the budget, because its target probability is zero
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def start_position(batch: Batch) -> AutomatonPosition:
 
 @runtime_checkable
 class Progress(Protocol):
-    """The properties of R prefixes that the sampler reads; `AutomatonPosition` has them."""
+    """Properties of R prefixes that the sampler uses; `AutomatonPosition` has them."""
 
     @property
     def finished(self) -> Bool[Tensor, "R"]:
@@ -150,7 +150,7 @@ class Progress(Protocol):
 
 @runtime_checkable
 class HasPosition(Protocol):
-    """The member that every proposal's state has; the rest is up to the proposal."""
+    """Member that every proposal's state must have; it may have others."""
 
     @property
     def walk(self) -> Progress:

@@ -7,7 +7,8 @@ GCD tests whether a prefix *can* still be completed. This proposal uses a model'
 twist, and all particles have the same weight. Any g that is positive wherever GCD allows a token
 gives correct weights if the weights use the same g. The approximations below rely on this.
 
-**Twist.** The choice of g from the model's expectations (`smc._proposals.lookahead.Expectation`):
+**Twist.** g is one of these functions of the lookahead's probabilities
+(`smc._proposals.lookahead.Expectation`):
 
     conditional    joint(v) / mass(v), the probability above
     in_time        joint(v) / eventual(v), the probability that a text which obeys the constraint
@@ -15,19 +16,20 @@ gives correct weights if the weights use the same g. The approximations below re
     joint          joint(v)
     a number a     (joint(v) / eventual(v)) (eventual(v) / mass(v))^a, from 0 to 1
 
-Use `in_time` for language models with a prompt that the lookahead never sees. The prompt may make a
-continuation likely that the lookahead finds surprising, such as the name of the right tool. The
-conditional twist then favors the continuation whose literal text is more common. `in_time` leaves
-the content to the language model and only predicts whether it fits. It is 1 wherever the budget is
-ample, so the proposal becomes GCD there. `joint` counts the token twice, in p_lm and in the model,
-and needs more particles. It is included for comparison with related methods. (With tying, a class's
-joint probability is divided evenly among its tokens.)
+Use `in_time` for language models with a prompt, which the lookahead doesn't see. The prompt may
+make a continuation probable that is improbable under the lookahead, such as the name of the right
+tool. The conditional twist then favors continuations that are more common without the prompt.
+`in_time` leaves the content to the language model and only predicts whether it fits into the
+budget. If the budget is ample, g is 1, and the proposal equals GCD. `joint` includes the token's
+probability twice, in p_lm and in g, and needs more particles. It is included for comparison with
+related methods. (With tying, a class's joint probability is divided evenly among its tokens.)
 
 A number interpolates between the two: 0 is `in_time` and 1 is `conditional`. The first factor is
 the probability that a text which obeys the constraint ends in time. The second factor is the
-probability that the text ever obeys the constraint, and the exponent a is the trust in the model
-for this factor. A model that hasn't seen the prompt predicts the second factor poorly if the prompt
-determines the answer; without a prompt, the second factor is the only information about it.
+probability that the text ever obeys the constraint, and the exponent a is the weight of the
+lookahead in this factor. A model that hasn't seen the prompt predicts the second factor poorly if
+the prompt determines the answer; without a prompt, the second factor is the only information about
+it.
 
 **Tying.** g is computed once for each class of tokens (hundreds instead of a hundred thousand), and
 then exactly for the K allowed tokens that are most probable under the language model. All tokens of
@@ -85,10 +87,10 @@ class TwistedState(Generic[ModelState]):
 
 
 class Counts(NamedTuple):
-    """Counts of prefixes where g was zero, over all calls of `guide` and `score`.
+    """Numbers of prefixes where g was zero, over all calls of `guide` and `score`.
 
     Attributes:
-        rows: number of prefixes guided.
+        rows: number of prefixes for which g was computed.
         fallbacks: number of prefixes where all of g was zero, so that GCD's mask replaced it.
             `guide` considers tokens with positive probability under the language model; `score`
             considers all.
@@ -116,8 +118,8 @@ class _View(NamedTuple):
     Attributes:
         factors: log g by class and by token.
         alive: classes that are allowed within the budget.
-        alive_too: tokens with their own g that are allowed within the budget.
-        successors: outcomes of the classes.
+        alive_too: which tokens with their own g are allowed within the budget.
+        successors: results of the classes.
         masses: probabilities under the language model; None if every token is its own class.
     """
 

@@ -335,7 +335,7 @@ def posterior(
         stopped: the reason for closing answers early; None if they weren't closed.
         budget: the effect of the budget; None if unknown.
         algorithm: the algorithm that found the sequences.
-        log_mass: log of the probability found or left open; None if unknown.
+        log_mass: log of the probability of found answers and open branches; None if unknown.
         strata: the units that the sequences descend from; None if they aren't a random sample.
         num_particles: N; None if each sequence is a particle.
     """

@@ -291,8 +291,8 @@ def reliability_of(
         ancestry: ancestry of its sequences; None if they aren't a random sample.
         num_texts: number of its texts.
         num_particles: N.
-        log_evidence: its estimate.
-        bounds: bounds of the evidence.
+        log_evidence: the estimate of the log evidence.
+        bounds: bounds on the evidence.
         enumerated: whether no answer was left out.
         stopped: whether answers were closed early, which changes the target.
     """

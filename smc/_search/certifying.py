@@ -1,4 +1,4 @@
-"""Computation after sampling, until a given share of the posterior is certainly found.
+"""Computation of further answers after sampling, until a guaranteed share was found.
 
 `read_on` computes the tree of token sequences (`smc._search.enumerating`), several open branches
 with the largest probabilities per pass. With F the token sequences found by sampling or by
@@ -10,7 +10,7 @@ computation,
 the computation ends once lower / upper is at least `certify`, `max_tokens_read` tokens were
 computed, or the time is over.
 
-**Probabilities.** Computed answers have no particle weight. All answers are therefore weighed by
+**Probabilities.** Computed answers have no particle weight. All answers are therefore weighted by
 their probabilities under the model, P(y) = sum of p(a) with text(a) = y / lower. The total
 variation distance from the true posterior is 1 - lower / P_lm(C within n), and therefore at most
 1 - `certified`.

@@ -2,8 +2,8 @@
 
 `smc.distribution` computes the tree of token sequences that obey the constraint, instead of
 sampling from it (`smc._search.enumerating`). Each answer's probability is summed over its
-spellings, that is over its tokenizations. With p(a) of the found token sequences a, and open mass
-O,
+spellings, that is over its tokenizations. With p(a) the probability of a found token sequence a,
+and O that of all open branches,
 
     P(y) = sum of p(a) with text(a) = y  /  sum of p(a)                       exact if O = 0
 

@@ -178,7 +178,7 @@ class Tree:
             self._branch(self._root, log_p, None)
 
     def leave(self, most: int) -> None:
-        """Limit the number of further prefixes."""
+        """Limit the number of prefixes that may still be computed."""
         self._left = min(self._left, most)
 
     def take(self, example: int, width: int) -> list[Run]:

@@ -157,6 +157,6 @@ def _how_to_unset(names: list[str]) -> str:
 
 
 def _is_idle(processor: Any, prompt_length: int) -> bool:
-    """Return whether a processor has no effect; `generate` adds one for min_new_tokens=0."""
+    """Return whether a processor has no effect, such as the one for min_new_tokens=0."""
     shortest = isinstance(processor, MinLengthLogitsProcessor)
     return shortest and processor.min_length <= prompt_length

@@ -1,7 +1,7 @@
 """Candidate scores of the discrete particle filter: s = w g.
 
 docs/design.md, section 6, explains the scores. A candidate is a prefix of weight W with a next
-token v; w = W p_lm(v), and g is the proposal's expectation of v: 1 for GCD, the probability of
+token v; w = W p_lm(v), and g is the proposal's factor for v: 1 for GCD, the probability of
 completion for P-GCD. Scores are stored like guides: one number for each class of tokens, and one
 for each of a few tokens.
 
@@ -10,11 +10,11 @@ compete with each other. With G = sum of w g and M = sum of w over these candida
 
     s = (1 - eps) w g / G + eps w / M,           s = w if G = 0,
 
-so that a share eps of the slots is assigned by weight alone, regardless of the lookahead.
+so that a share eps of the slots is assigned by weight, regardless of the lookahead.
 
 **Complete answers** that count toward the N slots compete by their weights times sum s / sum w of
-the example. (With g = 1 for answers, a lookahead that considers the end improbable would leave no
-slot to any prefix once there are N answers.)
+the example. (With g = 1 for answers, and a lookahead that considers the end improbable, N answers
+would take all slots.)
 
 Cost: O(R C) for R prefixes and C classes. The masses of classes, unless the proposal has computed
 them already, take one pass over R x V numbers
@@ -64,8 +64,9 @@ class Masses(NamedTuple):
     """Log-probabilities of the next token under the language model.
 
     Attributes:
-        by_class: of each class without the tokens that have their own factor; -inf if not alive.
-        by_token: of those tokens; duplicates are counted once.
+        by_class: log-probability of each class, without the tokens that have their own factor; -inf
+            if not alive.
+        by_token: log-probability of each of those tokens; duplicates are counted once.
     """
 
     by_class: Float64[Tensor, "R C"]

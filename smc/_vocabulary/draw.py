@@ -1,13 +1,12 @@
 """Random numbers of the sampler, drawn by a single function, `Draw`.
 
-Randomness here is a *function*, not a stream: the uniform number behind a choice depends only on
-(seed, example, particle, step, purpose).  So the order, the batch and the device of the choices
-don't matter: a batch gives the same results as each example alone, and an interrupted run continues
-as if it had never stopped.  Generators of this kind are called counter-based (Salmon, Moraes, Dror
-& Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).  This one absorbs the five integers
-one after the other, each followed by the 64-bit finalizer of splitmix64 (Steele, Lea & Flood,
-2014), in wrapping int64 arithmetic that CPU and GPU share bit for bit.  Cost: about 40 integer
-operations per number.
+Random numbers are a *function*, not a stream: the uniform number of a choice depends only on (seed,
+example, particle, step, purpose). So the order, the batch and the device of the choices don't
+matter: a batch gives the same results as each example alone, and an interrupted run continues
+identically. Generators of this kind are called counter-based (Salmon, Moraes, Dror & Shaw,
+"Parallel random numbers: as easy as 1, 2, 3", 2011). This one adds the five integers one after the
+other, each followed by the 64-bit finalizer of splitmix64 (Steele, Lea & Flood, 2014), in wrapping
+int64 arithmetic, which is the same on CPU and GPU. Cost: about 40 integer operations per number.
 
 Besides the keys, `Draw` gets the *breaks* of each choice: the points in (0, 1) where the outcome
 changes.  The generator ignores them.  Tests replace the generator by a function that uses them.

@@ -129,7 +129,7 @@ def test_table_has_medians_of_timed_runs_and_pools_errors_of_one_law():
     assert own["error after 1 s"] == "4.000"
 
 
-def test_without_the_package_ours_alone_is_measured(monkeypatch, capsys):
+def test_without_the_package_only_ours_is_measured(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     benchmark.main(TINY)
     text = capsys.readouterr().out

@@ -147,7 +147,7 @@ def leaves(value: object, *path: str | int) -> dict[tuple[str | int, ...], objec
          2 * 2),
     ],
 )  # fmt: skip
-def test_reading_ahead_changes_costs_alone(ahead, rows, finished, tmp_path, monkeypatch):
+def test_reading_ahead_only_changes_costs(ahead, rows, finished, tmp_path, monkeypatch):
     """By itself it is for models that are not small, which this one is, and for single rows."""
     monkeypatch.setattr(transformers_lm, "SMALL", 100_000)
     experiment.run(composed(f"run_dir={tmp_path}", *ahead))

@@ -289,7 +289,7 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
 
 @pytest.mark.skipif(not models.can_load_parts(), reason="these versions hold no model in parts")
 @pytest.mark.slow("four processes load a model")
-def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path):
+def test_groups_of_processes_draw_the_same_as_one_process(tmp_path):
     """Two groups of two deal out the examples, and go on where one stopped in a row's middle."""
     settings = (
         "+task=xlam", "task.num_examples=2", "task.particles=[2]", "task.methods=[gcd]",

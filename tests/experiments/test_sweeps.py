@@ -85,7 +85,7 @@ def test_a_failed_run_is_named_and_the_others_go_on():
     assert sorted(Path("runs").iterdir()) == sorted([directory, *map(Path, finished)])
 
 
-def test_runs_of_several_tasks_are_told_and_not_compared(capsys, tmp_path):
+def test_runs_of_several_tasks_are_reported_and_not_compared(capsys, tmp_path):
     for number, task in enumerate(("toy", "other")):
         run = tmp_path / task
         run.mkdir()
@@ -126,7 +126,7 @@ def test_runs_side_by_side_share_the_cores_and_print_into_files():
 
 
 @pytest.mark.slow
-def test_slurm_is_asked_for_what_the_file_says(monkeypatch, tmp_path):
+def test_slurm_gets_the_resources_of_the_file(monkeypatch, tmp_path):
     """The programs of a cluster are there, and the second refuses what it is given."""
     programs, asked = tmp_path / "bin", tmp_path / "asked.sh"
     programs.mkdir()

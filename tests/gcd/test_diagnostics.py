@@ -55,7 +55,7 @@ def test_a_token_has_a_reason_exactly_if_it_is_not_allowed(
                 assert (why is None) == (token in allowed)
 
 
-def test_reasons_name_what_is_wrong() -> None:
+def test_reasons_name_the_problem() -> None:
     language = gcd.regex("[12]{2,3}|12x{3}")
     lifted = gcd.lift(language, VOCABULARY)
 
@@ -77,7 +77,7 @@ def test_reasons_name_what_is_wrong() -> None:
     assert "continues with token 2 ('x') after ''" in str(gcd.why_refused(lifted, [], 2))
 
 
-def test_a_refused_prefix_says_where() -> None:
+def test_a_refused_prefix_is_reported_with_its_position() -> None:
     lifted = gcd.lift(gcd.regex("[12]{2,3}"), VOCABULARY)
     report = gcd.inspect_prefix(lifted, [0, 2, 1], log_p=np.zeros(7))
     assert report.state == -1

@@ -56,7 +56,7 @@ def report(*arguments: str, code: int = 0, stdin: str | None = None) -> dict[str
 # -- its page -------------------------------------------------------------------------------
 
 
-def test_the_readme_shows_what_is_printed() -> None:
+def test_the_readme_shows_the_printed_output() -> None:
     """Every `$ gcd …` on the page, run, but for seconds, which differ."""
     readme = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
     shown = [
@@ -136,7 +136,7 @@ def test_a_hint_repeats_no_warning(tmp_path: Path) -> None:
 
 @settings(max_examples=60)
 @given(byte_automata(), st.binary(max_size=6))
-def test_standing_is_what_strings_of_the_language_say(language: gcd.Automaton, text: bytes) -> None:
+def test_standing_agrees_with_strings_of_the_language(language: gcd.Automaton, text: bytes) -> None:
     if language.is_empty:
         return
     found = explaining.standing(language, text)
@@ -166,7 +166,7 @@ def test_explaining_bytes(prefix: str, code: int, says: str) -> None:
     assert says in run("explain", ALARM, prefix, code=code).output
 
 
-def test_explaining_tokens_is_what_the_automaton_says() -> None:
+def test_explaining_tokens_agrees_with_the_automaton() -> None:
     language = sources.language(ALARM, "schema")
     automaton = gcd.lift(language, sources.vocabulary(MODEL))
     prefix = b'{"hour":2'
@@ -233,7 +233,7 @@ def test_where_no_text_fits_the_answer_is_no(budget: int) -> None:
 # -- compiling -------------------------------------------------------------------------------
 
 
-def test_compiling_says_what_the_library_says(tmp_path: Path) -> None:
+def test_compiling_reports_the_same_as_the_library(tmp_path: Path) -> None:
     found = report("compile", ALARM, "--tokenizer", MODEL)
     language = sources.language(ALARM, "schema")
     automaton = gcd.lift(language, sources.vocabulary(MODEL))
@@ -261,7 +261,7 @@ def test_other_languages(tmp_path: Path) -> None:
     assert report("check", "--sql", str(database), "-", stdin=query)["in_language"]
 
 
-def test_compiling_a_grammar_says_what_its_depth_covers(tmp_path: Path) -> None:
+def test_compiling_a_grammar_reports_what_its_depth_covers(tmp_path: Path) -> None:
     file = tmp_path / "brackets.gbnf"
     file.write_text('root ::= "(" root ")" | digit\ndigit ::= [0-9]')
     found = report("compile", "--grammar", str(file), "--max-depth", "2")

@@ -93,7 +93,9 @@ def test_what_does_no_harm_is_let_in(tokens):
         ([], {}, 1, "JSON object"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_with_the_reason(tokens, constraint, fields, prompt, why):
+def test_unenforceable_constraints_are_refused_with_the_reason(
+    tokens, constraint, fields, prompt, why
+):
     with pytest.raises(ValueError, match=f"(?i){why}"):
         validate(tokens, params(constraint, **fields), prompt)
 
@@ -101,7 +103,7 @@ def test_what_cannot_be_kept_is_refused_with_the_reason(tokens, constraint, fiel
 def test_v1_where_it_would_not_call_processors(tokens):
     v1 = {"use_v2_model_runner": False}
     validate(tokens, params(WORDS), **v1)
-    with pytest.raises(ValueError, match="speculates"):
+    with pytest.raises(ValueError, match="speculative decoding"):
         validate(tokens, params(WORDS), **v1, speculative_config=object())
     late = SimpleNamespace(async_scheduling=True)
     with pytest.raises(ValueError, match="--logits-processors gcd_vllm:Processor"):
@@ -109,7 +111,7 @@ def test_v1_where_it_would_not_call_processors(tokens):
 
 
 def test_prompts_without_tokens(tokens):
-    """V1 tells processors nothing of them; V2 does."""
+    """V1 doesn't pass them to processors, but V2 does."""
     for v2, limits in ((False, "prompt_embeds"), (True, "max_model_len less the prompt")):
         config = VllmConfig(tokens)
         config.use_v2_model_runner = v2
@@ -124,7 +126,7 @@ def test_prompts_without_tokens(tokens):
 
 
 @pytest.mark.parametrize("change", [{"use_v2_model_runner": None}, {"model_config": None}])
-def test_whatever_the_frontend_meets_is_a_value_error(tokens, change):
+def test_every_problem_in_the_frontend_is_a_value_error(tokens, change):
     """As vLLM answers nothing else with an error of the client."""
     config = VllmConfig(tokens)
     for name in change:
@@ -150,7 +152,7 @@ def test_a_compilation_that_others_wait_for_is_logged(tokens, monkeypatch, caplo
     assert [each.levelname for each in caplog.records] == ["WARNING"] * (seconds > 1)
 
 
-def test_a_frontend_that_is_not_recognized_checks_what_it_can(tokens):
+def test_an_unknown_frontend_is_checked_as_far_as_possible(tokens):
     Processor.validate_params(params({"regex": "("}))  # the engine will say
     with pytest.raises(ValueError, match="min_tokens"):
         Processor.validate_params(params(WORDS, min_tokens=3))
@@ -269,7 +271,7 @@ print(issubclass(gcd_vllm.Processor, Base))
     assert made == "True"
 
 
-def test_a_text_is_spelled_with_what_tokens_there_are(tokens):
+def test_a_text_is_spelled_with_the_available_tokens(tokens):
     assert tokens.decode(spelled(tokens, b'{"name":"a"}')) == b'{"name":"a"}'
     few = gcd.Vocabulary.from_bytes([b"ab", b"a", b""], eos_ids=2)
     assert spelled(few, b"xabax") == [0, 1]

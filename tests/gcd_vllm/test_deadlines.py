@@ -121,7 +121,7 @@ def test_masks_are_those_of_a_matcher_that_is_told_how_many_tokens_fit(
         assert milliseconds < 3000 or clock.now - begin > in_time - 4 * STEP
 
 
-def test_a_request_that_comes_back_has_what_is_left_of_its_time(tokens, clock):
+def test_a_returning_request_keeps_its_remaining_time(tokens, clock):
     given = json.dumps({"regex": "a{0,90}b", "deadline_ms": 1000})
     params = SamplingParams(max_tokens=100, extra_args={"gcd": given})
     assert len(V1(tokens, params, []).masks([])[0]) == 2 + 1  # a, aa, b

@@ -66,7 +66,7 @@ def test_clusters_that_lie_apart_are_found():
         cluster(vectors, 5)
 
 
-def test_without_faiss_it_says_what_to_install(monkeypatch):
+def test_without_faiss_the_package_to_install_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ImportError, match=r"pip install .*\[distillation\]"):
         cluster(torch.zeros(3, 2), 2)

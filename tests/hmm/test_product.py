@@ -409,7 +409,7 @@ def test_early_stop_of_finite_and_of_infinite_languages() -> None:
 
 
 @pytest.mark.parametrize("compiled", [("cpu",), ()])
-def test_a_table_that_is_too_short_says_so(
+def test_a_too_short_table_is_reported(
     compiled: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookahead, "_COMPILED", compiled)
@@ -541,7 +541,7 @@ def test_a_batch_is_each_automaton_alone(compiled: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_tensor_operations_give_what_compiled_loops_give(
+def test_tensor_operations_agree_with_compiled_loops(
     wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without the check for missing rows."""
@@ -618,7 +618,7 @@ def test_a_language_that_ends_by_itself() -> None:
 # -- refusals --------------------------------------------------------------------------------
 
 
-def test_what_is_not_a_token_automaton_is_refused() -> None:
+def test_other_types_than_token_automata_are_refused() -> None:
     hmm = random_hmm(VOCABULARY.size)
     with pytest.raises(ConstraintError, match=r"got Automaton; gcd\.lift"):
         lookahead_table(hmm, choice("a"), 4)

@@ -17,7 +17,7 @@ def _record(tool: Any, **arguments: Any) -> dict[str, Any]:
     return {"query": "Do.", "tools": json.dumps([tool]), "answers": json.dumps(answers)}
 
 
-def test_the_kinds_of_files_are_told_apart(tmp_path: Path) -> None:
+def test_the_kinds_of_files_are_distinguished(tmp_path: Path) -> None:
     records = [_record(GOOD, x=1.5), _record(GOOD, x="1.5"), {"query": "Do."}]
     questions = [{"id": "q1", "question": [], "function": [GOOD]}]
     xlam, listed, bfcl = (tmp_path / name for name in ("a.jsonl", "b.json", "c.json"))

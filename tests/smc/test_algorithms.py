@@ -32,9 +32,7 @@ def sample(**options: Any) -> smc.Posterior:
         ({"particles": 3, "strata": "none"}, "smc"),
     ],
 )
-def test_auto_gives_what_the_algorithm_that_it_names_gives(
-    options: dict[str, Any], name: str
-) -> None:
+def test_auto_agrees_with_the_algorithm_that_it_names(options: dict[str, Any], name: str) -> None:
     found, expected = sample(**options), sample(**options, algorithm=name)
     assert found.algorithm == expected.algorithm == name
     assert found.particles == expected.particles
@@ -51,6 +49,6 @@ def test_an_algorithm_that_is_named_is_taken() -> None:
         assert chosen(name, {}, 1) == name
 
 
-def test_answers_that_were_read_say_so() -> None:
+def test_a_distribution_names_its_algorithm_enumeration() -> None:
     (found,) = smc.distribution(LM, [[0]], CONSTRAINTS["few_words"]())
     assert found.algorithm == "enumeration"

@@ -102,7 +102,7 @@ def test_an_answer_is_certified_on_request() -> None:
     assert reply.posterior.algorithm == "discrete"
 
 
-def test_prompts_are_answered_as_if_each_were_alone() -> None:
+def test_prompts_are_answered_independently() -> None:
     prompts = ["hello", [1, 2, 3]]
     together = smc.ask_all(LM, prompts, Day, budget=16, seed=3)
     alone = smc.ask(LM, prompts[0], Day, budget=16, seed=3)
@@ -141,7 +141,7 @@ def test_a_validator_that_no_constraint_expresses_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("kind", ["a|b", [], [1, 2], ["a", {}], 3, None])
-def test_what_is_no_type_is_refused_before_the_model_is_asked(kind: Any) -> None:
+def test_invalid_types_are_refused_before_the_model_is_called(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"expected a type|got None"):
         smc.ask(LM, "x", kind, budget=16)
 
@@ -151,7 +151,7 @@ def test_a_budget_that_no_answer_fits_into_is_refused() -> None:
         smc.ask(LM, "x", Day, budget=1)
 
 
-def test_repr_says_how_sure_the_answer_is() -> None:
+def test_repr_shows_the_certainty_of_the_answer() -> None:
     shown = repr(smc.ask(LM, "hello", ["yes", "no"], budget=8))
     assert shown.startswith("Reply('")
     assert shown.endswith("certified)")

@@ -113,7 +113,7 @@ def assert_same(found: smc.Posterior, expected: smc.Posterior, proposal: str) ->
         ("none", "pgcd", False),
     ],
 )
-def test_an_example_gives_what_it_gives_alone(
+def test_an_example_gives_the_same_alone(
     algorithm: str, proposal: str, forced_runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {

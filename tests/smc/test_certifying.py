@@ -65,7 +65,7 @@ def sample(lm: smc.LanguageModel = FLAT, count: int = 1, **options: Any) -> list
     return smc.sample(lm, [PROMPT] * count, CONSTRAINTS["few_words"](), **given)
 
 
-def test_reading_on_finds_what_sampling_has_missed() -> None:
+def test_reading_on_finds_answers_that_sampling_missed() -> None:
     (before,) = sample(certify=None)
     (found,) = sample()
     assert before.certified is not None

@@ -112,7 +112,7 @@ def test_two_orders_or_all_make_reversing_harmless() -> None:
         assert (found.probabilities == pytest.approx(reverse.probabilities[::-1])) == same
 
 
-def test_prompts_with_options_of_their_own() -> None:
+def test_prompts_with_different_options() -> None:
     lm = ToyLM(VOCABULARY, seed=2)
     options = [("a", "b"), ("b", "a"), ("abba",)]
     prompts = [(0,), (0,), (1, 2)]

@@ -154,7 +154,7 @@ def law_of_masks(prompt: tuple[int, ...], every: set[Answer]) -> dict[Answer, fl
     return {answer: probability(answer) for answer in every}
 
 
-def test_what_narrows_the_choice_comes_after_the_masks():
+def test_top_k_and_top_p_are_applied_after_the_masks():
     """Without masks, the single token of a small nucleus would often be forbidden."""
     options = {"do_sample": True, "top_k": 1, "temperature": 0.7}
     requests = [request for request in mixed(16) if request[1] is not None]
@@ -162,7 +162,7 @@ def test_what_narrows_the_choice_comes_after_the_masks():
     assert found == [[greedy(*request)] for request in requests]
 
 
-def test_constraints_leave_when_nobody_has_their_requests():
+def test_constraints_are_dropped_when_no_request_uses_them():
     manager = manager_of()
     processor = smc.BudgetBatchProcessor(manager)
     manager.start()
@@ -379,7 +379,7 @@ TOKENS = st.lists(st.integers(-1, 6), max_size=6)
 
 @settings(max_examples=200)
 @given(st.sampled_from(sorted(CONSTRAINTS)), st.lists(st.tuples(st.integers(0, 6), TOKENS)))
-def test_a_reader_says_what_a_walk_from_the_beginning_says(name: str, changes: list):
+def test_a_reader_agrees_with_a_walk_from_the_beginning(name: str, changes: list):
     automaton = CONSTRAINTS[name]()
     reader, tokens = TokenReader(automaton), []
     for kept, more in changes:

@@ -246,7 +246,7 @@ def test_a_slow_model_finishes_in_time(clock: Clock, algorithm: str) -> None:
         assert max(len(each.ids) for each in found.particles) >= 14
 
 
-def test_a_deadline_below_the_shortest_answer_is_overrun_and_says_so(clock: Clock) -> None:
+def test_a_deadline_below_the_shortest_answer_is_exceeded_and_reported(clock: Clock) -> None:
     automaton = lift(LONG, VOCABULARY)
     for deadline in (0, 2.5):
         clock.now = 100.0

@@ -197,7 +197,7 @@ def test_a_pool_that_was_pruned_is_no_enumeration(monkeypatch: pytest.MonkeyPatc
     assert found.log_evidence == pytest.approx(math.log(evidence), abs=1e-12)
 
 
-def test_with_too_little_room_it_does_not_say_so() -> None:
+def test_with_too_little_room_nothing_counts_as_enumerated() -> None:
     (found,) = sample([PROMPT], many_words(), budget=6, particles=2)
     assert not found.enumerated
     assert any(found.diagnostics.resampled)
@@ -258,7 +258,7 @@ BATCH = {
     ],
     ids=str,
 )
-def test_a_batch_gives_what_each_example_alone_gives(proposal: str, options: dict) -> None:
+def test_a_batch_gives_the_same_results_as_single_examples(proposal: str, options: dict) -> None:
     made = PROPOSALS[proposal]()
     close = {"rel": 1e-12, "abs": 1e-12}
     given = {"proposal": made, "particles": 3, "seed": 11, **options}
@@ -416,7 +416,7 @@ class Often(ToyLM):
         return (p / p.sum()).log()
 
 
-def test_a_lookahead_that_expects_no_end_does_not_starve_what_runs() -> None:
+def test_a_lookahead_that_expects_no_end_does_not_starve_unfinished_rows() -> None:
     """Answers compete by weight. With g = 1 they would displace prefixes with g = 1e-5."""
     emission = torch.tensor([[0.5], [0.5], [1e-7], [1e-5], [1e-7], [1e-7]], dtype=torch.float64)
     emission = emission / emission.sum()
@@ -476,7 +476,7 @@ def test_a_guide_that_is_no_number_is_refused(bad: float) -> None:
         sample([PROMPT], many_words(), proposal=proposal)
 
 
-def test_a_guide_of_one_s_own_is_the_score() -> None:
+def test_a_custom_guide_is_the_score() -> None:
     class Mine(smc.PGCD):
         def guide(self, state: Any, log_p: torch.Tensor) -> Any:
             raise RuntimeError("asked")

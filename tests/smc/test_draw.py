@@ -81,7 +81,7 @@ def test_wrapping_int64_arithmetic_is_right(
     assert float(u) == by_unbounded_integers(seed, example, particle, step, Purpose.TOKEN)
 
 
-def test_numbers_are_what_they_were() -> None:
+def test_numbers_are_unchanged() -> None:
     """Stored results can be reproduced only as long as this holds."""
     u = uniform(2026, keys([0, 0, 1, 123456789], [0, 1, 0, 31], step=5))
     assert u.tolist() == PINNED

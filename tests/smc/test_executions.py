@@ -152,7 +152,7 @@ def test_the_walk_over_all_choices_sums_to_the_target(name: str, options: dict[s
     assert evidence == pytest.approx(sum(expected.values()), abs=1e-10)
 
 
-def test_prefixes_that_nobody_goes_on_from_are_no_fallbacks() -> None:
+def test_prefixes_without_a_continuation_are_no_fallbacks() -> None:
     """Static shapes have rows without a particle, where the HMM gives no information either."""
     counts = {
         way: [
@@ -178,7 +178,7 @@ def test_a_language_that_ends_by_itself(texts: tuple[str, ...], algorithm: str) 
     assert found.complete
 
 
-def test_copies_take_rows_that_nobody_goes_on_from() -> None:
+def test_copies_reuse_rows_without_a_continuation() -> None:
     generator = torch.Generator().manual_seed(3)
     for N in (1, 2, 5, 16):
         cache = torch.arange(2 * N)
@@ -260,7 +260,7 @@ class Bare:
         self.vocabulary, self.context = VOCABULARY, None
 
 
-def test_refusals_name_what_was_wrong() -> None:
+def test_refusals_name_the_problem() -> None:
     given: dict[str, Any] = {
         "budget": 4, "particles": 2, "execution": "static", "algorithm": "smc",
     }  # fmt: skip
@@ -310,7 +310,7 @@ class Broken(ToyLM):
 @pytest.mark.parametrize("execution", ["eager", "static"])
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("name", PROPOSALS)
-def test_what_is_not_a_number_is_refused(name: str, algorithm: str, execution: str) -> None:
+def test_non_numbers_are_refused(name: str, algorithm: str, execution: str) -> None:
     with pytest.raises(FloatingPointError, match="NaN"):
         smc.sample(
             Broken(VOCABULARY), [[0]], a_star_b(), budget=4, particles=9,
@@ -328,7 +328,7 @@ class Silent(ToyLM):
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("name", ["lm", "gcd", "pgcd"])
-def test_what_the_model_says_after_the_end_does_not_matter(name: str, algorithm: str) -> None:
+def test_tokens_after_the_end_do_not_matter(name: str, algorithm: str) -> None:
     automata = [CONSTRAINTS[each]() for each in ("few_words", "a_star_b")]
     assert_same(
         Silent(VOCABULARY, seed=1, spread=1.5), [[0], [1]], automata, budget=[4, 7], particles=6,

@@ -172,7 +172,7 @@ def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
 
 @pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-def test_a_batch_gives_what_each_example_alone_gives(
+def test_a_batch_gives_the_same_results_as_single_examples(
     algorithm: str, most_read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Combine runs of all lengths, including empty ones, in one batch; and narrow passes."""

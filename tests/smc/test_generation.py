@@ -69,7 +69,7 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
     assert found["sequences"] is found.sequences
 
 
-def test_guesses_of_ones_own_are_read_ahead_and_change_nothing() -> None:
+def test_custom_guesses_are_read_ahead_and_change_nothing() -> None:
     asked = []
 
     class Watched(smc.PromptLookup):

@@ -55,7 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", passes.PROPOSALS)
-def test_triton_draws_what_tensor_operations_draw(name: str, dtype: torch.dtype) -> None:
+def test_triton_draws_the_same_as_tensor_operations(name: str, dtype: torch.dtype) -> None:
     passes.compare(pass_of("triton", torch.device("cuda")), name, dtype, device="cuda")
 
 

@@ -369,7 +369,7 @@ def test_a_real_checkpoint(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("draft", ["assistant", "lookup"])
-def test_assisted_decoding_says_what_greedy_search_says(draft: str) -> None:
+def test_assisted_decoding_agrees_with_greedy_search(draft: str) -> None:
     lm, tokenizer, sentence = stories()
     budget = sentence.fewest_tokens + 4
     processor = smc.BudgetLogitsProcessor(sentence, budget)
@@ -410,7 +410,7 @@ def test_a_processor_that_forbids_all_that_is_allowed(lookahead: dict[str, Any] 
         generate([[1]], 3, processor, suppress_tokens=[3, 5])
 
 
-def test_a_processor_that_allows_again_what_is_not() -> None:
+def test_a_processor_that_allows_forbidden_tokens_again() -> None:
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3)
     with pytest.raises(ValueError, match=r"row 0 ends with token 0 \(b'a'\), .* last"):
         model().generate(

@@ -273,7 +273,7 @@ def test_long_runs_are_read_in_parts(most_read: int, monkeypatch: pytest.MonkeyP
     )  # fmt: skip
 
 
-def test_a_drafter_that_fails_is_named_and_nothing_else_happens(
+def test_a_failing_drafter_is_named_and_has_no_other_effect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -333,7 +333,7 @@ def test_nan_matters_where_somebody_lands_on_it() -> None:
     assert seen == {"True", "False"}
 
 
-def test_an_observer_sees_what_it_sees_without() -> None:
+def test_an_observer_sees_the_same_as_without() -> None:
     seen: list[list[Any]] = []
     for ahead in (0, 3):
         steps: list[Any] = []
@@ -363,7 +363,7 @@ def _model(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["shared", "plain"])
 @pytest.mark.parametrize("particles", [1, 4])
-def test_a_transformer_says_the_same(kind: str, particles: int) -> None:
+def test_a_transformer_agrees(kind: str, particles: int) -> None:
     lm = _model(kind)
     automaton = lift(regex(r"(Lily|Tim|Once)( [a-z]{2,6}){3,6}\."), lm.vocabulary)
     prompts = ["Once upon a time Lily and Tim", "A red ball. A", "Lily saw a big red ball"]
@@ -378,7 +378,7 @@ def test_a_transformer_says_the_same(kind: str, particles: int) -> None:
 @pytest.mark.parametrize("kind", ["shared", "plain"])
 @settings(max_examples=15)
 @given(data=st.data())
-def test_rows_say_what_fresh_rows_say(kind: str, data: st.DataObject) -> None:
+def test_rows_agree_with_fresh_rows(kind: str, data: st.DataObject) -> None:
     """Compare after any sequence of drafts, truncations and moves."""
     lm = _model(kind)
     draw, size = data.draw, lm.vocabulary.size
@@ -437,7 +437,7 @@ def test_look_up_goes_back_no_further_than_it_may() -> None:
     assert PromptLookup().copied_from(text + b".abc") == len(text) - 1
 
 
-def test_look_up_gives_the_tokens_of_what_follows() -> None:
+def test_look_up_gives_the_tokens_that_followed() -> None:
     vocabulary = Vocabulary.from_bytes([b"N", b"ew", b" York", b" ", b"Y", b"ork", b""], [6])
     [found] = PromptLookup().propose([b'in New York: "New'], vocabulary)
     assert found == [2, 3]  # " York", or else " "
@@ -457,7 +457,7 @@ def test_look_up_gives_the_tokens_of_what_follows() -> None:
     ],
 )
 @pytest.mark.usefixtures("unchecked_annotations")
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         smc.sample(
             TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=4, particles=1, proposal=smc.GCD(),

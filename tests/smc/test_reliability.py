@@ -104,7 +104,7 @@ def test_spread_is_its_formula(rows: list[tuple[int, int, float]], particles: in
     assert found.largest == pytest.approx(np.bincount(founder, share).max())
 
 
-def test_candidates_are_told_apart_by_what_was_selected() -> None:
+def test_candidates_are_distinguished_by_their_selection() -> None:
     # Two steps; the second sequence has a forced token between its selections.
     tokens = np.array([[1, 2, 0, -1], [1, 5, 3, 0], [4, 0, -1, -1]])
     no = 1.0
@@ -183,7 +183,7 @@ def test_repr_has_three_lines_at_most() -> None:
     assert "+-" in lines[0]
 
 
-def test_every_label_says_what_to_do() -> None:
+def test_every_label_states_the_remedy() -> None:
     assert set(reliability.ADVICE) == {"certified", "estimated", "collapsed", "unknown"}
     assert all(text.endswith(".") for text in reliability.ADVICE.values())
 

@@ -69,7 +69,7 @@ def test_what_was_enumerated_needs_no_other_round() -> None:
     assert found.diagnostics.rounds == (64,)
 
 
-def test_a_batch_gives_what_each_example_alone_gives() -> None:
+def test_a_batch_gives_the_same_results_as_single_examples() -> None:
     options = {"target_error": 0.12, "max_particles": 64, "seed": 5, "algorithm": "smc"}
     together = sample(6, **options, certify=0.9)
     assert len({each.diagnostics.rounds for each in together}) > 1

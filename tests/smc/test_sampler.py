@@ -99,7 +99,7 @@ BATCH = {
 @pytest.mark.parametrize("proposal", PROPOSALS)
 @pytest.mark.parametrize("resampling", ["multinomial", "systematic", "stratified", "residual"])
 @pytest.mark.parametrize("threshold", [0.6, 1.0])
-def test_a_batch_gives_what_each_example_alone_gives(
+def test_a_batch_gives_the_same_results_as_single_examples(
     proposal: smc.Proposal, resampling: str, threshold: float
 ) -> None:
     """Use the toy model, whose values don't depend on the batch except for the last bits.

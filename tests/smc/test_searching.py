@@ -134,7 +134,7 @@ def test_best_first_reads_no_prefix_that_is_less_probable_than_the_best_answer()
     assert 0 <= found.read - (len(above) - 1) <= 2  # forced ends are computed for their values
 
 
-def test_a_single_beam_goes_where_the_lookahead_says():
+def test_a_single_beam_follows_the_lookahead():
     """With the language model's own HMM: to the token with most of the evidence."""
     hmm = random_hmm(seed=6)
     lm, automaton, budget = HMMAsLM(VOCABULARY, hmm), AUTOMATA["all"], 5

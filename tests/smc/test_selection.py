@@ -198,7 +198,7 @@ GROUP = Group.of(torch.tensor([0, 0, 0, 1, 1, 3]), 4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", [{}, {"floor": 0.05}, {"finished": True}], ids=str)
 @pytest.mark.parametrize(("vocabulary", "classes", "own"), [(6, 3, 2), (60, 9, 5), (3000, 30, 64)])
-def test_each_candidate_is_kept_as_often_as_its_score_says(
+def test_each_candidate_is_kept_in_proportion_to_its_score(
     form: str,
     options: dict,
     vocabulary: int,

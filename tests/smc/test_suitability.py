@@ -168,7 +168,7 @@ OTHERS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", OTHERS)
-def test_other_models_are_refused_as_what_they_are(kind: str) -> None:
+def test_other_models_are_refused_by_kind(kind: str) -> None:
     make, message = OTHERS[kind]
     with pytest.raises(ValueError, match=message):
         smc.TransformersLM(make(), None, VOCABULARY)

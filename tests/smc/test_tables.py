@@ -62,7 +62,7 @@ def test_a_batch_whose_automata_and_budgets_are_known_is_served(built: list[int]
     assert built == [3, 1, 1]
 
 
-def test_the_bound_and_what_is_used_longest_ago(built: list[int]) -> None:
+def test_the_bound_and_the_least_recently_used_entry(built: list[int]) -> None:
     automata = [AutomatonBatch([few_words()]) for _ in range(3)]
     size = lookahead_table(HMM_, automata[0], 3, budgets=[[4]]).num_bytes
     cache = TableCache(2 * size)

@@ -223,7 +223,7 @@ def test_a_model_without_an_ordinary_kv_cache_is_refused_at_the_prompt(build: An
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_model_with_positions_of_its_own_is_refused(dtype: torch.dtype) -> None:
+def test_a_model_with_its_own_positions_is_refused(dtype: torch.dtype) -> None:
     lm = smc.TransformersLM(roberta().to(dtype), None, Vocabulary.from_bytes([b"x"] * V, [0]))
     for use in (lambda: lm.prefill(PROMPTS), lm.static_forward):
         with pytest.raises(ValueError, match="RobertaForCausalLM doesn't count positions from 0"):
@@ -492,6 +492,6 @@ def test_rounding_does_not_keep_a_deep_model_from_sharing(dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("build", [llama, gpt2, gpt_neox, opt, mistral, qwen2, gemma2, bloom, mpt])
-def test_half_precision_shares_what_double_precision_does(build: Any, dtype: torch.dtype) -> None:
+def test_half_precision_shares_as_double_precision_does(build: Any, dtype: torch.dtype) -> None:
     """Means are compared, up to a quarter of a nat: unsuitable models are still rejected."""
     assert shares_prompts(build().to(dtype).eval()) == (build.__name__ in SHARING)

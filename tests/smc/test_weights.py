@@ -36,7 +36,7 @@ def test_scale_does_not_matter_even_where_exp_over_or_underflows() -> None:
         torch.testing.assert_close(found.log_mean, expected.log_mean + shift, rtol=1e-12, atol=0)
 
 
-def test_all_dead_is_a_state_of_its_own_and_no_nan() -> None:
+def test_all_dead_is_a_separate_state_and_not_nan() -> None:
     found = Weights.of(torch.full((2, 3), -math.inf))
     assert (found.normalized == 0).all()
     assert (found.ess == 0).all()

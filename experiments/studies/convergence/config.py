@@ -41,7 +41,7 @@ class ConvergenceConfig:
 
 
 def check(config: DictConfig) -> None:
-    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     task = config.task
     for key in ("runs", "draws", "hmm_length", "hmm_sequences"):
         at_least(f"task.{key}", task[key], 1)

@@ -5,7 +5,7 @@ copy of the prompt's cache, computes the common prefix once, and then the rest o
 run, which gives the log-probabilities at all prefixes along it. A batch therefore costs two forward
 passes and one copy of the prompt's cache, whatever the length of its runs.
 
-Of the V log-probabilities only those of the slots are kept, and the mass of all other tokens.
+Of the V log-probabilities, only those of the slots are stored, and the total of all other tokens.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def _are_ids(value: Any) -> bool:
 
 
 def _is_utf8(text: str) -> bool:
-    """Tell whether text can be encoded in UTF-8; JSON allows lone surrogates, which can't."""
+    """Return whether text can be encoded in UTF-8; JSON allows lone surrogates, which can't."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -2,7 +2,7 @@
 
 Once the language model's distributions are known at every prefix, the model is a table, and so is a
 proposal, whose guide is a function of the prefix. `TreeLM` and `TreeProposal` implement the
-samplers' interfaces with these tables. Weighing, resampling, selection and drawing are the
+samplers' interfaces with these tables. Weights, resampling, selection and drawing are the
 library's, random numbers are keyed by (seed, run, particle, step, purpose), and the columns of a
 batch row are the allowed tokens in order. A run here therefore equals `smc.sample` with the real
 model and the same seed. (The method `lm` has the same law with SMC; its column for all other tokens
@@ -48,8 +48,8 @@ class ProposalTable(NamedTuple):
     """Guide and scores (`smc._vocabulary.competition`) of a proposal at every prefix of a tree.
 
     Attributes:
-        log_g: of each slot; -inf for tokens that are never drawn.
-        log_z: of each node.
+        log_g: log g of each slot; -inf for tokens that are never drawn.
+        log_z: log Z of each node.
         log_score: log g of each slot for the discrete filter, without the defensive mixture.
         candidate: slots that compete in the discrete filter.
         defense: share of the defensive mixture, or None.

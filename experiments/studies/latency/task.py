@@ -65,7 +65,7 @@ class LatencyConfig:
 
 
 def check(config: DictConfig) -> None:
-    """Check the settings; raise a `ValueError` with the invalid value and what to give."""
+    """Check the settings; raise a `ValueError` with the invalid value and the remedy."""
     task = config.task
     distinct("task.kinds", task.kinds)
     for kind in task.kinds:

@@ -1,7 +1,7 @@
 """Normal form of deterministic automata: trimmed, minimal, numbered in breadth-first order.
 
-All constructions of automata end here, mostly with tables that are already minimal or nearly so, so
-each step first checks whether there is anything to do. Most automata are also small, so scratch
+All constructions of automata end with this step. Most tables are already minimal or nearly so, so
+each step first checks whether it has to change anything. Most automata are also small, so scratch
 space is allocated once, and split into slices. Conventions as in `gcd._automata.kernels.graph`.
 """
 

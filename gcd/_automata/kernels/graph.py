@@ -1,4 +1,4 @@
-"""Loops over an automaton's graph: edges, levels, discovery in breadth-first order.
+"""Loops over an automaton's graph: edges, distances, and breadth-first search.
 
 `delta[s, k]` is the state after reading byte class `k` in state `s`, -1 when there is none;
 state 0 is initial. Every function is linear in the size of `delta`.
@@ -232,7 +232,7 @@ def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
 def shortest(
     delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray, state: int
 ) -> bytes:
-    """Return the first one in byte order of the shortest strings from a state to acceptance.
+    """Return the shortest string from a state to acceptance, the first in byte order.
 
     Raises:
         IndexError: there is no such state.

@@ -1,13 +1,13 @@
-"""Subset construction over deterministic automata that are joined by nodes.
+"""Subset construction over a graph whose edges are deterministic automata.
 
 The parts are minimal automata. Copies of them, the *joints*, lead from one node to another: a path
 at a joint's source may begin its part, and after a string of that part it may continue at the
 target. `skips` lead from node to node without consuming anything.
 
-Nearly all of the result is a part's own table. From one state of one part a byte leads to one
-state, and if that leads to no node, the subset is that state alone. So the subset after a lone
-state is cached by the state, without comparing its members. Cost: O(result states x K), plus the
-cost of subsets of several states in `gcd._automata.kernels.subset_store`, where parts meet.
+Most subsets have a single state: from one state of one part, a byte leads to one state, unless a
+node is reached there. So the subset after a single state is cached by that state, without comparing
+members. Cost: O(result states x K), plus the cost of subsets of several states, which occur where
+parts meet (`gcd._automata.kernels.subset_store`).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def join(
     ends: tuple[int, int, int],
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
-    """Return the automaton of the strings that paths from one node to another spell.
+    """Return the automaton of the strings along all paths from one node to another.
 
     Args:
         deltas, accepting, maps: the distinct parts' tables, accepting states, classes of bytes.

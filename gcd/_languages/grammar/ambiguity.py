@@ -21,7 +21,7 @@ _END = 1 << 256  # the end of the text, in addition to 256 bytes
 
 
 def is_unambiguous(rules: Rules) -> bool:
-    """Return whether it is proven that no text has two derivations."""
+    """Return whether there is a proof that no text has two derivations."""
     return _Proof(rules).holds()
 
 

@@ -1,14 +1,15 @@
-r"""Rewriting of recursion at the ends of rules, such as chains of operators, as loops.
+r"""Conversion of recursion at the ends of rules, such as chains of operators, to loops.
 
 `e -> e "+" e | n` refers to itself at both ends, and its texts are the chain n ("+" n)*. The same
 holds if the sum is a separate rule, if several operators alternate, and if operators come before or
-after their operand. A set of references is *flat* if following them doesn't need a stack. The
-symbols that reach each other by flat references have a regular language over *letters*, which are
-all other symbols of their productions (finished automata, and references that are not flat).
+after their operand. A set of references between rules is *flat* if following them doesn't need a
+stack. The symbols that reach each other by flat references have a regular language over *letters*,
+which are all other symbols of their productions (finished automata, and references that are not
+flat).
 
 References at the left end are always flat: the path through the automaton determines which symbol
-was just completed. Others are added as long as the result is proven exact, in three steps for the
-symbols X of a strongly connected component:
+was just completed. Other references are made flat as long as the result is proven exact, in three
+steps for the symbols X of a strongly connected component:
 
 1. *Guess.* Each X has an entry and an exit. A production X -> u Y v Z w leads from the entry of X
    through u to Y's entry. It goes on from the exit of Y through v to the entry of Z, and from the
@@ -179,7 +180,7 @@ class _Chains:
         return all(place.position == 0 for place in inside)
 
     def _add_all(self, places: Collection[Place]) -> None:
-        """Make references flat if that is proven, as many at once as possible.
+        """Make references flat if the result is proven exact, as many at once as possible.
 
         A proof may need other references to be flat, so groups that failed are tried again.
         """
@@ -215,7 +216,7 @@ class _Chains:
         return found
 
     def _add(self, group: frozenset[Place]) -> None:
-        """Make references flat if that is proven."""
+        """Make references flat if the result is proven exact."""
         spend(PER_STEP * (1 + len(group)))
         flat = group | self._flat
         if len(flat) == len(self._flat) or flat in self._tried or len(self._tried) == _MOST_TRIED:

@@ -1,4 +1,4 @@
-"""Share of a grammar's texts that a depth limit keeps.
+"""Share of a grammar's texts that remain under a depth limit.
 
 The numerator is the number of texts of at most n bytes that the automaton accepts. The denominator
 is the number of derivations of the grammar without the limit. For a production X -> Y_1 ... Y_m and
@@ -7,10 +7,10 @@ k bytes it is a convolution,
     d(Y_1 ... Y_i, k)  =  sum_j  d(Y_1 ... Y_{i-1}, j) d(Y_i, k - j),
 
 over all j, where automata count texts. With j = 0 or j = k, one side has all k bytes. Such terms
-lead from one symbol to others, without cycles after *empty cycles* are removed. Then empty text
-counts once, however it is derived, and symbols that derive each other next to empty text share the
-texts that any of them has otherwise, each counted once. No text loses its last derivation. So the
-quotient is a lower bound, and exact if each text has a single derivation
+lead from one symbol to others, without cycles after *empty cycles* are removed. Then the empty text
+counts once, for all its derivations. Symbols that derive each other next to empty text share the
+texts that any of them derives otherwise, each counted once. No text loses its last derivation. So
+the quotient is a lower bound, and exact if each text has a single derivation
 (`gcd._languages.grammar.ambiguity`). Cost: O(symbols n^2) products of whole numbers.
 """
 
@@ -91,7 +91,7 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
 
 
 def _pay(language: Automaton, max_length: int) -> None:
-    """Charge for counting the texts of an automaton, by its edges."""
+    """Count the work of counting an automaton's texts, by its edges."""
     edges = graph.distinct_edges(language.delta)[1].size
     spend(_PER_EDGE * edges * max_length, "counting texts")
 

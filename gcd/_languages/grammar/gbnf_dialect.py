@@ -2,9 +2,9 @@
 
 Rules are `name ::= alternatives`. There is no lexer, and nothing is ignored: grammars describe
 characters. Differences: `.` is any character in GBNF and a letter of names in EBNF. Syntax that
-sets of texts cannot express is refused by name: tokens by their ids (`<[1]>`, `<think>`,
-`Token(...)`), rules that depend on them (`TagDispatch`), and look-ahead (`(= ...)`), which xgrammar
-does not check.
+doesn't describe texts is refused by name: tokens by their ids (`<[1]>`, `<think>`, `Token(...)`),
+rules that depend on them (`TagDispatch`), and look-ahead (`(= ...)`), which xgrammar does not
+check.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CONTROLS = {"n": 10, "r": 13, "t": 9, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11,
 
 
 def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
-    """Parse a grammar; `ConstraintError` says what is invalid or not supported."""
+    """Parse a grammar; a `ConstraintError` names invalid or unsupported syntax."""
     from lark.exceptions import UnexpectedInput
 
     try:

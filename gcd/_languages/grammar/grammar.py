@@ -1,7 +1,8 @@
-"""Compiler from context-free grammars to automata, exact where they are regular.
+"""Compiler from context-free grammars to automata, which is exact for regular grammars.
 
 Automata cannot count nested brackets, so such recursion is unrolled to a depth. Regular grammars
-lose nothing (`gcd._languages.grammar.recursion`). The result states which texts it contains.
+are compiled exactly (`gcd._languages.grammar.recursion`). The result states which texts it
+contains.
 """
 
 from __future__ import annotations

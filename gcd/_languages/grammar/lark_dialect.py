@@ -1,17 +1,16 @@
 """Parser of grammars in the syntax of the library lark, using lark's own loader.
 
-The texts of a grammar are those of lark's Earley parser with `lexer="dynamic_complete"`: no lexer
-commits early, so any split of a text into terminals counts. Ignored terminals may come before each
-terminal and at the end, any number of them. Each may have any length that it matches, whereas lark
-takes the longest match of ignored terminals with both of its dynamic lexers. Here the same texts
-are written as ignored terminals at the beginning, then terminals, each followed by ignored ones.
-The first byte then determines what comes next. Nothing is ignored inside a terminal.
+The texts of a grammar are those of lark's Earley parser with `lexer="dynamic_complete"`: a text is
+in the language if any division into terminals matches the rules. Ignored terminals may come before
+each terminal and at the end, any number of them. Each may have any length that it matches, whereas
+lark takes the longest match of ignored terminals with both of its dynamic lexers. Here the same
+texts are written as ignored terminals at the beginning, then terminals, each followed by ignored
+ones. The first byte then determines what comes next. Nothing is ignored inside a terminal.
 
-Syntax that would change the language is refused by name: priorities of terminals and lazy
-quantifiers, by which a lexer chooses, look-around, terminals that are declared elsewhere, and
-imports of files. Priorities of rules only rank parses of one text, so they have no effect. Two
-terminals of lark's library use look-behind and laziness; they are supported with their exact
-matches.
+Syntax that depends on a lexer or on other files is refused by name: priorities of terminals, lazy
+quantifiers, look-around, terminals that are declared elsewhere, and imports of files. Priorities of
+rules only rank parses of one text, so they have no effect. Two terminals of lark's library use
+look-behind and laziness; they are supported with their exact matches.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _PER_COPY = 20_000  # units for a terminal that the loader visits inside another
 
 
 def read_lark(text: str, start: str) -> Grammar:
-    """Parse a grammar; `ConstraintError` says what is invalid or not supported."""
+    """Parse a grammar; a `ConstraintError` names invalid or unsupported syntax."""
     from lark.exceptions import LarkError
 
     for found in _IMPORT.finditer(text):
@@ -68,7 +67,7 @@ def read_lark(text: str, start: str) -> Grammar:
 
 
 def _pay_for_terminals(text: str) -> None:
-    """Charge for nested terminals, because the loader visits each once per use."""
+    """Count the work of nested terminals, because the loader visits each once per use."""
     plain = _OPAQUE.sub(" ", text)
     heads = [*_HEAD.finditer(plain)]
     ends = [*(head.start() for head in heads[1:]), len(plain)]
@@ -249,14 +248,14 @@ def _literal(token: Any, name: str) -> Automaton:
             pattern.value
         )):  # fmt: skip
             raise ConstraintError(
-                "a lazy quantifier, by which a lexer chooses the shortest match, is not "
-                "supported; specify which characters may not come"
+                "lazy quantifiers, with which a lexer chooses the shortest match, are not "
+                "supported; exclude the characters that may not occur"
             )
         written = f"(?{flags})(?:{pattern.value})" if flags else pattern.value
         if has_looks(parse(written)):
             raise ConstraintError(
-                "look-around, a word boundary or a line anchor is not supported in a "
-                "terminal, because it depends on the text around it; spell out its texts"
+                "look-around, a word boundary or a line anchor is not supported in a terminal, "
+                "because it depends on the text around it; list its texts instead"
             )
         return regex(written)
     except ConstraintError as error:

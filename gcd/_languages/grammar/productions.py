@@ -1,11 +1,11 @@
 """Automata for the regular part of a grammar, and productions for the rest.
 
-Rules are processed after the rules that they refer to. Rules that don't reach themselves, or do so
-only as loops (`gcd._languages.grammar.recursion`), are regular if all rules that they refer to are.
-These become exact automata. The others become productions over symbols, which are automata or
-rules. A choice or repetition that contains such a rule becomes a separate rule, so that nothing is
-multiplied out: n optional parts are n rules, not 2^n productions. Recursion at the ends of rules,
-such as operators, is rewritten as loops first (`gcd._languages.grammar.chains`).
+Rules are processed after the rules that they refer to. Rules that don't contain themselves, or only
+in a way that is a loop (`gcd._languages.grammar.recursion`), are regular if all rules that they
+refer to are. These become exact automata. The others become productions over symbols, which are
+automata or rules. A choice or repetition that contains such a rule becomes a separate rule, so that
+nothing is multiplied out: n optional parts are n rules, not 2^n productions. Recursion at the ends
+of rules, such as operators, is rewritten as loops first (`gcd._languages.grammar.chains`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Rules:
 
     Attributes:
         start: the start rule.
-        productions: of each rule that is not regular, and of the parts of such rules.
+        productions: productions of each rule that is not regular, and of the parts of such rules.
         owner: the rule that each symbol of `productions` is, or is a part of.
-        whole: for each symbol that is a part of another one (a state of its loops), that one.
+        whole: for each symbol that is a part of another one (a state of its loops), the other one.
         counted: the symbols whose nested uses are limited.
-        fewest_bytes: of the shortest text of each symbol, infinite if it has none.
+        fewest_bytes: length of the shortest text of each symbol, infinite if it has none.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -94,7 +94,7 @@ class Rules:
         return self._languages[name]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of a reference in a production of a rule at a level.
+        """Return the level of a reference, given that of the rule and its production.
 
         A reference at the end of a rule doesn't count as nested.
         """

@@ -1,18 +1,18 @@
-r"""Choice of the rules whose nested uses have to be counted.
+r"""Choice of the rules whose nested uses are counted toward the depth.
 
-A rule that refers to itself at the right end of its productions is as regular as a loop; one that
-refers to itself elsewhere, as brackets do, is not. (No rule refers to itself at the left end:
-`gcd._languages.grammar.chains` has rewritten those.) So references among mutually recursive rules
-are of two kinds, in productions `X -> Y_1 ... Y_n`:
+A rule that refers to itself at the right end of its productions is equivalent to a loop and
+therefore regular; one that refers to itself elsewhere, as brackets do, is not. (No rule refers to
+itself at the left end: `gcd._languages.grammar.chains` has rewritten those.) So references among
+mutually recursive rules are of two kinds, in productions `X -> Y_1 ... Y_n`:
 
 * *tail*: Y_n, because what follows X follows Y_n;
 * *embedding*: all others.
 
-Unrolling ends if every cycle with an embedding reference leaves a *counted* rule by such a
-reference. The counted rules are chosen greedily, each so that the fewest references remain on such
-cycles. If none is needed the rules are regular. Cf. Nederhof, "Practical experiments with regular
-approximation of context-free languages", Computational Linguistics 26 (2000), on strongly regular
-grammars and their automata.
+Unrolling terminates if every cycle with an embedding reference contains an embedding reference of a
+*counted* rule. The counted rules are chosen greedily, each so that the fewest references remain on
+such cycles. If none is needed the rules are regular. Cf. Nederhof, "Practical experiments with
+regular approximation of context-free languages", Computational Linguistics 26 (2000), on strongly
+regular grammars and their automata.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def counted_rules(productions: Productions, whole: Mapping[str, str]) -> set[str
     """Return the symbols whose nested uses have to be counted, empty if all are regular.
 
     Args:
-        productions: of some rules; other rules that they refer to do not lead back to them.
-        whole: for each symbol that is a part of another one, that one.
+        productions: productions of some rules; other rules that they refer to do not lead back to
+            them.
+        whole: for each symbol that is a part of another one, the other one.
     """
     edges = [edge for name in productions for edge in _edges(name, productions, whole)]
     names = [name for name in productions if name not in whole]

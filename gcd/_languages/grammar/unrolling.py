@@ -1,18 +1,18 @@
-"""Unrolling of productions into graphs of parts, with recursion up to a depth.
+"""Unrolling of recursive productions into automata, up to a depth.
 
-The texts of a rule also depend on its *level*, the number of counted rules open around it. Each
-embedded rule and level gets one automaton, built after those that it embeds: one subset
-construction over a graph in which they are parts. In such a graph a rule is added once for each
-node that its texts lead to. A reference at the end of a production leads to the production's own
-target, so that right recursion is recognized and becomes a loop.
+The texts of a rule also depend on its *level*, the number of counted rules around it. Each embedded
+rule and level gets one automaton, built after those that it embeds: one subset construction over a
+graph in which they are parts. In such a graph a rule is added once for each node that its texts
+lead to. A reference at the end of a production leads to the production's own target, so that right
+recursion is recognized and becomes a loop.
 
-References that would exceed `max_depth` are omitted, and the fewest bytes of a text that this
-excludes are recorded. With `max_bytes`, references that no text of this length contains are omitted
-as well. Both follow from the *surroundings* of a rule at a level, the fewest bytes of a text around
-it: shortest paths (Dijkstra 1959) over pairs of them.
+References that would exceed `max_depth` are omitted, and the length of the shortest text that this
+excludes is recorded. With `max_bytes`, references that no text of this length contains are omitted
+as well. Both are computed from the *surroundings* of a rule at a level, which is the smallest
+number of bytes around it in any text (shortest paths, Dijkstra 1959).
 
-Cost: rules times levels graphs, whose automata grow as languages of nested brackets do: with the
-number of different places that embed a rule, to the power of the depth.
+Cost: one graph for each rule and level. The automata's size grows exponentially with the depth; the
+base is the number of different places that embed a rule.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Analyzed(Protocol):
     fewest_bytes: dict[Symbol, float]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of a reference in a production of a rule at a level."""
+        """Return the level of a reference, given that of the rule and its production."""
         ...
 
 
@@ -89,7 +89,7 @@ class Unrolling:
         return self._made.get(place)
 
     def admits(self, around: Place, name: str, level: int, others: float) -> bool:
-        """Return whether a rule may be used inside another, beside at least `others` bytes."""
+        """Return whether a rule at a level fits into another one beside at least `others` bytes."""
         needed = self._around.get(around, math.inf) + others + self._rules.fewest_bytes[name]
         if needed > self._most:
             return False
@@ -114,7 +114,7 @@ class Unrolling:
                     heappush(pending, (around + others, inner))
 
     def _inside(self, place: Place) -> Iterator[tuple[Place, float]]:
-        """Yield the references in a place's productions, with the fewest bytes beside each."""
+        """Yield the references in a place's productions, with the fewest other bytes of each."""
         name, level = place
         for production in self._rules.productions[name]:
             total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)

@@ -11,8 +11,8 @@ overlap, and their union is exact:
     dependentSchemas a: S   no member a    or  a member a, S          (dependentRequired likewise)
     enum [{…}, …]           one schema for each object or array; scalars stay a list of constants
 
-A conjunction of choices is the product of their cases. If the product is large, `cases_of` returns
-the cases of each choice separately, to be built and then intersected.
+The cases of a conjunction of choices are the product of the cases of each. If the product is large,
+`cases_of` returns the cases of each choice separately, so that their languages can be intersected.
 
 **`unevaluatedProperties` and `unevaluatedItems`** depend on which sibling schemas a value
 satisfies. With them, the cases of `anyOf` are all non-empty sets of satisfied branches with the
@@ -210,7 +210,7 @@ def _combined(
 
 
 def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError:
-    """Make the error for too many cases, which names the keyword with the most branches."""
+    """Return the error for too many cases, which names the keyword with the most branches."""
     keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
     _, keyword, place = max(
         (

@@ -1,4 +1,4 @@
-"""Replacement of what pydantic's hooks add to a JSON schema by what its validators accept."""
+"""Corrections of JSON schemas that pydantic's hooks changed, so that they match its validators."""
 
 from __future__ import annotations
 

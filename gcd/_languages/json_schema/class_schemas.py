@@ -8,8 +8,9 @@ pattern in its place that stands for exactly the accepted texts
 `"format": "uuid4"`, are replaced by `class_hooks.Finisher`.
 
 If the JSON schema is narrower than the validator, as for a datetime that pydantic also parses from
-a number, the JSON schema applies. Types that no automaton can decide (existing files, future dates,
-`Pattern`) become patterns that are refused with the JSON pointer of the part that uses them.
+a number, the JSON schema applies. Types that can't be checked by an automaton (existing files,
+future dates, `Pattern`) become patterns that are refused with the JSON pointer of the part that
+uses them.
 """
 
 from __future__ import annotations

@@ -418,8 +418,8 @@ class Document:
             done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
             if done[pointer] > _MAX_BESIDE:
                 raise ConstraintError(
-                    f"expected at most {_MAX_BESIDE} nested schemas of one value, references "
-                    f"followed, got more {at(self.named(pointer))}; nest fewer"
+                    f"expected at most {_MAX_BESIDE} nested schemas for one value, including "
+                    f"references, got more {at(self.named(pointer))}; reduce the nesting"
                 )
 
 

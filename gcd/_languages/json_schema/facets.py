@@ -1,4 +1,4 @@
-"""Merging of plain schemas into a single description of a value.
+"""Merging of plain schemas (without references and choices) into one description of a value.
 
 Keywords for one kind of value don't affect the others: `{"minLength": 3}` admits every number. So
 the description has a part for each kind, and a value is checked against the part for its kind.

@@ -70,7 +70,8 @@ class SchemaLanguages:
         closed: whether undeclared members are excluded by default.
         any_order: objects of up to this many declared names accept their members in any order.
         max_bytes: longest text that matters (`gcd._automata.horizon`), None for any.
-        counted: bounds that only texts longer than this reach are not counted; None counts all.
+        counted: upper bounds that only texts longer than this can reach are ignored; None: all are
+            enforced.
         unsupported: "refuse" what no automaton can enforce; "warn": enforce upper bounds for texts
             up to a length, and skip the rest; "ignore": skip all of it.
     """
@@ -128,7 +129,7 @@ class SchemaLanguages:
         return found
 
     def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
-        """Return whether only the standard's reading gives this value an object, or any value."""
+        """Return whether the value is only satisfiable with undeclared members."""
         own = tuple(place for place in places if place.asserted)
         key = frozenset(own)
         if key not in self._opened:
@@ -216,7 +217,7 @@ class SchemaLanguages:
     def _in_every_spelling(self) -> SchemaLanguages:
         """The same schemas, with keys and constants of narrow forms in every spelling.
 
-        Any set of valid texts may be subtracted from a wide language, and a larger set is better.
+        Subtracting more valid texts makes a wide language more exact.
         """
         values = self._in(replace(self.notation, choice=self.notation.every_spelling))
         values._opened = self._opened
@@ -415,7 +416,7 @@ class SchemaLanguages:
     def _not_held(
         self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
     ) -> Automaton:
-        """Return the enforceable part of a language; skip a keyword with a caveat, or refuse it."""
+        """Return a language without a keyword that can't be enforced, with a caveat; or raise."""
         if held is not None:
             return held
         assert place is not None

@@ -2,8 +2,8 @@
 
 Deciding with automata whether two schemas have a value in common costs a product. Most pairs of a
 `oneOf` don't need it. A `kind` is `"a"` in one schema and `"b"` in the other, one schema excludes a
-member that the other requires, or one describes objects and the other strings. An outline keeps
-what distinguishes such schemas, and never omits a value:
+member that the other requires, or one describes objects and the other strings. An outline stores
+such differences. It is never narrower than the schema:
 
     outline(S and T) = meet(outline(S), outline(T))        outline(S or T) = join(...)
 

@@ -4,8 +4,8 @@ A schema repeats itself: the cases of an `anyOf` agree on most members, recursio
 definition at every depth, and a `oneOf` compares each branch with all others. `Parts` receives
 every language of one document and
 
-* **keeps each language once.** Equal automata become one object, so that repeated constructions
-  from equal parts are recognized (`Parts.once`) and their memory is counted once;
+* **stores each language once.** Equal automata become one object, so that repeated constructions
+  from equal parts are recognized (`Parts.once`);
 * **accounts for costs.** Work spent while a keyword is compiled (`gcd._automata.limits`) is
   attributed to that keyword's location, minus what the schemas below it took. If the work limit is
   exceeded, the error names the keyword and JSON pointer with the highest total, not the one that
@@ -60,7 +60,7 @@ class Parts:
 
     Attributes:
         caveats: what the languages don't enforce in every text.
-        excluding: caveats of subtracted schemas, which may cause too much to be excluded.
+        excluding: caveats of subtracted schemas, which may exclude valid texts.
     """
 
     def __init__(self, document: Document) -> None:
@@ -108,8 +108,8 @@ class Parts:
         try:
             if self._nesting > _MAX_NESTING:
                 raise ConstraintError(
-                    f"the schema {at(cause[1])} is nested too deeply, references "
-                    "followed; nest less, or lower max_depth"
+                    f"the schema {at(cause[1])} is nested too deeply, including references; reduce "
+                    "the nesting, or lower max_depth"
                 )
             yield
         except StateLimitError as error:

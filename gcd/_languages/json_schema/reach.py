@@ -1,4 +1,4 @@
-"""Upper bounds that no answer reaches: which ones are not counted, and the caveats about them.
+"""Omission of upper bounds that no answer reaches, with caveats.
 
 `"maxLength": 65536` takes some 20 states per character, and no answer of a few hundred tokens ever
 reaches it. If a schema takes too many states or too much work, its largest upper bounds are not
@@ -29,7 +29,7 @@ Build = Callable[[int | None, list[Caveat]], Automaton]
 
 
 def within_limits(build: Build, *, unsupported: str) -> Automaton:
-    """Compile a schema; if its upper bounds make it too large, retry with fewer of them.
+    """Compile a schema; if it is too large, retry without its largest upper bounds.
 
     Args:
         build: function to the language, from the longest text in bytes whose reachable bounds are
@@ -80,7 +80,7 @@ def may_drop(reaches: Sequence[int], error: StateLimitError, unsupported: str) -
 
 
 def too_many_elements(document: Document, facets: Facets, least: int) -> StateLimitError:
-    """Make the error for an array with too many states, which names what its elements count.
+    """Return the error for an array with too many states, which names the counts involved.
 
     Args:
         document: the document of the array's schemas.
@@ -134,7 +134,7 @@ def not_counted(
 def held_to(
     language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
 ) -> Automaton:
-    """Return a language that is exact for texts of at most `max_bytes` bytes (None: for all).
+    """Restrict a language to texts of at most `max_bytes` bytes (None: no limit).
 
     Args:
         language: the language to restrict.
@@ -159,7 +159,7 @@ def held_to(
 
 
 def out_of_reach(caveats: Sequence[Caveat], shortest: int | None = None) -> StateLimitError:
-    """Make the error for uncounted upper bounds that every text is long enough to reach."""
+    """Return the error for omitted upper bounds that every text is long enough to reach."""
     first = next(caveat for caveat in caveats if caveat.max_bytes is not None)
     least = "" if shortest is None else f", all of {shortest} bytes and more,"
     what = f"counting up to {first.value} in texts that reach it{least}"

@@ -3,7 +3,7 @@
 A document contains one or more schema resources: the root, and every schema with its own `$id`, a
 URI reference resolved against the enclosing schema's URI (RFC 3986, section 5). A reference is
 resolved likewise, against the URI of its resource; its fragment is a JSON pointer from the
-resource's root, or an `$anchor` in it. Nothing is ever fetched: references out of the document are
+resource's root, or an `$anchor` in it. Other documents are never downloaded: references to them are
 refused by name.
 
 **`$dynamicRef`** means the outermost resource on the path from the root that has the
@@ -133,8 +133,8 @@ class References:
         if is_anchor:
             if not named:
                 raise ConstraintError(
-                    f"the {keyword} {reference!r} {at(shown)} points to nothing in the "
-                    "document; add an $anchor with this name, or correct the reference"
+                    f"the {keyword} {reference!r} {at(shown)} has no target in the document; add "
+                    "an $anchor with this name, or correct the reference"
                 )
             return self._outermost(keyword, named[0], fragment, shown)
         found = tops[0] + fragment
@@ -142,8 +142,8 @@ class References:
             self.lookup(found)
         except (KeyError, IndexError, TypeError, ValueError):
             raise ConstraintError(
-                f"the {keyword} {reference!r} {at(shown)} points to nothing in the document; "
-                "correct the reference"
+                f"the {keyword} {reference!r} {at(shown)} has no target in the document; correct "
+                "the reference"
             ) from None
         return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
 

@@ -49,7 +49,7 @@ def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def strings(document: Document, notation: Notation, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the strings that fit the description."""
+    """Return the JSON strings that satisfy the description."""
     shortest, longest = facets.length
     if longest is not None and longest < shortest:
         return Automaton.empty()
@@ -79,7 +79,7 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 
 @contextmanager
 def _counted_beside(facets: Facets) -> Iterator[None]:
-    """Name in a state-limit error the length and what is counted together with it.
+    """Add to a state-limit error the length and the keywords that are counted together with it.
 
     The automaton tracks a position in a format or pattern and a number of characters, so their
     states
@@ -156,9 +156,9 @@ def fitting_constants(document: Document, facets: Facets) -> list[object]:
 
 
 def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
-    """Return whether a scalar fits the description, by the standard's own definition.
+    """Return whether a scalar satisfies the description, as the standard defines it.
 
-    `said` is the possible content of a string, if a pattern or a format restricts it.
+    `said` is the language of a string's content, if a pattern or a format restricts it.
     """
     kind = kind_of(value)
     if kind not in facets.kinds:

@@ -146,8 +146,8 @@ def json_schema(
             raise UnsupportedSchemaError(
                 caveat.keyword,
                 caveat.pointer,
-                f"{caveat.value} is Python code, which no automaton runs; "
-                'set unsupported="ignore" and validate the finished text',
+                f"{caveat.value} is Python code, which an automaton cannot run; set "
+                'unsupported="ignore" and validate the finished text',
             )
 
     def build(counted: int | None, bounds: list[Caveat]) -> Automaton:

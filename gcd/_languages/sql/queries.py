@@ -15,8 +15,8 @@ columns belong to tables that it joins. The states enforce the second condition:
 So with T joinable sets of tables, and C bytes of column names in a set, there are O(T C) states for
 each clause. The construction is a union over table sets with shared parts, and one subset
 construction resolves the remaining nondeterminism (a prefix that two tables share). A sub-query
-ends its WHERE clause and its statement. So the outer tables may be forgotten inside it, and one
-copy of it serves all outer statements.
+ends its WHERE clause and its statement. So inside it the state doesn't include the outer tables,
+and all outer statements share one copy of it.
 
 SQLite's other rules: aggregates don't occur in WHERE or GROUP BY, are not nested, and occur in
 ORDER BY only after GROUP BY. HAVING needs a GROUP BY; a sub-query selects one column; ORDER BY and
@@ -222,7 +222,7 @@ class Queries:
         return item, ordered
 
     def _close(self, source: int, scope: _Scope) -> None:
-        """End a SELECT: with a limit, with a set operator and another SELECT, or at once."""
+        """End a SELECT, possibly after a limit, or after a set operator and another SELECT."""
         graph = self._graph
         limit, is_new = self._node("limit", scope.depth)
         self._insert(source, limit, self._literal(" LIMIT "))

@@ -157,7 +157,8 @@ def _opened(file: Path) -> Iterator[sqlite3.Connection]:
         ) from error
     if header != _HEADER:
         raise ConstraintError(
-            f"expected a SQLite database in {file}, which begins with {_HEADER!r}, got {header!r}"
+            f"expected a SQLite database in {file} (a file that begins with {_HEADER!r}), got "
+            f"{header!r}"
         )
     try:
         with closing(

@@ -51,7 +51,7 @@ def columns(tables: Sequence[Table]) -> Automaton:
 
 
 def compared(string: Automaton) -> Automaton:
-    """Return what follows a column in a condition without a sub-query: operators and literals.
+    """Return the operators and literals that may follow a column, without sub-queries.
 
     Args:
         string: the strings that a column may be compared with; patterns of LIKE are any strings.

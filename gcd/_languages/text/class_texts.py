@@ -1,7 +1,7 @@
-"""Texts of pydantic's types, narrower than JSON Schema's formats where pydantic refuses more.
+"""Texts of pydantic's types; some are narrower than JSON Schema's formats, as pydantic is.
 
 Every text in these languages passes pydantic's validation, in every version 2.x that has the type.
-Where the exact set would need a disproportionate automaton, the language is narrower:
+If the exact set would need a very large automaton, the language is narrower:
 
 | type | texts |
 |---|---|

@@ -4,7 +4,7 @@ UTF-8 writes a code point as a number in base 64 (six bits a byte) after a first
 the number of digits; JSON's escapes write it in base 16. A set of code points is a few **ranges**,
 and a range of numbers is a short tree of digits: each of its ends splits one digit per level, and
 everything between is complete. Equal subtrees are shared (hash-consing), so the tree of n ranges
-has O(n) nodes for a fixed number of digits, however many code points the ranges contain.
+has O(n) nodes for a fixed number of digits, regardless of the number of code points.
 
 Surrogates (U+D800 to U+DFFF) don't occur in texts, and are in no set.
 """

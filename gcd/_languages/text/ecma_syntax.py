@@ -6,11 +6,10 @@ regular sets of texts. Classes and escapes become ranges of code points, with EC
 and `\\w` are ASCII, `\\s` is its white space and line terminators, `.` is all but line terminators.
 Captures and laziness don't affect which texts match, and are ignored.
 
-Strictness. The `u` flag makes many malformed patterns errors. Such a pattern is accepted if all
-implementations agree on its meaning, as Annex B of the standard does without the flag. Examples
-are `{`, `}` and `]` for themselves, `\\-` and other escaped punctuation, and `[\\w-.]` with a
-literal hyphen. Where dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is
-refused.
+Strictness. With the `u` flag, many malformed patterns are errors. Such a pattern is accepted if all
+implementations agree on its meaning, as Annex B of the standard does without the flag. Examples are
+`{`, `}` and `]` for themselves, `\\-` and other escaped punctuation, and `[\\w-.]` with a literal
+hyphen. Where dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is refused.
 
 Look-around and word boundaries are conditions on a position (`gcd._languages.text.look_around`).
 ES2025's modifiers `(?ims-ims:...)` are supported. Non-regular syntax (back-references) is refused
@@ -63,7 +62,7 @@ _GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
 
 
 def parse(pattern: str) -> Node:
-    """Parse a pattern; `ConstraintError` names what is invalid or not supported."""
+    """Parse a pattern; a `ConstraintError` names invalid or unsupported syntax."""
     return _Parser(pattern).pattern()
 
 
@@ -81,7 +80,7 @@ class _Parser(PatternParser):
         if not found:
             return node
         if has_anchors(node) and self._text.startswith(_CONDITIONS, begin):
-            raise self._error(f"`{self._text[begin : found.end()]}`", begin, "repeat no anchors")
+            raise self._error(f"`{self._text[begin : found.end()]}`", begin, "don't repeat anchors")
         self._at = found.end()
         self._skip("?")  # lazy: the same texts match
         return self._counted(node, found, begin)
@@ -107,7 +106,7 @@ class _Parser(PatternParser):
         if character in "*+?" or QUANTIFIER.match(self._text, begin):
             raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
         if _OPEN_COUNT.match(self._text, begin):
-            raise self._error("`{,n}`", begin, "dialects read it differently; write `{0,n}`")
+            raise self._error("`{,n}`", begin, "dialects interpret it differently; write `{0,n}`")
         return Chars(self._cased(single(ord(character))))
 
     def _group(self, begin: int) -> Node:
@@ -235,9 +234,8 @@ def ecma_pattern(pattern: str) -> Automaton:
     """Return the UTF-8 texts that contain a match of an ECMA-262 pattern (`u` flag, not anchored).
 
     Raises:
-        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
-            and
-            its position.
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; the message gives
+            the problem and its position.
         StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """

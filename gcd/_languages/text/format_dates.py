@@ -6,15 +6,15 @@ of a common year combine with every year, 29 February with the leap years, and t
 thirty states. Years run from 0000 to 9999, as in the RFC (section 1), by the Gregorian rule
 throughout.
 
-**Leap seconds.** Second 60 exists where it is 23:59:60 in UTC (RFC 3339, sections 5.6 and 5.7),
-which relates the local time at the beginning to the offset at the end: `01:29:60+01:30`. An
-automaton enforces the relation by remembering the local minute across the seconds and any fraction,
-so that only the matching offset remains. All 1 440 offsets take some ten thousand states, for one
-second in fifty million. Hence there are two variants, as `gcd._languages.text.formats` explains:
+**Leap seconds.** Second 60 only exists at 23:59:60 in UTC (RFC 3339, sections 5.6 and 5.7), so the
+local time at the beginning determines the offset at the end: `01:29:60+01:30`. The automaton's
+state therefore includes the local minute until the offset. All 1 440 offsets take about ten
+thousand states, although leap seconds are rare. So there are two variants, as
+`gcd._languages.text.formats` explains:
 
-* the narrow one has leap seconds at offsets of whole quarters of an hour, as all in civil use are.
-  A `date-time` has them only where one can be: from -12:00 to +14:00, at the end of June or of
-  December in UTC;
+* the narrow one has leap seconds at offsets of whole quarters of an hour, which are all in civil
+  use. A `date-time` only has them at possible times: at offsets from -12:00 to +14:00, at the end
+  of June or of December in UTC;
 * the wide one has them at every offset and on every date.
 
 Otherwise the variants differ only in letters. `T` and `Z` are in either case in both; the wide one
@@ -114,7 +114,7 @@ def _offsets(step: int) -> dict[str, int]:
 
 
 def _leap_seconds(offsets: Mapping[str, int]) -> Automaton:
-    """Return second 60 with an optional fraction, at those offsets, where UTC is 23:59:60."""
+    """Return second 60 with an optional fraction, at those offsets, if UTC is 23:59:60."""
     endings: dict[str, list[str]] = {}  # local time -> the offsets at which it is 23:59 in UTC
     for text, minutes in offsets.items():
         endings.setdefault(_clock((_DAY - 1 + minutes) % _DAY), []).append(text)

@@ -1,4 +1,4 @@
-"""JSON Schema's `format` (draft 2020-12) as an assertion: texts with their real semantics.
+"""Languages of JSON Schema's formats (draft 2020-12), as assertions.
 
 Each format is an automaton over the UTF-8 text of the string itself, unquoted: 30 February is not a
 `date`, 256.0.0.1 is not an `ipv4`, and digits are ASCII digits. The other formats are not regular
@@ -22,11 +22,11 @@ An automaton for all host names counts up to 63 in each label and, at the same t
 total: 24 000 states, and seven times as many once they may be escaped in JSON. The narrow variant
 counts the total in units of 16 characters instead.
 
-**Two variants.** Where the sources leave a question open, or an exact answer would need a
-disproportionate automaton, a format has two variants. Every text of the narrow variant is valid,
-and every valid text is in the wide variant. Generation uses the narrow one. A negation excludes the
-wide one: `{"not": {"format": "hostname"}}` must not admit a valid host name. For formats without an
-open question both are the same. The narrow variants exclude:
+**Two variants.** If the sources leave a question open, or an exact automaton would be very large, a
+format has two variants. Every text of the narrow variant is valid, and every valid text is in the
+wide variant. Generation uses the narrow one. A negation excludes the wide one:
+`{"not": {"format": "hostname"}}` must not admit a valid host name. For formats without an open
+question both are the same. The narrow variants exclude:
 
 * `time`, `date-time`: leap seconds at odd offsets and on odd dates; `duration`: small letters
   (`gcd._languages.text.format_dates` explains why);

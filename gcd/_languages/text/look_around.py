@@ -8,10 +8,9 @@ contains, its *mark*, and the pattern is compiled in four steps:
 2. The texts with one mark, at a position where the condition holds, are the language G of
    `.* behind mark ahead .*`, which is compiled recursively if it contains look-around. The language
    of the negated condition is the complement of G among the texts with one mark.
-3. C is the language of texts in which every mark is where the condition holds. If the pattern
+3. C is the language of texts in which the condition holds at every mark. If the pattern
    requires a condition at most once on a path, C is the union of G and the texts without marks.
-   Otherwise it is the complement of the texts that have one mark in the wrong position, beside any
-   others.
+   Otherwise it is the complement of the texts with at least one mark in a wrong position.
 4. The result is the intersection of P with C for every mark, with the marks erased.
 
 This holds for look-around anywhere: inside repetitions, alternatives and other look-around. A mark
@@ -54,7 +53,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
     Args:
         tree: the pattern's syntax tree.
         pattern: the source of the tree, for error messages.
-        search: whether anything may come before and after the match, except at anchors.
+        search: whether any text may come before and after the match, except at anchors.
 
     Raises:
         ConstraintError: if the pattern has too many different look-arounds.

@@ -47,7 +47,7 @@ class PatternParser:
     # -- structure ----------------------------------------------------------------------------
 
     def pattern(self) -> Node:
-        """Parse the whole pattern; `ConstraintError` names what is invalid or not supported."""
+        """Parse the whole pattern; a `ConstraintError` names invalid or unsupported syntax."""
         self._spend(_PER_CHARACTER * len(self._text))
         for position, character in enumerate(self._text):
             if "\ud800" <= character <= "\udfff":
@@ -131,7 +131,7 @@ class PatternParser:
         return look_around(body, ahead="<" not in found, negated="!" in found)
 
     def _other_escape(self, letter: str, begin: int, in_class: bool) -> int:
-        """Return the character of an escape that means itself; "" is the end of the pattern."""
+        """Return the character of an escape that stands for it; "" is the end of the pattern."""
         if letter.isdigit() or (letter and letter in self._references and not in_class):
             what = "an octal escape" if in_class or letter == "0" else "a back-reference"
             raise self._error(
@@ -176,7 +176,7 @@ class PatternParser:
         return low, high
 
     def _paid(self, *inside: Ranges) -> Ranges:
-        """Charge for the ranges of some sets of code points; return the first set."""
+        """Count the work for the ranges of some sets of code points; return the first set."""
         self._spend(_PER_RANGE * sum(map(len, inside)))
         return inside[0]
 
@@ -209,7 +209,7 @@ class PatternParser:
         return ConstraintError(f"{what} {place} {fault}: {hint}")
 
     def _unpaired(self, what: str, position: int) -> ConstraintError:
-        """Make the error for an unpaired bracket: `(`, `)` or `[`."""
+        """Return the error for an unpaired bracket: `(`, `)` or `[`."""
         other = {"(": ")", ")": "(", "[": "]"}[what]
         fault = "closes nothing" if what == ")" else "is not closed"
         hint = rf"add `{other}`, or write `\{what}` for the character"

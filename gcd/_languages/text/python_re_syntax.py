@@ -30,9 +30,8 @@ def python_pattern(pattern: str, flags: int = 0) -> Automaton:
     """Return the UTF-8 texts in which `re.search` finds a pattern, compiled with these flags.
 
     Raises:
-        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
-            and
-            its position.
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; the message gives
+            the problem and its position.
         StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """

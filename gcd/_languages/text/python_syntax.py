@@ -67,7 +67,7 @@ _OPERATORS = ("&&", "--", "~~")
 
 
 def parse(pattern: str) -> Node:
-    """Parse a pattern; `ConstraintError` names what is invalid or not supported."""
+    """Parse a pattern; a `ConstraintError` names invalid or unsupported syntax."""
     return CommonParser(pattern).pattern()
 
 
@@ -122,8 +122,9 @@ class CommonParser(PatternParser):
                 )
             if is_repeated and found[0] == "+" and not self._reads_plus_twice:
                 raise self._error(
-                    "`+` behind a quantifier", self._at,
-                    "to Python it is possessive, to Rust a repetition; put the inner one in `(?:)`",
+                    "`+` after a quantifier", self._at,
+                    "Python reads it as possessive, Rust as a repetition; put the inner one in "
+                    "`(?:)`",
                 )  # fmt: skip
             self._at = found.end()
             lazy = self._skip("?")  # the same texts match
@@ -202,7 +203,7 @@ class CommonParser(PatternParser):
                 "a back-reference", begin, "automata cannot represent it; spell it out"
             )
         if rest.startswith("?>"):
-            raise self._error("an atomic group", begin, "write `(?:`: all matches count")
+            raise self._error("an atomic group", begin, "write `(?:`, because all matches count")
         if rest.startswith("?"):
             name = _GROUP_NAME.match(self._text, self._at)
             flags = _FLAGS.match(self._text, self._at)
@@ -218,7 +219,7 @@ class CommonParser(PatternParser):
                     return _FLAGS_ALONE
             else:
                 raise self._error(
-                    f"the group `({rest}`", begin, "there are `(`, `(?:`, `(?P<name>` and `(?i)`"
+                    f"the group `({rest}`", begin, "use `(`, `(?:`, `(?P<name>` or `(?i)`"
                 )
         inner = self._inside_group(begin)
         self._flags = outside
@@ -245,7 +246,9 @@ class CommonParser(PatternParser):
         self._skip_class_space()
         negated = self._skip("^")
         if self._text.startswith("--", self._at):
-            raise self._error("`--` first in a class", self._at, r"write `\-` for the character")
+            raise self._error(
+                "`--` at the start of a class", self._at, r"write `\-` for the character"
+            )
         result: Ranges | None = None
         operator = ""
         while True:
@@ -278,9 +281,7 @@ class CommonParser(PatternParser):
             is_first = self._at == first_at
             if follows in _OPERATORS or (follows.startswith("]") and (may_close or not is_first)):
                 if is_first:
-                    raise self._error(
-                        "an operator of classes", self._at, "put characters on both sides"
-                    )
+                    raise self._error("a class operator", self._at, "put characters on both sides")
                 return self._cased(ranges(found))
             at = self._at
             first = self._member(begin)

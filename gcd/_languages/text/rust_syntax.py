@@ -1,9 +1,9 @@
 r"""Parser for the regular expressions of Rust's `regex` crate, which pydantic uses by default.
 
 `gcd._languages.text.python_syntax` parses the syntax that Rust and Python agree on. This parser
-adds what Python reads differently. `a*+` repeats a repetition, `a{ 2 }` is a count, `\<`, `\>` and
-`\b{start}` are edges of words, the flag R sets line ends to `\r\n`, and the flag x ignores white
-space in classes. Rust has no look-around, comments `(?#...)` or `\Z`.
+adds syntax that Python interprets differently. `a*+` repeats a repetition, `a{ 2 }` is a count,
+`\<`, `\>` and `\b{start}` are edges of words, the flag R sets line ends to `\r\n`, and the flag x
+ignores white space in classes. Rust has no look-around, comments `(?#...)` or `\Z`.
 
 Source: the documentation of the crate `regex`, section "Syntax".
 """
@@ -31,9 +31,8 @@ def rust_pattern(pattern: str) -> Automaton:
     """Return the UTF-8 texts that contain a match of a pattern of Rust's `regex` crate.
 
     Raises:
-        ConstraintError: if the pattern is invalid, or uses unsupported syntax; gives the problem
-            and
-            its position.
+        ConstraintError: if the pattern is invalid, or uses unsupported syntax; the message gives
+            the problem and its position.
         StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """

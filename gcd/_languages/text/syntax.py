@@ -23,17 +23,17 @@ class Chars:
 
 @dataclass(frozen=True)
 class Start:
-    """Condition that nothing comes before."""
+    """Condition that there is no text before."""
 
 
 @dataclass(frozen=True)
 class End:
-    """Condition that nothing comes after."""
+    """Condition that there is no text after."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Condition on a position of the text, which consumes nothing.
+    """Condition on a position of the text.
 
     The condition holds if, for one of the `options`, the text before the position ends with a match
     of the first node and the text after it begins with a match of the second. `negated` inverts it.
@@ -92,11 +92,10 @@ _LF, _CR = ((0x0A, 0x0A),), ((0x0D, 0x0D),)
 
 
 def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int]) -> Node:
-    """Make a repetition in its simplest form: a single one is dropped, nested counts are merged.
+    """Return a repetition in its simplest form: single ones are dropped, nested counts merged.
 
-    `(x{a,b}){c,d}` is `x{ac,bd}` if the counts that k rounds reach, from ka to kb, leave no gap
-    between one k of c, ..., d and the next. So nested counters are recognized before their graph is
-    built.
+    `(x{a,b}){c,d}` is `x{ac,bd}` if the intervals ka to kb, for k = c, ..., d, have no gap between
+    them. So nested counters are recognized before their graph is built.
     """
     if _reads_nothing(body):  # a condition that holds once holds any number of times
         minimum = min(minimum, 1)

@@ -19,7 +19,7 @@ def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
     """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
 
     Raises:
-        StateLimitError: before any work, if these are far too many.
+        StateLimitError: before any work, if there would be far too many states.
     """
     return repeated(characters(), minimum, maximum)
 
@@ -30,7 +30,7 @@ def anything() -> Automaton:
 
 
 def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
-    """Repeat a character; raise `StateLimitError` before any work if there are far too many."""
+    """Repeat a character; raise `StateLimitError` before any work for far too many states."""
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
         raise StateLimitError(

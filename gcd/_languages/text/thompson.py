@@ -1,15 +1,15 @@
 """Construction of the automaton of an expression's texts from its syntax tree.
 
-Thompson's construction (1968) turns the tree into a graph: what consumes text is an edge, labeled
-here with a finished automaton over UTF-8 bytes instead of one byte; everything else is a skip. One
-subset construction over the whole graph (`Automaton.join`) gives the result. Labels that are
-automata keep the graph small. A class of characters is one edge however many bytes it takes, and
-so is a word or a list of words (as a prefix tree). So is a counted repetition, which is made
-deterministic separately before it is inserted.
+Thompson's construction (1968) converts the tree into a graph. Nodes that consume text become edges,
+labeled here with an automaton over UTF-8 bytes instead of one byte; all others become edges without
+text (skips). One subset construction over the whole graph (`Automaton.join`) gives the result.
+Automata as labels keep the graph small. One edge is enough for a class of characters, for a word or
+a list of words (as a prefix tree), and for a counted repetition, which is made deterministic
+separately.
 
-**Anchors** are edges that consume nothing and have a condition: `Start` that nothing was consumed
-before, `End` that nothing is consumed after. They may occur anywhere, as in `(^|,)x(,|$)`, so a
-path through the pattern is in one of four *phases*:
+**Anchors** are edges without text that have a condition: `Start` requires that there is no text
+before, `End` that there is none after. They may occur anywhere, as in `(^|,)x(,|$)`, so a path
+through the pattern is in one of four *phases*:
 
     0  nothing read yet          --any byte-->  1            --End-->  3
     1  something read            --any byte-->  1            --End-->  2
@@ -23,8 +23,8 @@ begins and ends there anyway, and a search omits the text before and after.
 **Look-around** is a `Mark` here, an edge with a byte that no text contains
 (`gcd._languages.text.look_around`). Marks are not part of the text, so the phase doesn't change.
 
-All expensive steps are charged to the work limit (`gcd._automata.limits`): the size of the graph is
-counted before it is built, and errors name the part of the pattern that was too large.
+All expensive steps count toward the work limit (`gcd._automata.limits`). The size of the graph is
+counted before it is built, and errors name the part of the pattern that is too large.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
     Args:
         tree: the pattern's syntax tree.
         pattern: the source of the tree, for error messages.
-        search: whether anything may come before and after the match, except at anchors.
+        search: whether any text may come before and after the match, except at anchors.
 
     Raises:
         StateLimitError: if more states are needed than `gcd.state_limit` allows.
@@ -120,7 +120,7 @@ class _Layout(Assembly):
     # -- the tree ---------------------------------------------------------------------------
 
     def lay_options(self, tree: Node, *, search: bool) -> None:
-        """Add the whole tree between the first two nodes, without anchors at its ends."""
+        """Add the tree between the first two nodes, without anchors at its ends."""
         at_ends: dict[tuple[bool, bool], list[Node]] = {}  # options by their anchors
         for option in tree.options if isinstance(tree, Choice) else (tree,):
             parts = option.parts if isinstance(option, Sequence) else (option,)
@@ -240,7 +240,7 @@ class _Layout(Assembly):
         return done
 
     def _lay_once_of(self, node: Repeat, number: int, entry: int) -> int:
-        """Add the body's repetition of this number; refuse at once what will be too large."""
+        """Add one copy of a repeated body; raise a limit error early if the rest can't fit."""
         before = self._num_states
         done = self._lay(node.body, entry)
         if number == 0:

@@ -8,8 +8,8 @@ Both styles are built in the same steps. They differ in the notation of values
 around a call's arguments. The language of the arguments is the one that `gcd.json_schema` compiles
 from their schema. `docs/tools.md` specifies the texts.
 
-By default the number of calls is unbounded: the token budget ends every answer anyway, and the
-automaton contains the tools only once, whereas `max_calls=n` needs n copies.
+By default the number of calls is unbounded, because the token budget ends every answer. The
+automaton then contains the tools only once, whereas `max_calls=n` takes n copies.
 """
 
 from __future__ import annotations

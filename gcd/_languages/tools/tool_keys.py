@@ -7,7 +7,7 @@
 
 A tool without any of them has no arguments. A schema under another key, such as a misspelled
 `paramters`, would be lost silently. So every other key that may contain a schema is refused by
-name, unless it is known to describe something else, such as the tool's result.
+name, unless it is a known key for something else, such as the tool's result.
 """
 
 from __future__ import annotations

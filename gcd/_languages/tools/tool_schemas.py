@@ -98,7 +98,7 @@ def _named(name: str, pointer: str) -> Schema:
         raise UnsupportedSchemaError(
             "type",
             pointer,
-            f"is {shown(name)}, which is unknown; use one of, in any case, "
+            f"is {shown(name)}, which is unknown; use one of these in any case: "
             f"{', '.join(TYPE_NAMES)}, or a Python type, such as List[str] and Optional[int]",
         )
     return dict(parsed.schema)

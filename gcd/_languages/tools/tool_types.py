@@ -103,7 +103,7 @@ class ToolList:
     """Parsed list of tools, with the parameter types that are unknown.
 
     Attributes:
-        tools: in the order given.
+        tools: the tools, in the order given.
         unknown_types: unknown types, with the number of parameters of each. Their values may be any
             JSON.
     """

@@ -4,7 +4,7 @@ Tool lists in the style of xLAM describe a parameter by a string: `str, optional
 `List[Union[int, float]]`, `Tuple[float, float]`, `str, optional, default 'London'`. The part before
 the first comma outside brackets is a Python expression; it is parsed, never evaluated. The flags
 after it may contain `optional` and `default`. A name that is not in the table of
-`gcd._languages.tools.type_names`, such as `Callable`, becomes any JSON value and is reported, so
+`gcd._languages.tools.type_names`, such as `Callable`, is treated as any JSON value and reported, so
 that no type is widened silently.
 """
 
@@ -94,7 +94,7 @@ def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
 def _generic(
     outer: ast.expr, inner: list[ast.expr], tree: ast.expr, unknown: Callable[[str], None]
 ) -> Schema:
-    """Return the schema of a type with arguments in brackets; one that takes none is unknown."""
+    """Return the schema of a type with arguments in brackets, if the type accepts arguments."""
     name = outer.attr if isinstance(outer, ast.Attribute) else getattr(outer, "id", "")
     if name == "Literal" and all(isinstance(e, ast.Constant) for e in inner):
         return {"enum": [e.value for e in inner if isinstance(e, ast.Constant)]}
@@ -112,7 +112,7 @@ def _generic(
 
 
 def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Schema:
-    """Return the schema of a type by its name and the schemas of its arguments."""
+    """Return the schema of a generic type, given the schemas of its arguments."""
     if name in _CHOICES and inner:
         return any_of([*inner, dict(_NULL)] if name == "Optional" else inner)
     base = named_type(name)

@@ -1,6 +1,6 @@
 """Languages of arrays, by their length, their elements, and whether the elements are distinct.
 
-Each is one subset construction over wired parts (`gcd._automata.assembly`).
+Each function builds a graph of parts (`gcd._automata.assembly`) and determinizes it once.
 
 * `array` has a node for each distinguished element: those of `head`, and as many more as the
   bounds on the length require.
@@ -108,7 +108,7 @@ def containing(
     most: int | None,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of any length in which `fewest` to `most` elements are counted ones.
+    """Return arrays of any length with `fewest` to `most` elements of the counted language.
 
     `head` are the first elements one by one; `rest` is every further one.
     """

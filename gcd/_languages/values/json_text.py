@@ -1,9 +1,10 @@
 """JSON strings with a given content, in every legal spelling of each character.
 
-A `pattern`, a `format` or a set of names describes the *content* of a string. A model generates a
-spelling of it, and RFC 8259 allows several. A code point is written as itself (unless it is a
-control character, a quote or a backslash), or as `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, or as
-`\\uXXXX` with digits of either case. Above U+FFFF it takes two of those, a surrogate pair.
+A `pattern`, a `format` or a set of names describes the *content* of a string. RFC 8259 allows
+several spellings of it, and a model may generate any of them. A code point is written as itself
+(unless it is a control character, a quote or a backslash), or as
+`\\" \\\\ \\/ \\b \\f \\n \\r \\t`, or as `\\uXXXX` with digits of either case. Above U+FFFF it
+takes two of those, a surrogate pair.
 
 `quoted` translates an automaton. Between two code points the automaton is in one of its states, and
 the next code point leads to another state; every spelling has to lead to the same one. So raw bytes

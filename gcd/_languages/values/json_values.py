@@ -1,18 +1,19 @@
 """JSON notation (RFC 8259) of values, as byte languages.
 
-**Strings.** One code point of a string is one unit, however it is written. It occurs as its UTF-8
-bytes (no overlong forms, no surrogates), as a two-character escape
-`\\" \\\\ \\/ \\b \\f \\n \\r \\t`, as `\\uXXXX`, or, above U+FFFF, as a pair of surrogate escapes.
-Control characters under U+0020 must be escaped. A lone surrogate isn't Unicode text, and is not in
-the language. Counting code points therefore means counting units: the automaton of a string of at
-most n code points has about 20 n states.
+**Strings.** One code point of a string is one unit, in any spelling. It occurs as its UTF-8 bytes
+(no overlong forms, no surrogates), as a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, as
+`\\uXXXX`, or, above U+FFFF, as a pair of surrogate escapes. Control characters under U+0020 must be
+escaped. A lone surrogate isn't Unicode text, and is not in the language. Counting code points
+therefore means counting units: the automaton of a string of at most n code points has about 20 n
+states.
 
 **Keys and constants** are written in one spelling by default, that of `json.dumps`: with
 `ensure_ascii` either on or off. `escapes="all"` admits every spelling of them, at some 8 states a
 character.
 
 **Whitespace**: "compact" has none; "spaced" is `json.dumps`' own default, `, ` and `: `;
-"flexible" is whatever RFC 8259 permits, any amount of space, tab, line feed and carriage return.
+"flexible" is everything that RFC 8259 permits: any number of spaces, tabs, line feeds and carriage
+returns.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Objects with enough different names, where repeated names count once.
 
-No automaton can compare two names of arbitrary length. It can sort names into finitely many
+An automaton cannot compare two names of arbitrary length. But it can sort names into finitely many
 classes, and names of different classes are different. So an object has enough names if its declared
 members plus the classes of its undeclared members reach the count. If there are few names, each is
 its own class, and the result is exact. Otherwise the classes are those of a checksum of the name,
-and one in `_CLASSES` of all pairs of different names is taken for one name.
+and one in `_CLASSES` of all pairs of different names has the same checksum and counts as one.
 """
 
 from __future__ import annotations

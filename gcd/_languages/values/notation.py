@@ -1,8 +1,8 @@
 """Notations of values: one description of the values, written in JSON or Python.
 
 A schema describes the allowed values; a notation describes their texts. JSON and Python literals
-differ only in their words (`true`, `True`), their strings and their brackets. So everything built
-from a schema is built from the pieces below, for either notation.
+differ only in their words (`true`, `True`), their strings and their brackets. So a schema's
+language is built from the following parts, in either notation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Languages of objects: ordered members, then undeclared ones, with bounds on their number.
 
-Each is one subset construction over wired parts. In declared order, the number of nodes is linear
-in the members, optional ones included: what may follow member i depends only on i and on how many
-members were written, if that matters. In any order there is a node for each set of written members,
-which is feasible for few members.
+Each function builds a graph of parts and determinizes it once. In declared order, the number of
+nodes is linear in the members, because the possible continuations after member i depend only on i
+(and, if it is bounded, on the number of members so far). In any order, there is a node for each set
+of written members, so this is only feasible for few members.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Member(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Delimiters of an object; the arguments of a call are written like members in another frame.
+    """Delimiters of an object. The arguments of a call are members with other delimiters.
 
     Attributes:
         opened, closed: delimiters around the members.

@@ -1,12 +1,12 @@
-"""Masks of a constraint that is not lifted, from walks of the vocabulary at the visited states.
+"""Masks of a constraint that is not lifted, computed when a state is first visited.
 
 A state is a state of the byte automaton, and `final` follows them. The tokens of a mask are stored
 in parts (`gcd._serving.kernels.parts`): all tokens of a part lead to states of one bound
 (`gcd._tokens.completions`), so a budget selects parts.
 
-Inside counted runs the vocabulary is not walked for each state. The tokens that stay in the run are
-shared by all constraints over a vocabulary; only those that leave the run are walked. Oracle: the
-definition, and the lifted table.
+Inside counted runs (repetitions of a character, for example) the vocabulary is not followed from
+each state. The tokens that stay in the run are shared by all constraints over a vocabulary; only
+those that leave the run are followed. Oracle: the definition, and the lifted table.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def walked(self, count: cython.Py_ssize_t) -> list:
-        """Make parts of the first `count` entries found, which lead to the states in `goal`."""
+        """Group the first `count` entries found, which lead to the states in `goal`, into parts."""
         tree: TokenTree = self.tree
         i: cython.Py_ssize_t
         bound: cython.int
@@ -232,7 +232,7 @@ class LazyTable(Steps):
         length: cython.Py_ssize_t,
         loops: cython.bint,
     ) -> cython.int:
-        """Return the bound at a place after `far` boundaries of those in `ahead`."""
+        """Return the bound after `far` of the boundaries in `ahead`."""
         ahead: cython.int[:, ::1] = self.tree.ahead
         if far >= length:
             if not loops:

@@ -115,10 +115,10 @@ def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cython.Py_ssize_t:
-    """Return the slot from which the mask of `table.bits` is cheapest to make; -1 for none.
+    """Return the cached mask from which that of `table.bits` is fastest to compute; -1 for none.
 
-    Slot 0 has the widest mask of all. The latest masks are also likely neighbors, because one
-    character more in a string of bounded length changes little.
+    Candidates are slot 0, which has the mask with the most tokens, and the latest masks, because
+    one more character in a string of bounded length changes little.
     """
     nearest: cython.Py_ssize_t = -1
     other: cython.Py_ssize_t
@@ -150,7 +150,7 @@ def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cy
 def _assemble(
     table: Table, num_chosen: cython.Py_ssize_t, cost: cython.longlong, slot: cython.Py_ssize_t
 ) -> cython.void:
-    """Write the mask of the chosen classes to a slot, from scratch or from the nearest mask."""
+    """Write the mask of the chosen classes to a slot, starting from the nearest mask if any."""
     row: cython.p_int = _cached(table, slot)
     nearest: cython.Py_ssize_t = _nearest(table, slot, cost)
     i: cython.Py_ssize_t

@@ -4,7 +4,7 @@ The tokens of a mask are grouped by their targets. A part of few tokens stores t
 many is a whole mask, which takes less memory and less time to copy.
 
 The effect of tokens in counted runs (`gcd._tokens.kernels.counted_runs`) depends only on the unit,
-so it is computed once for a unit and a vocabulary, whatever constraints it occurs in.
+so it is computed once for a unit and a vocabulary, and shared by all constraints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps of token sequences, each with its constraint, its state and its history."""
+"""Token sequences under constraints, with their states so far."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TokenSequence:
         self.end = 0 if initial == self.table.final else -1
 
     def limit(self, left: cython.longlong) -> None:
-        """Limit the tokens from here on, or set `NO_BUDGET`; the caller checks the limit."""
+        """Limit the number of tokens from here on (`NO_BUDGET`: no limit); the caller checks it."""
         self.budget = left if left == _NO_BUDGET else self.count + left
 
     def copy(self) -> TokenSequence:
@@ -103,7 +103,7 @@ class TokenSequence:
     @cython.cfunc
     @cython.exceptval(check=False)
     def hand_over(self) -> cython.void:
-        """Switch to the table's successor, and translate all previous states."""
+        """Switch to the table's successor, and convert all previous states to its numbering."""
         i: cython.Py_ssize_t
         for i in range(self.count):
             self.history[i] = self.table.number[self.history[i]]
@@ -187,7 +187,7 @@ class TokenSequence:
         return int(self.table.num_allowed(self.state, self.left()))
 
     def forced(self, limit: cython.Py_ssize_t) -> list[int]:
-        """Return the next tokens as long as only one is allowed, at most `limit` of them."""
+        """Return the forced tokens that come next, at most `limit` of them."""
         table: Steps = self.table
         found: list = []
         state: cython.int = self.state
@@ -204,7 +204,7 @@ class TokenSequence:
 
 
 def advance_all(sequences: list, tokens: np.ndarray, taken: np.ndarray) -> int:
-    """Advance every sequence; or none, and return the first with an invalid token, else -1.
+    """Advance all sequences and return -1; or none, and return the first with an invalid token.
 
     Args:
         sequences: N of class `TokenSequence`.

@@ -1,4 +1,4 @@
-"""Patterns of transitions and bits of token classes, in the layout that serving uses.
+"""Patterns of transitions, and token classes as bits, in the layout of served constraints.
 
 They are computed once for each token automaton, by `gcd._serving.matcher`.
 `gcd._serving.kernels.table` lists the arrays, `gcd._serving.kernels.masks` makes the masks.

@@ -1,4 +1,4 @@
-"""Interface for the steps of token sequences under one constraint, in whichever form it is stored.
+"""Interface of a constraint to the token sequences under it, for all forms of the constraint.
 
 `gcd._serving.kernels.table` implements it for a lifted constraint, `gcd._serving.kernels.lazy` for
 one that is not lifted yet. Sequences (`gcd._serving.kernels.sequences`) only use these methods.
@@ -41,10 +41,10 @@ class Steps:
         refuse_to_pickle()
 
     def hand_over(self, successor: Steps, number: np.ndarray) -> None:
-        """Let sequences switch to another form of the same constraint.
+        """Set another form of the constraint, to which sequences switch after their next token.
 
         Args:
-            successor: allows whatever this form allows, in every state that sequences reach.
+            successor: the other form; it allows at least the tokens that this form allows.
             number: its state for each state of this form; S + 1 with the final one, int32.
 
         Raises:

@@ -40,7 +40,7 @@ class TableArrays(NamedTuple):
         pair_bits: the class's bits in them; int32.
         dense_of: row of `dense` with the class's tokens, -1 if they are pairs; C, int32.
         dense: whole masks; rows x W, int32.
-        cost: words written for the class, whole masks at their vectorized price; C, int32.
+        cost: relative time to write the class into a mask; C, int32.
         row: cached masks; the first one, which stays, has the most tokens; K x W, int32.
         chosen: work space, the classes of a mask; C, int32.
         known_slot: slot of the mask without a budget, or none; P, int32.

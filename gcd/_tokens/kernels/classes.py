@@ -74,8 +74,8 @@ def refine(
 ) -> None:
     """Split classes so that the entries of one class go to one target.
 
-    Entry `found[i]` goes to `target[i]`, for i below `count`; all others go nowhere. Every affected
-    class gets a chain of new classes, one for each target.
+    Entry `found[i]` goes to `target[i]`, for i below `count`; other entries have no target. Every
+    affected class gets a chain of new classes, one for each target.
     """
     refine_views(Views(partition), found, target, count)
 

@@ -1,4 +1,4 @@
-"""Upper bounds on the tokens that a byte state still needs, from one spelling of one completion.
+"""Upper bounds on the tokens from a byte state to the end, from one completion of each state.
 
 `delta[s, k]` is the state after byte class k, -1 for none. The trie is that of
 `gcd._tokens.trie.Trie`, with the children of node n at `child[child_start[n + 1]:...]`, those of

@@ -2,20 +2,22 @@
 
 A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters.
 Between consecutive boundaries are the states inside a character: the bytes of UTF-8, the escapes.
-All these pieces, the *cells*, have the same structure; the states of one are its *places*, place 0
-the boundary. Their common structure is the *unit*. `unit[p, k]` is the place after byte class k, 0
-at the end of the unit, that is at the next boundary, and -1 if the class is not part of it. A
-boundary may have other ways out (a closing quote), which differ between cells; an inner place may
-not. A boundary without bound on the number of characters is its own next boundary.
+A boundary and the states inside the following character form a *cell*. The states of a cell are its
+*places*, and place 0 is the boundary. All cells have the same structure, the *unit*. `unit[p, k]`
+is the place after byte class k, 0 at the end of the unit, that is at the next boundary, and -1 if
+the class is not part of it. A boundary may have other ways out (a closing quote), which differ
+between cells; an inner place may not. A boundary without bound on the number of characters is its
+own next boundary.
 
-So the state after a string depends on few things: the place where it ends, how many boundaries it
-passes, and, if it leaves, what follows the way out. `gcd._tokens.kernels.lifting` builds on that.
+So the state after a string only depends on the place where it ends and the number of boundaries
+that it passes; and, if it leaves the run, on the states after the exit.
+`gcd._tokens.kernels.lifting` builds on that.
 
 **Search.** A state's next boundary is the target of most of its bytes. The few states that lead
 only there form the candidate unit. It is accepted if the next boundaries have the same unit, up to
 a loop or a few times; then the chain is followed, with a comparison for every state and byte class.
-Every result is verified place by place, so any choice is sound. Cost: O(S K) and, for each state
-with many transitions that is in no chain, O(K) times the size of a unit.
+Every result is verified place by place, so wrong guesses do no harm. Cost: O(S K) and, for each
+state with many transitions that is in no chain, O(K) times the size of a unit.
 
 `delta[s, k]` is the state after byte class k, which has `width[k]` bytes.
 """

@@ -1,4 +1,4 @@
-"""Walks of a byte automaton over a prefix tree, and the token classes that follow from them.
+"""Loops that follow the prefix tree of a vocabulary through a byte automaton.
 
 Conventions: `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is the tuple of
 arrays (label, depth, skip, entry) of `gcd._tokens.trie.Trie` in preorder. `label[node]` is the
@@ -9,9 +9,10 @@ background (`gcd._serving.background`) while others are served.
 
 `walk` runs all strings from one state. `walk_unit` runs them from a place of a unit
 (`gcd._tokens.kernels.counted_runs`). The end of a string inside counted runs depends only on its
-place and on the number of boundaries it passed, not on the run. Where it leaves, at an *exit*, the
-rest must be walked in the automaton. `walk_apart` runs two states side by side and visits only
-nodes where they differ: a state that excludes a few words from a run is mostly like its boundary.
+place and on the number of boundaries it passed, not on the run. If it leaves the run, at an *exit*,
+the rest must be followed in the automaton. `walk_apart` runs two states side by side and visits
+only nodes where they differ: a state that excludes a few words from a run is mostly like its
+boundary.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PLACES = cython.declare(cython.int, PLACES)
 
 
 class Ways(NamedTuple):
-    """Ways out of the runs; boundaries that lead to the same states share one.
+    """Ways out of counted runs; boundaries whose exits lead to the same states share one.
 
     Attributes:
         at: the way out of each cell's boundary, -1 for cells that do not count.

@@ -180,7 +180,7 @@ def _weigh_few(
     found: Candidates,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Compute `_weigh_all` for few candidates: look them up, and read nothing else."""
+    """Do the same as `_weigh_all` for few candidates, reading only their log-probabilities."""
     number: cython.Py_ssize_t = lines.automaton[row]
     count: cython.Py_ssize_t = 0
     x: cython.double
@@ -267,7 +267,7 @@ def weigh(
         first, last: the range of rows.
         log_p: log-probabilities of each row, in float32 or float64.
         lines: the factors.
-        few: rows with fewer candidates look them up and read nothing else.
+        few: in rows with fewer candidates, only the candidates are read.
         tokens, log_score: outputs, the K best of each row in descending order, followed by token 0
             at -inf.
         log_rest: output, the log sum of the others.

@@ -112,7 +112,7 @@ def _weigh_few(
     found: Candidates,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Compute `_weigh_all` for few allowed tokens: look them up, and read nothing else."""
+    """Do the same as `_weigh_all` for few allowed tokens, reading only their log-probabilities."""
     count: cython.Py_ssize_t = 0
     least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
     x: cython.double
@@ -251,7 +251,7 @@ def weigh(
         listed, start: the tokens of each automaton ordered by class, and the start of each class.
         automaton: automaton of each row.
         alive: the allowed classes of each row.
-        few: rows with fewer allowed tokens look them up and read nothing else.
+        few: in rows with fewer allowed tokens, only these tokens are read.
         tokens, best: outputs, the K best of each row in descending order, followed by token 0 at
             -inf.
         log_mass: output, the log masses.

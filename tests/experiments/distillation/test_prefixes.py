@@ -93,7 +93,7 @@ def test_sketches_keep_distances():
     assert bool(impossible.sketch.isfinite().all())
 
 
-def test_each_prefix_is_read_once_and_keeps_what_was_said():
+def test_each_prefix_is_computed_once_and_keeps_its_result():
     lm = Counting(SIX, seed=3, spread=2.0)
     prompts = [[0, 1]] * 30 + [[2]] + [[1, 1, 1]] * 9 + [[2]] * 10
     found = sampled(lm, prompts, 4, 6)
@@ -118,7 +118,7 @@ def test_each_prefix_is_read_once_and_keeps_what_was_said():
     assert not bare.answered
 
 
-def test_files_keep_what_was_said(tmp_path):
+def test_files_keep_the_results(tmp_path):
     lm = ToyLM(SIX, seed=3)
     parts = [sampled(lm, [[0]] * 5, 4, 4), sampled(lm, [[1]] * 4, 4, 4, seed=1)]
     for name, part in zip("ab", parts, strict=True):

@@ -95,7 +95,7 @@ def test_its_curve_is_logged(whole):
     assert points == [(point["step"], point["held_out"]) for point in curve_of(whole)]
 
 
-def test_its_card_says_how_it_was_made_and_nothing_of_where(given_, whole):
+def test_its_card_describes_the_training_without_local_paths(given_, whole):
     card = (whole / "adapter" / "README.md").read_text()
     assert "trained on 8 records of `records.jsonl`" in card
     assert "2 records were held out" in card

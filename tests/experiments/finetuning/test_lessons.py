@@ -167,7 +167,7 @@ def test_epochs_differ_and_repeat(tmp_path, tokenizer):
     assert first == same != other
 
 
-def test_records_without_calls_or_in_one_style_alone_are_left_out(tmp_path):
+def test_records_without_calls_or_with_only_one_style_are_left_out(tmp_path):
     path = tmp_path / "records.jsonl"
     good = REQUESTS.read_text(encoding="utf-8").splitlines()[0]
     tool = '{"name": "f", "parameters": {}}'

@@ -40,7 +40,7 @@ def test_the_configuration_has_every_option_with_the_library_s_default(name):
     }
 
 
-def test_entries_are_what_their_names_say():
+def test_algorithms_agree_with_their_names():
     config = composed("smc.resampling=residual", "smc.ess_threshold=0.25", "discrete.floor=0.125")
     made = {name: variant.make(config) for name, variant in ALGORITHMS.items()}
     assert made["smc"] == SMC("residual", 0.25, SMC.strata)
@@ -86,7 +86,7 @@ def test_arguments_are_those_of_the_library(name):
         ("[smc]", "discrete.floor=0.125", "[discrete]"),
     ],
 )
-def test_options_that_nobody_reads_are_refused(algorithms_of_run, override, reader):
+def test_unused_options_are_refused(algorithms_of_run, override, reader):
     with pytest.raises(ValueError, match="would be ignored: no algorithm of this run"):
         experiment.check(composed(f"task.algorithms={algorithms_of_run}", override))
     experiment.check(composed(f"task.algorithms={reader}", override))
@@ -108,7 +108,7 @@ def test_what_all_algorithms_read_is_refused_for_none(shared):
         experiment.check(composed(f"task.algorithms=[{name}]", shared))
 
 
-def test_results_do_not_depend_on_options_that_nobody_reads():
+def test_results_do_not_depend_on_unused_options():
     identity = results_config(composed("task.algorithms=[smc_none]"))
     assert "discrete" not in identity
     assert set(identity["smc"]) == {"temperature", "top_p", "execution", "read_ahead"}

@@ -35,7 +35,7 @@ def test_multiples_of_the_fewest_tokens_and_of_the_right_answer():
 
 
 @pytest.mark.parametrize("style", ["json", "", "a, b"])
-def test_a_part_of_a_run_says_its_style_and_multiple(style: str):
+def test_a_part_of_a_run_shows_its_style_and_multiple(style: str):
     assert multiple_in(part_of(style, "gold:1.25")) == (style, 1.25)
     assert multiple_in(part_of(style, "tight")) is None
     assert multiple_in(style) is None

@@ -111,7 +111,7 @@ def test_bad_values_are_named(override, message):
     ],
 )
 @pytest.mark.parametrize("override", ["hmm.defense=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
-def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, override):
+def test_unused_settings_of_an_hmm_are_refused(task, allowed, override):
     methods = [] if task == "latency" else ["task.methods=[lcd,gcd]"]
     with pytest.raises(ValueError, match=f"{override} would be ignored"):
         experiment.check(composed(f"+task={task}", *methods, override))
@@ -158,7 +158,7 @@ def test_misspelled_keys_and_wrong_types_do_not_compose(override):
         composed("+task=xlam", override)
 
 
-def test_the_fingerprint_is_of_what_determines_results():
+def test_the_fingerprint_covers_all_that_determines_results():
     def digest(*overrides: str) -> str:
         return fingerprint(results_config(composed("+task=xlam", *overrides)))
 

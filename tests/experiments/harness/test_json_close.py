@@ -55,7 +55,7 @@ def test_what_is_closed_parses_and_keeps_the_most(ids: list[int], budget: int) -
     assert len(found) == kept + shortest(states[kept])
 
 
-def test_what_is_not_json_stays_as_it_is() -> None:
+def test_texts_that_cannot_be_closed_are_unchanged() -> None:
     assert close_as_json([0, 2, 8, 8], JSON, 9) is None  # "[{" goes on with a name, not with "1"
     assert close_as_json([0], JSON, 1) is None  # nothing fits
 

@@ -56,7 +56,7 @@ def test_a_directory_is_told_by_its_files_and_a_hub_name_by_itself():
     assert identity_of("some/model") == "some/model"
 
 
-def test_the_default_model_is_told_by_its_file_without_reading_it(monkeypatch):
+def test_the_default_model_is_recognized_by_its_file_without_loading_it(monkeypatch):
     for name in ("checkpoint", "find"):
         monkeypatch.setattr(smollm2, name, None)
     assert smollm2.SHA256[:16] in identity_of("smollm2")
@@ -72,7 +72,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, name):
         load_model(ModelConfig(path=str(tmp_path / "lm"), device="cpu"))
 
 
-def test_a_model_over_all_devices_gives_what_it_gives_on_one(monkeypatch):
+def test_a_model_on_all_devices_gives_the_same_as_on_one(monkeypatch):
     """Without a GPU the only device is the CPU; `tests/devices` has two."""
     load, asked = AutoModelForCausalLM.from_pretrained, []
 
@@ -110,7 +110,7 @@ def settled(task: str, **given: str) -> ModelConfig:
     return model
 
 
-def test_a_task_with_an_adapter_of_its_own_runs_on_it(own):
+def test_a_task_with_its_own_adapter_runs_with_it(own):
     model = settled("xlam", adapter="auto")
     assert (model.adapter, model.prompt) == (str(own), "compact")
     assert title_of(model) == f"{smollm2.TITLE}, with smollm2-xlam"
@@ -134,6 +134,6 @@ def test_other_tasks_and_models_run_without(own, task, given):
     assert "adapter_files" not in weights_of(model)
 
 
-def test_an_adapter_that_is_not_there_is_named_at_once(tmp_path):
+def test_a_missing_adapter_is_named_at_once(tmp_path):
     with pytest.raises(ValueError, match=r"model\.adapter=/nowhere: no adapter there .*`none`"):
         settled("xlam", adapter="/nowhere")

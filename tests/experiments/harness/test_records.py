@@ -123,7 +123,7 @@ def test_a_command_fails_above_the_stated_share(
         pass
 
 
-def test_an_error_is_not_hidden_by_what_was_skipped(tmp_path: Path) -> None:
+def test_an_error_is_not_hidden_by_skipped_records(tmp_path: Path) -> None:
     path = tmp_path / "numbers.jsonl"
     path.write_text('1\n"x"\n')
     missing: dict[str, int] = {}
@@ -132,7 +132,7 @@ def test_an_error_is_not_hidden_by_what_was_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_states_what_it_skipped_and_fails_above_the_share(tmp_path: Path) -> None:
+def test_the_command_lists_skipped_records_and_fails_above_the_share(tmp_path: Path) -> None:
     data = tmp_path / "records.jsonl"
     data.write_bytes(MARK + b"\n".join([*some(REQUESTS, 2).splitlines(), b"{not json", b""]))
     model = tmp_path / "model"

@@ -28,7 +28,7 @@ def test_rows_are_read_back(tmp_path):
     assert key_of(row("a", 4)) not in again
 
 
-def test_algorithms_and_repetitions_are_rows_of_their_own(tmp_path):
+def test_algorithms_and_repetitions_are_separate_rows(tmp_path):
     others = [{**row("a"), "algorithm": "discrete"}, {**row("a"), "repeat": 1}]
     store = ResultStore(tmp_path)
     store.append([row("a"), *others])
@@ -87,7 +87,7 @@ def test_a_row_spoilt_by_hand_is_named(spoilt, tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_row_that_does_not_fit_on_the_disk_is_not_there(code, tmp_path, monkeypatch):
+def test_a_row_that_does_not_fit_on_the_disk_is_not_stored(code, tmp_path, monkeypatch):
     def full(_: int) -> None:
         raise OSError(code, os.strerror(code))
 

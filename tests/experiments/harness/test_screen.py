@@ -36,7 +36,7 @@ def test_the_widest_table_fits_120_columns() -> None:
     )
 
 
-def test_the_sentence_says_who_finished_and_what_differs() -> None:
+def test_the_sentence_names_finished_rows_and_differences() -> None:
     rows = [
         *(row("lcd", 1, 0.0, example=e, dead=e == "0", log_evidence=-1.0) for e in "0123"),
         *(row("gcd", 1, 0.2, example=e, log_evidence=-1.0) for e in "0123"),

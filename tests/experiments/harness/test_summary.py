@@ -86,7 +86,7 @@ def test_the_column_of_the_budget_is_in_every_row_of_a_table():
     assert [line["removed by budget %"] for line in table] == ["25.0", "–"]
 
 
-def test_algorithms_are_groups_of_their_own():
+def test_algorithms_are_separate_groups():
     rows = [row("gcd", 4, 1.0), row("gcd", 4, 0.0, algorithm="discrete")]
     plain, discrete = summarize(rows)
     assert (plain["algorithm"], plain["weighted_accuracy"]) == ("smc", 1.0)
@@ -212,7 +212,7 @@ def test_constant_columns_are_said_in_a_sentence():
     assert without_constants(table[:1])[1] == ""
 
 
-def test_shares_of_an_evidence_that_nobody_knows_are_not_told():
+def test_shares_of_unknown_evidence_are_not_shown():
     rows = [
         row("gcd", 1, 1.0, log_evidence=log, example=e) for e, log in (("0", -1.0), ("1", -9.0))
     ]

@@ -150,7 +150,7 @@ def test_the_overview_has_table_and_figures(offline):
 
 
 @pytest.mark.slow
-def test_logging_again_replaces_what_is_not_synced_and_leaves_what_is(offline):
+def test_logging_again_replaces_unsynced_data_and_keeps_synced_data(offline):
     directory, before = offline
     synced = before[0]
     synced.path.with_name(f"{synced.path.name}.synced").touch()  # as `wandb sync` marks it
@@ -230,7 +230,7 @@ def test_a_summary_with_numbers_for_keys_is_logged_as_json_has_it(tmp_path, capl
     assert not [record for record in caplog.records if record.name == tracking.__name__]
 
 
-def test_whatever_wandb_raises_a_finished_run_stays_finished(monkeypatch, tmp_path, caplog):
+def test_a_finished_run_stays_finished_despite_errors_of_wandb(monkeypatch, tmp_path, caplog):
     class Failing(FakeRun):
         def log(self, values: dict) -> None:
             raise TypeError("something of its own")

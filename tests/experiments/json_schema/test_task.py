@@ -122,7 +122,7 @@ def test_a_template_s_own_complaint_is_shown():
         build_prompt(record, tokenizer=Template(False), kind="chat")
 
 
-def test_our_records_are_what_they_say():
+def test_our_records_are_correct():
     """Right answers are valid by jsonschema's word, and are in the language of their schema."""
     found = load_records(DataConfig(), 1000)
     assert found.skipped == ()
@@ -200,7 +200,7 @@ def test_what_no_answer_could_be_right_for_is_refused_whatever_the_budget(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_run_says_who_finishes(tmp_path):
+def test_a_run_reports_which_answers_finish(tmp_path):
     path = write(tmp_path / "records.jsonl", RECORD, RECORD | {"completion": {"a": -22}})
     rows = run(path, tmp_path, "task.particles=[2]")
     assert len(rows) == 2 * 3 * 5  # records, budgets, methods

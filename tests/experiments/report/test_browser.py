@@ -108,7 +108,7 @@ def test_the_page_opens_at_the_end_of_an_example_where_methods_differ(run, tmp_p
     assert found["step"] == found["trial"]["steps"] > 0
 
 
-def test_an_example_without_a_trace_says_so(run):
+def test_an_example_without_a_trace_is_marked(run):
     page, rows = run
     found = ask(
         page,
@@ -134,7 +134,7 @@ def differing_examples(rows: list[dict]) -> set[str]:
     return {key[0] for key, own in texts.items() if len(own) > 1}
 
 
-def test_the_stepper_moves_and_the_address_says_where(run):
+def test_the_stepper_moves_and_the_address_has_its_position(run):
     page, _ = run
     address = "#example=1%3Aw1&method=gcd&algorithm=smc&particles=4&step=2"
     found = ask(
@@ -253,7 +253,7 @@ def test_the_constraint_can_be_switched_off(run):
     assert "off=1" in found["hash"]
 
 
-def test_search_and_filters_find_what_is_there(run):
+def test_search_and_filters_find_existing_answers(run):
     page, rows = run
     dead = sum(row["dead"] for row in rows)
     wrong = sum(not row["dead"] and not row["majority_correct"] for row in rows)

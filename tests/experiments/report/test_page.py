@@ -147,7 +147,7 @@ def large(run: RunData, examples: int, **changes) -> RunData:
     return RunData(**made)
 
 
-def test_a_large_run_is_cut_by_examples_and_the_page_says_so(run, tmp_path, monkeypatch):
+def test_a_large_run_is_cut_by_examples_and_the_page_mentions_it(run, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "TRACE_BYTES", 500_000)
     image = tmp_path / "huge.png"
     image.write_bytes(b"\x89PNG" + bytes(3_000_000))

@@ -52,7 +52,7 @@ def test_every_trial_of_a_traced_example_has_one_trace(run):
     assert traces == {key_of(row) for row in rows if row["example"][0] in "012"}
 
 
-def test_a_trace_starts_with_what_is_forced_before_the_first_choice(run):
+def test_a_trace_starts_with_tokens_forced_before_the_first_choice(run):
     """The bytes of one letter, in the language that begins with it, and nothing in the others."""
     for trace in read_traces(run[0]):
         start = b"".join(VOCABULARY.token_bytes[token] for token in trace["start"])
@@ -141,7 +141,7 @@ def test_the_end_of_a_trace_is_the_row(run):
                 assert share == pytest.approx(answer["probability"], abs=1e-4)
 
 
-def test_choices_that_took_no_pass_are_marked_and_nothing_else_changes(run, tmp_path):
+def test_choices_without_a_pass_are_marked_and_nothing_else_changes(run, tmp_path):
     plain = {key_of(trace): trace for trace in read_traces(run[0])}
     directory, rows = write_run_ahead(tmp_path / "ahead")
     by_key = {key_of(row): row for row in rows}
@@ -176,7 +176,7 @@ def test_traces_are_whole_where_examples_enter_and_leave(run, tmp_path):
     assert small == {key_of(trace): trace for trace in read_traces(directory)}
 
 
-def test_what_would_be_too_large_is_not_traced(tmp_path, monkeypatch, caplog):
+def test_traces_end_at_the_size_limit(tmp_path, monkeypatch, caplog):
     directory, rows = write_run(tmp_path / "few", "trace.particles=1")
     assert {trace["particles"] for trace in read_traces(directory)} == {1}
     monkeypatch.setattr(module, "MOST_BYTES", 20_000)

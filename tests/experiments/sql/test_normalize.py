@@ -72,14 +72,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("query", "written"), WRITTEN)
-def test_queries_are_written_in_the_one_spelling(query: str, written: str) -> None:
+def test_queries_are_written_in_canonical_spelling(query: str, written: str) -> None:
     assert normalize(query, CONCERTS) == written
     assert normalize(written, CONCERTS) == written
     assert Judge(CONCERTS).complaint(query) is None
     assert Judge(CONCERTS).complaint(written) is None
 
 
-def test_the_language_has_what_is_written() -> None:
+def test_normal_forms_are_in_the_language() -> None:
     language = gcd.sql(CONCERTS)
     assert all(language.accepts(normalize(query, CONCERTS)) for query, _ in WRITTEN)
     query = 'SELECT "group" FROM "order" WHERE "say ""so""" = 1'
@@ -89,7 +89,7 @@ def test_the_language_has_what_is_written() -> None:
 
 
 @pytest.mark.parametrize(("query", "reason"), REFUSED)
-def test_what_has_no_words_is_refused_by_name(query: str, reason: str) -> None:
+def test_unwritable_queries_are_refused_with_the_reason(query: str, reason: str) -> None:
     with pytest.raises(UnwritableQueryError, match=reason):
         normalize(query, CONCERTS)
 

@@ -74,7 +74,7 @@ def test_the_database_itself_refuses_to_be_written_beside_the_authorizer():
         ("SELECT 'a\0b'", False),
     ],
 )
-def test_sqlite_says_what_prepares(query, prepares):
+def test_sqlite_prepares_the_same_queries(query, prepares):
     assert database().prepares(query) is prepares
 
 
@@ -123,7 +123,7 @@ def selecting(rows, order: str = "") -> str:
 
 
 @given(tables, tables)
-def test_results_are_equal_as_some_pairing_of_their_rows_says(gold, found):
+def test_results_are_equal_if_their_rows_can_be_paired(gold, found):
     """Against brute force over all permutations, in any order and in the order given."""
     sandbox = database()
     truth = len(gold) == len(found) and any(
@@ -155,7 +155,7 @@ def test_results_are_equal_as_some_pairing_of_their_rows_says(gold, found):
         ("SELECT MAX(a) FROM t", "SELECT '3'", False),
     ],
 )
-def test_order_counts_as_far_as_the_gold_query_says(gold, found, equal):
+def test_order_counts_only_if_the_gold_query_orders(gold, found, equal):
     sandbox = database()
     assert expected_of(gold, sandbox).equals(sandbox.rows(found)) is equal
 

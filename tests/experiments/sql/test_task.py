@@ -117,7 +117,7 @@ def test_a_run_writes_rows_and_a_table_and_goes_on_where_it_was_interrupted(conf
         assert (run_dir / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_row_says_what_its_answers_are_worth(config):
+def test_a_row_shows_the_scores_of_its_answers(config):
     """Answers of one posterior: right in another spelling, right but another query, wrong, bad."""
     made = config("run")
     asked = sql.read(made)
@@ -160,7 +160,7 @@ def test_an_answer_must_be_right_on_every_filling(tmp_path, config):
     assert not asked.judge.is_correct(question, smaller)
 
 
-def test_execution_accuracy_leaves_out_what_has_no_measure():
+def test_execution_accuracy_excludes_records_without_a_measure():
     common = {
         "method": "gcd", "algorithm": "smc", "particles": 1, "valid": True, "complete": True,
         "share_finished": 1.0, "dead": False, "enumerated": False, "log_evidence": -1.0,

@@ -97,7 +97,7 @@ def test_what_the_model_shows_to_be_impossible_leaves_nothing_behind(tmp_path, o
     assert not (tmp_path / "run").exists()
 
 
-def test_the_shape_is_for_this_task_alone(tmp_path):
+def test_the_shape_is_only_for_this_task(tmp_path):
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         config = compose(
             "config", ["+task=xlam", "model=llama3_1_8b_shape", "wandb=disabled",

@@ -34,7 +34,7 @@ _CALLS = st.lists(
 @settings(max_examples=200)
 @given(calls=_CALLS, style=st.sampled_from(STYLES))
 @example(calls=[Call("f", {"from": "a, b=(", "class": {"k": [1, {"é": None}]}})], style="python")
-def test_what_is_written_is_read_back(calls: list[Call], style: str) -> None:
+def test_written_answers_are_parsed_to_the_same_calls(calls: list[Call], style: str) -> None:
     text = write_answer(calls, [], style)
     text.encode()  # always valid UTF-8
     assert same_calls(parse_answer(text, style), calls)
@@ -47,7 +47,7 @@ def test_python_reads_every_argument_that_is_written(arguments: dict[str, int]) 
     assert list(found.items()) == list(arguments.items())
 
 
-def test_json_is_what_json_dumps_writes() -> None:
+def test_json_is_that_of_json_dumps() -> None:
     calls = [Call("f", {"a": 1, "b": "Zürich"}), Call("g")]
     expected = [{"name": "f", "arguments": {"a": 1, "b": "Zürich"}}, {"name": "g", "arguments": {}}]
     assert write_answer(calls, [], "json") == json.dumps(expected, ensure_ascii=False)
@@ -75,7 +75,7 @@ def test_python_is_a_list_of_calls_that_python_reads() -> None:
         ("**kwargs=1", {"**kwargs": 1}),
     ],
 )
-def test_values_end_where_python_says(text: str, arguments: dict) -> None:
+def test_values_end_as_in_python(text: str, arguments: dict) -> None:
     for name in ("f", "create-It", "it's"):
         found = parse_answer(f" [ {name} ( {text} ) , g( ) ] ", "python")
         assert found == (Call(name, arguments), Call("g"))

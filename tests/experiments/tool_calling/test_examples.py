@@ -87,7 +87,7 @@ def test_an_empty_pool_is_a_dead_row_too():
     assert (row["algorithm"], row["repeat"]) == ("discrete", 2)
 
 
-def test_repetitions_have_seeds_of_their_own_and_the_first_is_the_run_itself():
+def test_repetitions_have_different_seeds_and_the_first_is_the_run_itself():
     task = SimpleNamespace(
         methods=["lcd", "gcd"], algorithms=["smc", "discrete"], particles=[1, 4], repeats=3
     )

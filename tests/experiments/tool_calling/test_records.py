@@ -73,7 +73,7 @@ def test_a_file_without_a_good_record_is_refused(tmp_path: Path) -> None:
         read_xlam(_lines(tmp_path / "empty.jsonl"))
 
 
-def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_the_remedy(tmp_path: Path) -> None:
     for read in (read_xlam, read_toolcalls):
         with pytest.raises(DataError, match=r"no such file: .*nowhere.* existing"):
             read(tmp_path / "nowhere")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcd import Automaton, EmptyLanguageError, StateLimitError, state_limit
+from gcd._automata.strings import prefix_tree
 
 ALPHABET = b"ab\xff"
 MAX_LENGTH = 5
@@ -188,6 +189,12 @@ def test_finite_sets_of_strings(strings):
     assert hash(automaton) == hash(Automaton.union([Automaton.literal(s) for s in strings]))
 
 
+@given(st.binary(max_size=8) | st.sampled_from([bytes(range(256)), bytes(range(255)), b"\x00a"]))
+def test_one_string_is_in_its_normal_form(string):
+    table = Automaton.minimal(*prefix_tree([string]))
+    assert Automaton.literal(string).fingerprint == table.fingerprint
+
+
 def test_from_strings_over_all_bytes():
     strings = [bytes([b]) for b in range(256)]
     assert Automaton.from_strings(strings) == Automaton.byte_set(range(256))
@@ -226,7 +233,7 @@ def test_text_is_read_as_utf8():
     assert automaton.num_states == len("é😀".encode()) + 1
 
 
-def test_bad_arguments_say_what_they_were():
+def test_bad_arguments_are_shown_in_the_error():
     with pytest.raises(ValueError, match="got 3 and 2"):
         Automaton.literal("a").repeat(3, 2)
     with pytest.raises(ValueError, match=r"expected an initial state in .*, got 4"):

@@ -84,7 +84,7 @@ def test_loops_stop_where_the_work_is_spent(name: str, divisor: int) -> None:
         build()
 
 
-def test_work_grows_with_the_sets_and_not_with_the_states_alone() -> None:
+def test_work_grows_with_the_sets_and_not_only_with_the_states() -> None:
     assert _work(lambda: _somewhere(400)) > 3 * _work(lambda: _somewhere(200))
 
 

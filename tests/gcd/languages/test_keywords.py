@@ -205,7 +205,7 @@ VOCABULARY = gcd.Vocabulary.from_bytes(
 
 
 @pytest.mark.parametrize("max_words", [None, 5])
-def test_lifting_by_factors_gives_what_lifting_gives(max_words):
+def test_lifting_by_factors_agrees_with_lifting(max_words):
     language = gcd.keywords([["cat", "cats"], ["dog"], ["ran"]], max_words=max_words)
     assert len(language.factors) == 4 + (max_words is not None)
     lifted = gcd.lift(language, VOCABULARY)

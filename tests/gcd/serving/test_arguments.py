@@ -70,7 +70,7 @@ def test_whole_numbers_of_any_kind_are_one_number(token: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", NOT_WHOLE, ids=lambda one: f"{type(one).__name__} {one!r}")
-def test_what_is_no_whole_number_is_refused_and_nothing_changes(wrong: Any) -> None:
+def test_arguments_that_are_not_whole_numbers_are_refused_without_effect(wrong: Any) -> None:
     matcher, other = _matcher(), gcd.GrammarMatcher(AUTOMATON)
     assert other.accept_token(A)
     before = _standing(matcher)
@@ -179,7 +179,7 @@ def test_other_rows_are_refused_by_name(out: Any, says: str) -> None:
         _matcher().fill_mask(out)
 
 
-def test_a_language_that_is_not_lifted_is_refused_with_what_to_do() -> None:
+def test_a_language_that_is_not_lifted_is_refused_with_the_remedy() -> None:
     language: Any = gcd.regex("a")
     for make in (gcd.Matcher, gcd.GrammarMatcher):
         with pytest.raises(

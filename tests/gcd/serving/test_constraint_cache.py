@@ -112,7 +112,7 @@ def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
         ('{"segments": [], "options": {"max_bytes": 9}}', "segments has no option"),
     ],
 )
-def test_what_is_no_request_is_refused(text, why):
+def test_invalid_requests_are_refused(text, why):
     with pytest.raises(gcd.ConstraintError, match=why):
         ConstraintRequest.parse(text)
 
@@ -151,7 +151,7 @@ def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
     assert cache.counts == (2, 0, 2, 0, 0)
 
 
-def test_another_process_reads_what_this_one_has_compiled(monkeypatch, tmp_path):
+def test_another_process_reads_constraints_compiled_here(monkeypatch, tmp_path):
     monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
     request = parsed({"json_schema": {"type": "string", "maxLength": 9}})
     made = ConstraintCache(vocabulary()).get(request)

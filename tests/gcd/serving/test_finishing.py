@@ -94,13 +94,13 @@ def test_copies_batches_and_the_calls_of_xgrammar_finish_too() -> None:
 
 @pytest.mark.parametrize("tokens", [-1, 1.5, True])
 @pytest.mark.usefixtures("unchecked_annotations")
-def test_what_is_no_number_of_tokens_is_refused(tokens: int) -> None:
+def test_invalid_numbers_of_tokens_are_refused(tokens: int) -> None:
     with pytest.raises(ValueError, match=r"number of tokens|whole number"):
         Matcher(lift(regex("a"), LETTERS)).finish_within(tokens)
 
 
 @pytest.mark.parametrize("budget", [3, 4, 6, 9])
-def test_a_lazy_matcher_finishes_and_says_whether_its_budget_binds(budget: int) -> None:
+def test_a_lazy_matcher_finishes_and_reports_whether_its_budget_binds(budget: int) -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"aa", b"bc", b"b", b"c", b""], [5])
     language = regex("a{1,7}(bc)?")
     lazy = Matcher(language, vocabulary, budget=budget, exact="never")

@@ -344,7 +344,7 @@ def test_a_budget_that_the_bound_does_not_decide_waits_for_the_lift() -> None:
         Matcher(language, words, budget=1)
 
 
-def test_a_budget_that_nobody_can_decide_is_refused_with_the_bound(
+def test_an_undecidable_budget_is_refused_with_the_bound(
     held: list[BackgroundLift],
 ) -> None:
     words = Vocabulary.from_bytes([b"a", b"b", b"bbbbb", b""], [3])

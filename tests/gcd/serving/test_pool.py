@@ -128,7 +128,7 @@ def test_another_vocabulary_and_tokens_that_are_none():
     assert (pool.next(place, tensor(0, 0, 0), given) == DEAD).tolist() == [True, True, False]
 
 
-def test_an_automaton_that_could_not_be_written_is_not_there(monkeypatch):
+def test_an_automaton_that_could_not_be_written_is_not_stored(monkeypatch):
     pool, write = AutomatonPool(TOKENS.size, TOKENS.eos_ids), AutomatonPool._write
 
     def fails(*_):

@@ -42,7 +42,7 @@ def test_what_is_cut_short_is_named(tmp_path, suffix, kept):
 
 @SUFFIXES
 @pytest.mark.parametrize("content", [b"abc", b"\x80\x04.", bytes(range(256)) * 9], ids=len)
-def test_what_is_no_such_file_is_named(tmp_path, suffix, content):
+def test_files_in_another_format_are_named(tmp_path, suffix, content):
     path = tmp_path / f"file{suffix}"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"file\{suffix} cannot be read"):

@@ -73,7 +73,9 @@ def test_kernels_of_other_sources_are_an_error(built: Path, change, said, monkey
         ),
     ],
 )
-def test_what_a_build_lacks_is_named(tmp_path: Path, patch: str, variables, said: str) -> None:
+def test_missing_parts_of_a_build_are_named(
+    tmp_path: Path, patch: str, variables, said: str
+) -> None:
     if "CC" in variables:
         pytest.importorskip("Cython")
         if _is_installed("ziglang"):

@@ -24,7 +24,7 @@ def _packed_by_numpy(mask: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("rows", [(), (0,), (3,), (2, 3)])
-def test_packs_as_the_layout_says(width: int, rows: tuple[int, ...]) -> None:
+def test_packing_follows_the_layout(width: int, rows: tuple[int, ...]) -> None:
     mask = _random_mask(*rows, width)
     words = pack(mask)
     assert words.dtype == torch.int32

@@ -187,7 +187,7 @@ def test_a_chain_that_turns_into_another_one_does_not_count() -> None:
     assert boundaries.tolist() == list(range(9, 18))
 
 
-def test_words_taken_out_of_a_string_leave_it_alone() -> None:
+def test_excluding_words_from_a_string_keeps_its_counted_run() -> None:
     words = Automaton.from_strings(['"name"', '"number"'])
     cells = _cells(json_string(0, None) - words)
     # The string, and the ends of the words, where it continues but the quote is not allowed.

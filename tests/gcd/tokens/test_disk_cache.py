@@ -42,7 +42,7 @@ def _same(a: Trie, b: Trie) -> bool:
     return equal and (a.num_entries, a.max_depth) == (b.num_entries, b.max_depth)
 
 
-def test_a_second_vocabulary_reads_what_the_first_one_wrote(
+def test_a_second_vocabulary_reads_files_of_the_first(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = _vocabulary()

@@ -152,7 +152,7 @@ def most_tokens(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_accepts_what_can_be_cut_so_that_every_segment_keeps_its_limit(name: str) -> None:
+def test_accepts_texts_that_split_into_segments_within_their_limits(name: str) -> None:
     plan = segments(PLANS[name])
     automaton = gcd.lift(plan, VOCABULARY)
     automaton.check()
@@ -272,7 +272,7 @@ def test_a_token_belongs_to_the_segment_in_which_it_begins() -> None:
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("spare", [0, 1])
-def test_matcher_and_mask_allow_what_can_be_completed(name: str, spare: int) -> None:
+def test_matcher_and_mask_allow_tokens_with_a_completion(name: str, spare: int) -> None:
     """The mask has the tokens after which an answer can be completed, within the budget if any."""
     plan = segments(PLANS[name])
     automaton = gcd.lift(plan, VOCABULARY)
@@ -409,7 +409,7 @@ def test_a_bad_segment_is_refused(options: dict, message: str) -> None:
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
-def test_what_is_no_segment_is_refused() -> None:
+def test_invalid_segments_are_refused() -> None:
     with pytest.raises(ConstraintError, match=r"use gcd.anything\(\) for free text"):
         Segment("free text")  # type: ignore[arg-type]
     with pytest.raises(ConstraintError, match="at least one segment for segments"):
@@ -433,7 +433,7 @@ def test_only_special_tokens_end_a_segment(token: int, message: str) -> None:
         gcd.lift(segments([Segment(FREE, until=token), Segment(BRACES)]), VOCABULARY)
 
 
-def test_limits_that_are_too_low_are_refused_with_what_is_needed() -> None:
+def test_too_low_limits_are_refused_with_the_needed_ones() -> None:
     first, second = Segment(FREE, until="<>", tokens=1), Segment(BRACES, tokens=2)
     with pytest.raises(InfeasibleBudgetError, match=r"segment 1 of 2 \(until '<>'\)") as error:
         gcd.lift(segments([first, second]), VOCABULARY)

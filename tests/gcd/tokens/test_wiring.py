@@ -41,7 +41,7 @@ def _accepted(
 @settings(max_examples=200)
 @given(WIRES, st.sampled_from(["P", "Q", "PR", "QR"]))
 @example([("P", 0, "Q"), ("Q", 1, "R")], "Q")
-def test_accepts_what_the_wires_say(wires: list[tuple[str, int, str]], accepting: str) -> None:
+def test_accepts_the_texts_of_the_wires(wires: list[tuple[str, int, str]], accepting: str) -> None:
     expected = _accepted(wires, accepting, 4)
     try:
         automaton = TokenAutomaton.from_transitions(

@@ -206,7 +206,7 @@ def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
         )  # fmt: skip
 
 
-def test_an_hmm_of_one_s_own_is_used(tmp_path):
+def test_a_custom_hmm_is_used(tmp_path):
     save(HMM.random(3, 512), tmp_path / "hmm")
     problems = written(tmp_path / "problems.json", PROBLEMS[:1])
     run_dir = tmp_path / "run"

@@ -296,7 +296,7 @@ def test_dead_runs_count_against_a_method():
     assert not found.enumerated
 
 
-def test_the_floor_is_what_exact_draws_show():
+def test_the_floor_agrees_with_exact_draws():
     """Runs that are single exact draws have no bias; what is seen is the floor."""
     generator = np.random.default_rng(0)
     posterior = generator.dirichlet(np.ones(20))

@@ -113,7 +113,7 @@ def test_an_ample_budget_costs_no_more():
     assert count_prefixes(words, 10**9) == count_prefixes(words, 4) > count_prefixes(words, 3)
 
 
-def test_a_tree_that_nobody_could_build_is_counted():
+def test_a_tree_too_large_to_build_is_counted():
     constraint = gcd.lift(gcd.regex("(a|b|ab|c){60}"), VOCABULARY)
     # At most 3 + 2 ways a token, so nothing close to this is ever enumerated.
     assert count_prefixes(constraint, 62) > 1e20

@@ -109,7 +109,7 @@ def test_a_byte_order_mark_is_no_part_of_a_grammar(text, dialect):
     assert gcd.grammar(f"\ufeff{text}", dialect) == gcd.grammar(text, dialect)
 
 
-def test_the_page_shows_what_is_printed(capsys):
+def test_the_page_shows_the_printed_output(capsys):
     page = (Path(__file__).parents[4] / "docs" / "grammars.md").read_text(encoding="utf-8")
     code = page.partition("```python\n")[2].partition("```")[0]
     exec(compile(code, "docs/grammars.md", "exec"), {})
@@ -144,7 +144,7 @@ def test_lark_reads_its_features_alike():
     ("text", "dialect", "named"),
     [
         ('start: A\nA.2: "a"', "lark", "priority 2 of the terminal A"),
-        ("start: A\nA: /a+?b/", "lark", "lazy quantifier"),
+        ("start: A\nA: /a+?b/", "lark", "lazy quantifiers"),
         ("start: A\nA: /a(?=b)/", "lark", "look-around"),
         (r"start: /a\b/", "lark", "word boundary"),
         ("start: A\n%declare A", "lark", "declared but not defined"),
@@ -188,7 +188,7 @@ def test_options_are_checked(options):
         gcd.grammar('start: "(" start ")" | ', **options)
 
 
-def test_a_depth_or_length_that_is_too_small_says_what_to_raise():
+def test_a_too_small_depth_or_length_names_the_option_to_raise():
     text = 'start: "(" start ")" | "xyz"'
     with pytest.raises(gcd.EmptyLanguageError, match="raise max_depth"):
         gcd.grammar(text, max_depth=0)

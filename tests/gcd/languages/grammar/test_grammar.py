@@ -69,7 +69,7 @@ def test_up_to_a_length_every_text_is_there_and_no_other(text):
 @checked_inside_strategies
 @settings(max_examples=20)
 @given(lark_grammars(), st.integers(0, 2))
-def test_a_depth_has_what_it_promises_and_only_texts_of_the_grammar(text, depth):
+def test_a_depth_has_all_promised_texts_and_only_texts_of_the_grammar(text, depth):
     read = read_lark(text, "start")
     whole = texts_of(read, MOST)
     language = compiled(text, max_depth=depth)
@@ -151,7 +151,7 @@ def test_derivations_are_counted_as_combinatorics_has_them(text, counts):
         ('start: "a" b\nb: "b" c | "."\nc: "c" start | "d" b', r"a(bcab?|bd|bca)*\."),
     ],
 )
-def test_what_is_regular_is_whole_at_any_depth(text, pattern):
+def test_regular_grammars_are_whole_at_any_depth(text, pattern):
     language = gcd.grammar(text, max_depth=0)
     assert language.is_whole
     assert language.extent == "whole"
@@ -338,7 +338,7 @@ INT: /[0-9]+/
         (PYTHON, ["f = lambda x: g(x, [1, y])\nreturn f(2).a * (3 + 4) if b else []\n"]),
     ],
 )  # fmt: skip
-def test_lark_reads_what_a_grammar_of_some_size_writes(text, samples):
+def test_lark_parses_the_texts_of_a_larger_grammar(text, samples):
     parser = parser_of(text)
     language = gcd.grammar(text, max_depth=3)
     for sample in samples:

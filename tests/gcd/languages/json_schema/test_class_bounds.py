@@ -56,7 +56,7 @@ Alias = typing_extensions.TypeAliasType("Alias", Annotated[int, Field(gt=3)])
         (dict[Any, int], ['{"a":1}'], ['{"a":"x"}']),
     ],
 )
-def test_hooks_and_bounds_stay_within_what_the_validator_reads(
+def test_hooks_and_bounds_stay_within_the_validators_input(
     kind: Any, good: list[str], bad: list[str]
 ) -> None:
     adapter = pydantic.TypeAdapter(kind)

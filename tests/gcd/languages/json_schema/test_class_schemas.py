@@ -329,7 +329,7 @@ def test_patterns_are_rusts(pattern: str) -> None:
     ],
 )
 @pytest.mark.parametrize("how", ["config", "compiled"])
-def test_patterns_are_pythons_where_the_class_says_so(pattern: str, how: str) -> None:
+def test_patterns_are_pythons_if_the_class_asks_for_it(pattern: str, how: str) -> None:
     if how == "config":
         texts = language(Annotated[str, Field(pattern=pattern)], regex_engine="python-re")
     else:

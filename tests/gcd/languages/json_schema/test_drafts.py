@@ -138,7 +138,7 @@ def _repeats_a_name(text: bytes) -> bool:
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_each_draft_admits_what_its_validator_admits(draft: str) -> None:
+def test_each_draft_accepts_what_its_validator_accepts(draft: str) -> None:
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(_schemas(draft), st.lists(VALUES, min_size=1, max_size=6))
     def check(schema: Any, values: list[Any]) -> None:

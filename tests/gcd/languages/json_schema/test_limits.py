@@ -171,7 +171,7 @@ def test_what_is_refused_does_not_depend_on_what_was_compiled_before() -> None:
     assert taken[0] == taken[1]
 
 
-def test_recursion_is_told_what_helps() -> None:
+def test_recursion_is_refused_with_the_remedy() -> None:
     loop = {"type": "object", "properties": {n: {"$ref": "#"} for n in "abcdef"}}
     with state_limit(200), pytest.raises(StateLimitError, match="a lower max_depth helps"):
         json_schema(loop)
@@ -313,9 +313,7 @@ TITLED: list[list[Any]] = [
 
 @pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
 @pytest.mark.parametrize("branches", TITLED)
-def test_branches_that_are_constants_are_what_the_standard_says(
-    keyword: str, branches: list[Any]
-) -> None:
+def test_constant_branches_follow_the_standard(keyword: str, branches: list[Any]) -> None:
     schema = {keyword: branches, "$defs": {"a": {"const": "a", "description": "first"}}}
     language = json_schema(schema, max_depth=1)
     validator = Draft202012Validator(schema)
@@ -345,7 +343,7 @@ def doubled(keyword: str) -> dict[str, Any]:
     return {"$ref": "#/$defs/d30", "$defs": definitions}
 
 
-def test_what_is_referred_to_twice_is_read_once():
+def test_a_schema_with_several_references_is_read_once():
     language = json_schema(doubled("allOf"))
     assert language == json_schema({"type": "integer", "minimum": 3, "maximum": 4})
 

@@ -190,7 +190,7 @@ def test_too_short_a_length_is_refused_with_the_shortest() -> None:
     ("said", "named"),
     [({"format": "uri"}, "format 'uri'"), ({"pattern": "^([0-9A-Fa-f]{1,90}-)*$"}, "pattern '^(")],
 )
-def test_a_length_beside_a_format_is_refused_with_what_helps(said: Any, named: str) -> None:
+def test_a_length_with_a_format_is_refused_with_the_remedy(said: Any, named: str) -> None:
     schema = {"type": "object", "properties": {"url": {"type": "string", "maxLength": 999, **said}}}
     with gcd.state_limit(20_000):
         with pytest.raises(gcd.StateLimitError) as refused:

@@ -118,7 +118,7 @@ def work_of(schema: Any) -> tuple[Automaton, int]:
 
 
 @pytest.mark.parametrize("name", APART)
-def test_one_of_what_is_apart_costs_what_any_of_it_costs(name: str) -> None:
+def test_one_of_disjoint_branches_costs_as_much_as_any_of(name: str) -> None:
     schema = APART[name]
     language, work = work_of(schema)
     expected, usual = work_of(json.loads(json.dumps(schema).replace('"oneOf"', '"anyOf"')))
@@ -152,7 +152,7 @@ KINDS: list[Any] = [
 
 
 @pytest.mark.parametrize("branches", list(itertools.combinations(range(len(KINDS)), 3)))
-def test_one_of_objects_with_tags_is_what_the_standard_says(branches: tuple[int, ...]) -> None:
+def test_one_of_objects_with_tags_follows_the_standard(branches: tuple[int, ...]) -> None:
     schema = {
         "type": "object",
         "properties": {"k": {}, "l": {}},

@@ -268,7 +268,7 @@ def test_repeats_that_harm_nothing(twice: Any, once: Any) -> None:
     assert json_schema({**around, **twice}, max_depth=0) == expected
 
 
-def test_an_array_that_is_too_large_names_what_its_elements_count() -> None:
+def test_a_too_large_array_is_reported_with_the_limit_of_its_elements() -> None:
     def many(least: int, most: int) -> Any:
         text = {"type": "string", "minLength": least, "maxLength": most}
         return {"type": "array", "items": text, "minItems": 40}

@@ -134,7 +134,9 @@ def test_well_formed_queries_are_in_the_language(language: Automaton, query: str
 
 
 @pytest.mark.parametrize("query", NEVER_PREPARED.strip("\n").splitlines())
-def test_what_sqlite_refuses_is_not_in_the_language(language: Automaton, query: str) -> None:
+def test_queries_that_sqlite_refuses_are_not_in_the_language(
+    language: Automaton, query: str
+) -> None:
     assert Judge(CONCERTS).complaint(query) is not None
     assert not language.accepts(query)
 

@@ -46,7 +46,7 @@ def test_times_of_a_day_are_those_of_datetime():
     assert known("time").accepts("23:59:60Z")
 
 
-def test_readings_of_a_time_differ_in_leap_seconds_alone():
+def test_readings_of_a_time_differ_only_in_leap_seconds():
     leap = regex("[0-9:]{6}60.*")
     assert known("time") - leap == known("time", widest=True) - leap
 

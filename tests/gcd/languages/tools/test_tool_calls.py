@@ -321,7 +321,7 @@ def test_any_number_of_calls(style: str) -> None:
             assert language.accepts(write([("ping", {})] * count, style)) == (count >= fewest)
 
 
-def test_the_default_text_is_what_json_dumps_writes() -> None:
+def test_the_default_text_is_that_of_json_dumps() -> None:
     language = tool_calls([WEATHER])
     text = '[{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}]'
     assert language.accepts(text)
@@ -446,7 +446,7 @@ PLAIN = ["a", "match", "type", "case", "_", "print", "self", "créer", "日本",
 
 
 @pytest.mark.parametrize("name", [*ODD, "a..b", ".a", "a.", "a.None", "a.2", "a. b", "\ufb01.x"])
-def test_tools_that_python_would_call_otherwise_are_refused(name: str) -> None:
+def test_tools_that_python_would_call_differently_are_refused(name: str) -> None:
     tool = {"name": name, "parameters": {name: {"enum": [1]}}}
     with pytest.raises(ConstraintError, match="expected a tool name in Python style") as caught:
         tool_calls([tool], style="python")
@@ -497,7 +497,7 @@ def test_odd_arguments_are_unpacked(name: str) -> None:
     assert f"[f(**{{{name!r}: 1}})]".encode() in texts
 
 
-def test_unpacked_arguments_stand_alone_or_together() -> None:
+def test_unpacked_arguments_occur_alone_or_together() -> None:
     schema = {
         "type": "object",
         "properties": {name: {"enum": [1]} for name in ("a-b", "from", "c", "2d")},

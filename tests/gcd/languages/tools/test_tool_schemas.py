@@ -216,7 +216,7 @@ def test_names_of_types_in_every_draft(draft: str) -> None:
 # -- optional parameters -------------------------------------------------------------------------
 
 
-def test_optional_says_what_required_leaves_open() -> None:
+def test_optional_decides_what_required_leaves_open() -> None:
     properties = {"a": {"type": "float"}, "b": {"type": "float", "optional": True}}
     parameters = {"type": "dict", "properties": properties, "required": ["a"]}
     for schema in (
@@ -310,7 +310,7 @@ def test_an_unknown_type_is_refused_by_name_and_place(
     assert all(known in str(caught.value) for known in TYPE_NAMES)
 
 
-def test_what_no_person_writes_is_refused_by_name() -> None:
+def test_too_deep_tools_and_names_that_are_no_strings_are_refused() -> None:
     deep: Any = {"type": "Widget"}
     for _ in range(2000):
         deep = {"type": "List", "items": deep}

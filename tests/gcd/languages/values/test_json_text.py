@@ -157,7 +157,7 @@ def test_spellings_of_a_union_are_the_union(several: list[str]) -> None:
 @settings(max_examples=60)
 @given(RANGES, RANGES, TEXT)
 @example([(0xFFF0, 0x1000F)], [(0x1F600, 0x1F64F)], "")
-def test_a_string_is_in_if_what_it_says_is(
+def test_a_json_string_is_accepted_if_its_value_is(
     one: list[tuple[int, int]], other: list[tuple[int, int]], text: str
 ) -> None:
     """Two consecutive classes and a text, in every spelling."""

@@ -91,7 +91,7 @@ def _utf16_units(text: str) -> list[bytes]:
 
 @settings(max_examples=300)
 @given(FRAGMENTS, st.sampled_from("'\""))
-def test_python_strings_mean_what_python_reads(body: bytes, quote: str) -> None:
+def test_python_strings_mean_the_same_as_in_python(body: bytes, quote: str) -> None:
     text = quote.encode() + body + quote.encode()
     if python_string(0, None).accepts(text):
         value = ast.literal_eval(text.decode())
