@@ -170,7 +170,7 @@ def estimates(problem: Problem, seeds: int) -> dict[str, list[Estimate]]:
 
 
 def truth_of(problem: Problem) -> tuple[dict[Ids, float], float] | None:
-    """Return log p_lm of all answers, and their sum; None if they aren't known to 1 %."""
+    """Return log p_lm of all answers, and their sum; None if they aren't known to 1%."""
     for particles in (256, 4096) if problem.name.startswith("random") else (256,):
         (found,) = smc.sample(
             problem.lm, [problem.prompt], problem.constraint, budget=problem.budget,

@@ -139,7 +139,7 @@ def labeled(row: dict[str, Any]) -> str:
 
 
 def evidence_covered(row: dict[str, Any]) -> bool:
-    """Tell whether the stated 90 % interval covers the log evidence, which is known to 1 %."""
+    """Tell whether the stated 90% interval covers the log evidence, which is known to 1%."""
     low, high = row["log_lower"], row["log_upper"]
     if labeled(row) != "certified":
         reach = row["error"] * float(student_t.ppf(0.95, max(1.0, row["ess"] - 1)))
@@ -148,7 +148,7 @@ def evidence_covered(row: dict[str, Any]) -> bool:
 
 
 def texts_covered(row: dict[str, Any]) -> list[bool]:
-    """Tell the same of the probabilities of the three most probable texts over 1 %."""
+    """Tell the same of the probabilities of the three most probable texts over 1%."""
     q = float(student_t.ppf(0.95, max(1.0, row["ess"] - 1)))
     covered = []
     for p, truth, error, low, high in row["texts"][:3]:

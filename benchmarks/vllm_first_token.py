@@ -198,8 +198,8 @@ def main() -> None:
 
 
 COLUMNS = (
-    "first token, median", "90 %", "95 %", "worst",
-    "longest pause of the other stream, median", "90 %", "95 %", "worst",
+    "first token, median", "90%", "95%", "worst",
+    "longest pause of the other stream, median", "90%", "95%", "worst",
 )  # fmt: skip
 
 

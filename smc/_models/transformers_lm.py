@@ -73,7 +73,7 @@ class TransformersLM:
         vocabulary: the bytes of each token; read from the tokenizer by default.
         prompt_bytes: memory limit of the cache of computed prompts, in bytes; the least recently
             used ones are evicted. 0 disables the cache. With it, each call checks whether the
-            model's weights and adapters have changed, which takes about 1 % of the time of
+            model's weights and adapters have changed, which takes about 1% of the time of
             computing 300 tokens.
         compile: whether to fuse the kernels of a step in static shapes (`execution="static"`) with
             `torch.compile`, or arguments of it, such as `{"mode": "max-autotune-no-cudagraphs"}`.
