@@ -238,7 +238,7 @@ def measure(
         case.lm.prefill([case.prompt])  # cached from here on
         known = {name: reference(case, name, options.reference) for name in case.constraints}
         for name, (log_evidence, gap) in known.items():
-            how = f"two estimates {100 * gap:.1f} % apart" if gap else "exact"
+            how = f"two estimates {100 * gap:.1f}% apart" if gap else "exact"
             shown(f"log evidence {number}, {name} spellings: {log_evidence:.3f} ({how})")
         ways = ours(case, options.particles)
         ways += theirs(case, options.particles, options.direct, options.uncached)

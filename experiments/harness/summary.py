@@ -395,7 +395,7 @@ def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -
         return {}
     share = each = ""
     if record["drafted"]:
-        share = f" ({100 * record['used'] / record['drafted']:.0f} %)"
+        share = f" ({100 * record['used'] / record['drafted']:.0f}%)"
         each = f" ({record['landed'] / record['lm_calls_each']:.2f} a call)"
     return {
         "read ahead": number(record["drafted"], 1),

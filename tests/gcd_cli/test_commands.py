@@ -267,7 +267,7 @@ def test_compiling_a_grammar_reports_what_its_depth_covers(tmp_path: Path) -> No
     found = report("compile", "--grammar", str(file), "--max-depth", "2")
     assert found["coverage"] == {"max_length": 40, "texts": 20, "whole": 200, "is_exact": True}
     printed = run("compile", "--grammar", str(file), "--max-depth", "2").output
-    assert "coverage  10.000 % of texts of at most 40 bytes" in printed
+    assert "coverage  10.000% of texts of at most 40 bytes" in printed
     assert "at most 2 nested uses of root" in printed
     assert run("check", "--grammar", f"{file}#digit", "-", stdin="7").exit_code == 0
     other = tmp_path / "brackets.txt"

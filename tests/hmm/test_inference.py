@@ -266,7 +266,7 @@ def test_emissions_in_bfloat16_are_widened():
 
 @KINDS
 def test_frequencies_of_samples_are_their_probabilities(monarch):
-    """Chi-square test of 40 000 draws over all strings of up to three tokens; token 2 ends."""
+    """Chi-square test of 40,000 draws over all strings of up to three tokens; token 2 ends."""
     hmm = tiny(seed=5, monarch=monarch)
     drawn = inference.sample(hmm, 40_000, 3, torch.Generator().manual_seed(1), eos_id=2)
     last = drawn.states.gather(1, drawn.lengths.unsqueeze(1) - 1).expand(-1, 3)

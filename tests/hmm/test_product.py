@@ -443,7 +443,7 @@ def test_class_emission(
 
 
 def test_the_sum_of_a_large_class_in_single_precision() -> None:
-    """A sequential sum of 60 000 emissions has an error of 2e-6."""
+    """A sequential sum of 60,000 emissions has an error of 2e-6."""
     tokens = [number.to_bytes(3, "big") for number in range(60_000)]
     vocabulary = Vocabulary.from_bytes([*tokens, b""], [len(tokens)])
     automaton = TokenAutomaton.from_position_sets(vocabulary, [range(len(tokens))])

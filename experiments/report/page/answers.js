@@ -83,7 +83,7 @@ function showAnswers() {
       el("span", { class: outcomeOf(row) }, outcomeOf(row),
         row.answers?.[0] ? ` ${number(row.answers[0].probability, 2)}` : "",
         row.reliability ? `, ${row.reliability}` : "",
-        row.budget_removed >= 0.001 ? `, ${number(100 * row.budget_removed, 2)} % removed by the budget` : "",
+        row.budget_removed >= 0.001 ? `, ${number(100 * row.budget_removed, 2)}% removed by the budget` : "",
         row.stopped ? `, shortened (${row.stopped})` : ""),
       el("span", { class: `text${row.dead ? " over" : ""}` }, textOf(row)))))));
   byId("more").hidden = found.length <= answers.shown;

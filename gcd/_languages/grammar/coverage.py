@@ -57,7 +57,7 @@ class Coverage(NamedTuple):
         """Return the share in words, rounded down, so that only all texts are 100%."""
         least = "" if self.is_exact else "at least "
         thousandths = 100_000 * self.texts // self.whole if self.whole else 100_000
-        return f"{least}{thousandths / 1000:.3f} % of texts of at most {self.max_length} bytes"
+        return f"{least}{thousandths / 1000:.3f}% of texts of at most {self.max_length} bytes"
 
 
 def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverage:

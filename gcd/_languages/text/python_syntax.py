@@ -123,7 +123,7 @@ class CommonParser(PatternParser):
             if is_repeated and found[0] == "+" and not self._reads_plus_twice:
                 raise self._error(
                     "`+` after a quantifier", self._at,
-                    "Python reads it as possessive, Rust as a repetition; put the inner one in "
+                    "it is possessive in Python and a repetition in Rust; put the inner one in "
                     "`(?:)`",
                 )  # fmt: skip
             self._at = found.end()

@@ -44,12 +44,12 @@ def test_the_sentence_names_finished_rows_and_differences() -> None:
     ]
     flat = " ".join(printed(rows).split())
     assert "GCD and P-GCD finished every request; LCD left up to 1 of 4 unfinished; " in flat
-    assert "by more than chance (paired 95 % intervals) in 1 of 1 rows of LCD. method" in flat
+    assert "by more than chance (paired 95% intervals) in 1 of 1 rows of LCD. method" in flat
     assert "In every row: algorithm SMC, particles 1, " in flat
     assert "Evidence found is a share of the estimate of P-GCD, SMC, 1 particle; 0 where" in flat
     flat = " ".join(printed(rows[4:]).split())
     assert "GCD and P-GCD finished every request; accuracy" in flat
-    assert "by more than chance (paired 95 % intervals) in no row. method" in flat
+    assert "by more than chance (paired 95% intervals) in no row. method" in flat
     assert "differs" not in printed(rows[:4])
     closed = [row("json_close", 1, 0.0, example=e) | {"valid": e > "0"} for e in "0123"]
     flat = " ".join(printed([*rows[4:], *closed]).split())

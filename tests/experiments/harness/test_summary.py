@@ -125,7 +125,7 @@ def test_bootstrap_interval_has_its_coverage():
     for trial in range(200):
         interval = bootstrap((rng.random(60) < truth).astype(float), seed=trial)
         hits += interval.low <= truth <= interval.high
-    # 95 % nominal; percentile intervals of small samples cover a little less.
+    # 95% nominal; percentile intervals of small samples cover a little less.
     assert 176 <= hits <= 199
 
 
@@ -196,7 +196,7 @@ def test_reading_ahead_has_columns_where_there_was_some():
         summarize([ahead, ahead | {"drafted": 0, "used": 0, "landed": 0}, row("lcd", 4, 1.0)])
     )
     assert [line["read ahead"] for line in table] == ["4.0", "0.0"]
-    assert [line["of it used"] for line in table] == ["1.0 (25 %)", "0.0"]
+    assert [line["of it used"] for line in table] == ["1.0 (25%)", "0.0"]
     assert [line["choices without a pass"] for line in table] == ["0.5 (0.05 a call)", "0.0"]
     assert "read ahead" not in as_table(summarize([row("gcd", 4, 1.0)]))[0]
 
