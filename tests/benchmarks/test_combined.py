@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("transformers")
+
 import smc
 from benchmarks.combined import Found, clipped, combined, found_by, log_sum, pooled
 from tests.smc.test_bounds import PROMPT, TOY, masses, outcomes
