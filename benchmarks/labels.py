@@ -13,7 +13,7 @@ one run:
 
 Accuracy and expected calibration error (10 bins of equal width, of the probability of the best
 option) are over both orders. Flips are requests whose best option differs between the orders.
-Intervals are 95 %, percentile bootstrap over requests.
+Intervals are 95%, percentile bootstrap over requests.
 
     OMP_NUM_THREADS=1 python -m benchmarks.labels --records ../shared/data/xlam/first_600.jsonl
 """

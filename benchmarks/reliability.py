@@ -2,10 +2,12 @@
 
 Problems are random models and random patterns over a byte vocabulary, and SmolLM2 on tool names,
 dates, numbers and small JSON objects in canonical tokenization, with the tools in the prompt or
-not. The true posterior of each problem is enumerated, or certified to 0.99 by bounds. Rows are
-appended to a file, and problems in the file are skipped, so the run can be interrupted:
+not. GCD is the proposal. For P-GCD, random problems are repeated with an HMM that was distilled
+from the model's samples, or with a random HMM. The true posterior of each problem is enumerated, or
+certified to 0.99 by bounds. Rows are appended to a file, and problems in the file are skipped, so
+the run can be interrupted:
 
-    python -m benchmarks.reliability build/reliability.jsonl --problems 420 --real 32
+    python -m benchmarks.reliability build/reliability.jsonl --problems 420 --real 32 --pgcd 60
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 import gcd
+import hmm
 import smc
 from smc._results.reliability import ADVICE, label_of
 
@@ -35,16 +38,18 @@ SEEN = 240
 """Random problems with smaller numbers were used to choose the thresholds of labels."""
 SETTINGS = [("smc", 16), ("smc", 64), ("discrete", 16), ("discrete", 64)]
 SCALES = (0.15, 0.3, 1.0, 3.0)
+HALVES = ("chosen on", "checked on", "P-GCD, distilled", "P-GCD, random")
 
 
 class Problem(NamedTuple):
-    """A model, a prompt, and a constraint within a budget."""
+    """A model, a prompt, and a constraint within a budget; and the proposal to sample with."""
 
     name: str
     lm: smc.LanguageModel
     prompt: str
     constraint: gcd.TokenAutomaton
     budget: int
+    proposal: smc.Proposal[Any] = smc.GCD()
 
 
 def main() -> None:
@@ -55,13 +60,17 @@ def main() -> None:
         "--problems", type=int, default=300, help="number of problems with random models"
     )
     parser.add_argument("--real", type=int, default=60, help="number of problems with SmolLM2")
+    parser.add_argument("--pgcd", type=int, default=60, help="number of problems with P-GCD")
     args = parser.parse_args()
     args.rows.parent.mkdir(parents=True, exist_ok=True)
     lines = args.rows.read_text().splitlines() if args.rows.exists() else []
     done = {json.loads(line)["problem"] for line in lines}
     with args.rows.open("a") as file:
-        for make in (random_problems, real_problems):
-            count = args.problems if make is random_problems else args.real
+        for make, count in (
+            (random_problems, args.problems),
+            (real_problems, args.real),
+            (pgcd_problems, args.pgcd),
+        ):
             for problem in make(count, done):
                 for row in rows_of(problem):
                     file.write(json.dumps(row) + "\n")
@@ -75,11 +84,11 @@ def print_tables(rows: list[dict[str, Any]]) -> None:
     print(f"{len({row['problem'] for row in known})} of {len({r['problem'] for r in rows})} known")
     print("| algorithm | label | problems | runs | evidence covered % | texts covered % | ", end="")
     print("median total variation |\n|---|---|---|---|---|---|---|")
-    for algorithm, label, half in product(("smc", "discrete"), ADVICE, ("chosen on", "checked on")):
+    for algorithm, label, half in product(("smc", "discrete"), ADVICE, HALVES):
         runs = [
             row for row in known
             if row["algorithm"] == algorithm and labeled(row) == label
-            and is_seen(row["problem"]) == (half == "chosen on")
+            and half_of(row["problem"]) == half
         ]  # fmt: skip
         if runs:
             texts = [covered for row in runs for covered in texts_covered(row)]
@@ -91,7 +100,7 @@ def print_tables(rows: list[dict[str, Any]]) -> None:
         end="",
     )
     print("over 0.5 | error of the log evidence, median |\n|---|---|---|---|---|---|---|")
-    for kind, (algorithm, particles) in product(("random", "real"), SETTINGS):
+    for kind, (algorithm, particles) in product(("random", "real", "P-GCD"), SETTINGS):
         runs = [
             row for row in known
             if row["problem"].startswith(kind)
@@ -107,10 +116,12 @@ def print_tables(rows: list[dict[str, Any]]) -> None:
             )
 
 
-def is_seen(problem: str) -> bool:
-    """Tell whether thresholds were chosen with a view of this problem."""
-    kind, number = problem.split()
-    return kind == "random" and int(number) < SEEN
+def half_of(problem: str) -> str:
+    """Return the part of the problems: thresholds were chosen on the first random ones."""
+    kind, number = problem.rsplit(maxsplit=1)
+    if kind.startswith("P-GCD"):
+        return kind
+    return "chosen on" if kind == "random" and int(number) < SEEN else "checked on"
 
 
 def percent(values: Iterable[bool]) -> str:
@@ -128,7 +139,7 @@ def labeled(row: dict[str, Any]) -> str:
 
 
 def evidence_covered(row: dict[str, Any]) -> bool:
-    """Tell whether the stated 90 % interval covers the log evidence, which is known to 1 %."""
+    """Tell whether the stated 90% interval covers the log evidence, which is known to 1%."""
     low, high = row["log_lower"], row["log_upper"]
     if labeled(row) != "certified":
         reach = row["error"] * float(student_t.ppf(0.95, max(1.0, row["ess"] - 1)))
@@ -137,7 +148,7 @@ def evidence_covered(row: dict[str, Any]) -> bool:
 
 
 def texts_covered(row: dict[str, Any]) -> list[bool]:
-    """Tell the same of the probabilities of the three most probable texts over 1 %."""
+    """Tell the same of the probabilities of the three most probable texts over 1%."""
     q = float(student_t.ppf(0.95, max(1.0, row["ess"] - 1)))
     covered = []
     for p, truth, error, low, high in row["texts"][:3]:
@@ -168,6 +179,41 @@ def random_problems(count: int, done: set[str]) -> Iterator[Problem]:
         if constraint.fewest_tokens > longest:
             continue
         yield Problem(name, lm, "hello", constraint, longest)
+
+
+def pgcd_problems(count: int, done: set[str]) -> Iterator[Problem]:
+    """Yield random problems that thresholds weren't chosen on, with an HMM for P-GCD.
+
+    Every other HMM is random. The random lookahead is worse than none, but keeps the estimates
+    unbiased.
+    """
+    skipped = {f"random {k}" for k in range(SEEN)}
+    for problem in random_problems(SEEN + count, skipped):
+        number = int(problem.name.split()[1])
+        kind = ("distilled", "random")[number % 2]
+        name = f"P-GCD, {kind} {number}"
+        if name in done:
+            continue
+        assert isinstance(problem.lm, smc.TransformersLM)
+        model = distilled_hmm(problem.lm, problem.prompt, number, steps=8 * (number % 2 == 0))
+        yield problem._replace(name=name, proposal=smc.PGCD(model))
+
+
+def distilled_hmm(lm: smc.TransformersLM, prompt: str, seed: int, *, steps: int) -> hmm.HMM:
+    """Fit an HMM to samples of a language model by EM; with zero steps it stays random."""
+    generator = torch.Generator().manual_seed(seed)
+    start = hmm.HMM.random(8, lm.vocabulary.size, generator=generator)
+    if not steps:
+        return start
+    torch.manual_seed(seed)
+    ids = torch.tensor([lm.encode(prompt)]).repeat(64, 1)
+    drawn = lm.model.generate(ids, do_sample=True, top_k=0, max_new_tokens=24)
+    drawn = drawn[:, ids.shape[1] :]
+    lengths = (drawn != 0).sum(dim=1).add(1).clamp(max=drawn.shape[1])
+    state = hmm.Step(start)
+    for _ in range(steps):
+        state = hmm.em_step(state, [(drawn, lengths)], pseudo_counts=0.01)
+    return state.hmm
 
 
 def random_pattern(rng: random.Random, depth: int = 3) -> str:
@@ -254,9 +300,9 @@ def load_smollm2() -> smc.TransformersLM:
 
 def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
     """Yield a row for each setting; one without figures where the truth isn't known."""
-    name, lm, prompt, constraint, budget = problem
+    name, lm, prompt, constraint, budget, proposal = problem
     truth = None
-    for particles in (256, 4096) if name.startswith("random") else (256,):
+    for particles in (256, 4096) if not name.startswith("real") else (256,):
         (truth,) = smc.sample(
             lm, [prompt], constraint, budget=budget, particles=particles, proposal=smc.GCD(),
             algorithm="discrete", floor=0, count_finished=False, max_rows=4096,
@@ -269,7 +315,7 @@ def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
     exact = dict(zip(truth.answers, truth.probabilities, strict=True))
     for algorithm, particles in SETTINGS:
         (found,) = smc.sample(
-            lm, [prompt], constraint, budget=budget, particles=particles, proposal=smc.GCD(),
+            lm, [prompt], constraint, budget=budget, particles=particles, proposal=proposal,
             algorithm=algorithm, seed=1,
         )  # fmt: skip
         pairs = [

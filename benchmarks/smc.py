@@ -336,7 +336,7 @@ def _models(task: str) -> tuple[smc.TransformersLM, HMM]:
 
 
 def tiny(options: argparse.Namespace) -> dict[str, Callable[[], list[Case]]]:
-    """Return both workloads with a model of 260 000 weights, a random HMM, and one tool."""
+    """Return both workloads with a model of 260,000 weights, a random HMM, and one tool."""
     path = str(ROOT / "tests" / "models" / "stories260K")
     lm, _ = load_model(ModelConfig(path=path, device="cpu"))
     hmm = HMM.random(8, lm.vocabulary.size, generator=torch.Generator().manual_seed(0))

@@ -48,7 +48,7 @@ OTHERS = [  # title, method and variants of workloads without schemas
     (f"recursion, H = {HIDDEN},", "recursion", ["within the budget", "eventual"]),
     (f"an iteration of EM, H = {HIDDEN}", "em", [""]),
 ]
-STATISTICS = {"median": np.median, "95 %": partial(np.percentile, q=95), "worst": np.max,
+STATISTICS = {"median": np.median, "95%": partial(np.percentile, q=95), "worst": np.max,
               "sum": np.sum}  # fmt: skip
 
 

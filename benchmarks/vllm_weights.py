@@ -3,11 +3,13 @@
     P=.venv-vllm/bin/python
     VLLM_CPU_KVCACHE_SPACE=1 $P -m benchmarks.vllm_weights cost --model DIR
     VLLM_CPU_KVCACHE_SPACE=1 $P -m benchmarks.vllm_weights evidence --model DIR
+    VLLM_CPU_KVCACHE_SPACE=1 $P -m benchmarks.vllm_weights pgcd --model DIR
 
 `cost` asks one engine for the same number of answers in turns: without a constraint, under GCD,
 under GCD with weights (`gcd_vllm.sample`), and with resampling between parts; then `smc.sample` on
 transformers, with as many particles. Sides without weights send the same requests through the same
 code. Unconstrained answers end at the budget. `evidence` compares log evidence over prompts.
+`pgcd` compares P-GCD with GCD on tool calls with tight budgets, with the repository's HMM.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.vllm import head, line
@@ -55,6 +58,36 @@ def engine(model: str) -> Any:
     )  # fmt: skip
 
 
+def send(llm: Any, tokens: Sequence[int], count: int, seed: int, **more: Any) -> int:
+    """Send requests with the same prompt, and return the number of tokens of their answers.
+
+    Args:
+        llm: a `vllm.LLM`.
+        tokens: the prompt.
+        count: number of requests.
+        seed: their seeds are derived from it.
+        more: further arguments of `vllm.SamplingParams`.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    prompts: Sequence[Any] = [{"prompt_token_ids": list(tokens)} for _ in range(count)]
+    renderer = getattr(llm, "renderer", None)
+    if renderer is not None:
+        prompts = renderer.render_cmpl(prompts)
+    core = llm.llm_engine
+    for n, prompt in enumerate(prompts):
+        given = SamplingParams(
+            max_tokens=BUDGET, temperature=1.0, seed=1000 * seed + n, detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY, **more,
+        )  # fmt: skip
+        core.add_request(f"{seed}-{n}", prompt, given)
+    drawn = 0
+    while core.has_unfinished_requests():
+        drawn += sum(len(each.outputs[0].token_ids) for each in core.step() if each.finished)
+    return drawn
+
+
 def transformers_model(model: str) -> Any:
     """Load the model for `smc.sample`."""
     import torch
@@ -73,25 +106,12 @@ def cost(options: argparse.Namespace) -> None:
     import smc
 
     llm = engine(options.model)
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
     prompt = prompt_of("Rome", 3)
     tokens = tuple(llm.get_tokenizer().encode(prompt))
 
     def ask(seed: int, **more: Any) -> int:
         """Send as many requests as there are particles, as `gcd_vllm.sample` does."""
-        core = llm.llm_engine
-        for n in range(options.particles):
-            given = SamplingParams(
-                max_tokens=BUDGET, temperature=1.0, seed=1000 * seed + n, detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY, **more,
-            )  # fmt: skip
-            core.add_request(f"{seed}-{n}", {"prompt_token_ids": list(tokens)}, given)
-        drawn = 0
-        while core.has_unfinished_requests():
-            drawn += sum(len(each.outputs[0].token_ids) for each in core.step() if each.finished)
-        return drawn
+        return send(llm, tokens, options.particles, seed, **more)
 
     text = json.dumps(CONSTRAINT | {"budget": BUDGET})
 
@@ -175,30 +195,100 @@ def evidence(options: argparse.Namespace) -> None:
     automaton = gcd.lift(gcd.json_schema(SCHEMA), lm.vocabulary)
     prompts = [prompt_of(city, 2 + n % 7) for n, city in enumerate(CITIES[: options.prompts])]
     common: dict[str, Any] = {"budget": BUDGET, "particles": options.particles, "seed": 1}
-    whole = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common)
-    parts = gcd_vllm.sample(llm, prompts, CONSTRAINT, **common, chunk=8)
+    forced: dict[str, Any] = {"chunk": 8, "ess_threshold": 1.0, "strata": "none"}
+    sides: dict[str, dict[str, Any]] = {
+        "vLLM": {},
+        "parts of 8": {"chunk": 8},
+        "parts of 8, always resampled": forced,
+    }
+    found = {
+        name: gcd_vllm.sample(llm, prompts, CONSTRAINT, **common, **more)
+        for name, more in sides.items()
+    }
     exact = smc.sample(
         lm, prompts, automaton, budget=BUDGET, particles=128, proposal=smc.GCD(),
         algorithm="discrete", seed=1,
     )  # fmt: skip
-    print("RESULT", head("prompt", "discrete filter", "vLLM", "z", "vLLM, parts", "z").replace(
-        "\n", "\nRESULT "
-    ))  # fmt: skip
-    scores: dict[str, list[float]] = {"whole": [], "parts": []}
-    for city, a, b, c in zip(CITIES, exact, whole, parts, strict=False):
-        cells: list[str] = [city, shown(a)]
-        for name, each in (("whole", b), ("parts", c)):
-            errors = each.reliability.log_evidence_error, a.reliability.log_evidence_error
-            z = (each.log_evidence - a.log_evidence) / math.hypot(*errors)
+    columns = [column for name in sides for column in (name, "z")]
+    print("RESULT", head("prompt", "discrete filter", *columns).replace("\n", "\nRESULT "))
+    scores: dict[str, list[float]] = {name: [] for name in sides}
+    for number, (city, truth) in enumerate(zip(CITIES, exact, strict=False)):
+        cells: list[str] = [city, shown(truth)]
+        for name, posteriors in found.items():
+            each = posteriors[number]
+            errors = each.reliability.log_evidence_error, truth.reliability.log_evidence_error
+            z = (each.log_evidence - truth.log_evidence) / math.hypot(*errors)
             scores[name].append(z)
             cells += [shown(each), f"{z:+.1f}"]
         print("RESULT", line(*cells))
     for name, values in scores.items():
         spread = math.sqrt(statistics.mean(z * z for z in values))
+        steps = [sum(each.diagnostics.resampled) for each in found[name]]
         print(
-            f"RESULT {name}: mean z {statistics.mean(values):+.2f}, root mean square {spread:.2f}"
+            f"RESULT {name}: mean z {statistics.mean(values):+.2f}, root mean square {spread:.2f}, "
+            f"|z| over 2: {sum(abs(z) > 2 for z in values)} of {len(values)}; resampled "
+            f"{statistics.mean(steps):.1f} times a prompt"
         )
-    print("RESULT", parts[0].diagnostics.parts)
+    print("RESULT", found["parts of 8, always resampled"][0].diagnostics.parts)
+
+
+ROOT = Path(__file__).resolve().parents[1]
+MORE = 4  # tokens of the budget beyond a shortest answer
+TOOLS = [{"name": "get_weather", "parameters": SCHEMA}]
+CALL = '[{"name": "get_weather", "arguments": {"city": "Bern", "days": 1}}]'
+
+
+def pgcd(options: argparse.Namespace) -> None:
+    """Compare P-GCD with GCD in the engine, on tool calls."""
+    import gcd
+    import gcd_vllm
+    import smc
+
+    os.environ["GCD_VLLM_HMMS"] = str(ROOT / "models")
+    llm = engine(options.model)
+    lm = transformers_model(options.model)
+    named = gcd_vllm.PGCD("smollm2-xlam-hmm", lookahead="in_time")
+    automaton = gcd.lift(gcd.tool_calls(TOOLS), lm.vocabulary)
+    budget = automaton.fewest_tokens + MORE
+    proposals: dict[str, Any] = {"GCD": "gcd", "P-GCD": named}
+    print(f"RESULT budget {budget}, {options.particles} particles")
+    print("RESULT", head("prompt", "discrete filter", *(
+        f"{name}: {column}" for name in proposals for column in ("log evidence", "z", "ESS")
+    )).replace("\n", "\nRESULT "))  # fmt: skip
+    scores: dict[str, list[float]] = {name: [] for name in proposals}
+    sizes: dict[str, list[float]] = {name: [] for name in proposals}
+    spent: dict[str, list[float]] = {name: [] for name in proposals}
+    for number, city in enumerate(CITIES[: options.prompts]):
+        prompt = (
+            f"Request: Will it rain in Bern tomorrow?\n{CALL}\n"
+            f"Request: What will the weather be in {city} over the next {2 + number % 7} days?\n"
+        )
+        (truth,) = smc.sample(
+            lm, [prompt], automaton, budget=budget, particles=128, algorithm="discrete", seed=1,
+            proposal=named.proposal(lm.vocabulary, lm.device),
+        )  # fmt: skip
+        cells: list[Any] = [city, shown(truth)]
+        for name, proposal in proposals.items():
+            for turn in range(2):  # the first one compiles the constraint and the HMM's table
+                begin = time.process_time()
+                (found,) = gcd_vllm.sample(
+                    llm, [prompt], {"tools": TOOLS}, budget=budget, seed=turn,
+                    particles=options.particles, proposal=proposal,
+                )  # fmt: skip
+                seconds = time.process_time() - begin
+            spent[name].append(1000 * seconds / found.diagnostics.generated)
+            errors = found.reliability.log_evidence_error, truth.reliability.log_evidence_error
+            scores[name].append((found.log_evidence - truth.log_evidence) / math.hypot(*errors))
+            sizes[name].append(found.ess)
+            cells += [shown(found), f"{scores[name][-1]:+.1f}", f"{found.ess:.1f}"]
+        print("RESULT", line(*cells), flush=True)
+    for name, values in scores.items():
+        spread = math.sqrt(statistics.mean(z * z for z in values))
+        print(
+            f"RESULT {name}: root mean square of z {spread:.2f}, median ESS "
+            f"{statistics.median(sizes[name]):.1f} of {options.particles}, "
+            f"{statistics.median(spent[name]):.2f} ms of processor time per token"
+        )
 
 
 def shown(posterior: Any) -> str:
@@ -208,10 +298,10 @@ def shown(posterior: Any) -> str:
 
 
 def main() -> None:
-    """Read the arguments and do one of the two things."""
+    """Read the arguments and run one of the commands."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True)
-    for name, do in (("cost", cost), ("evidence", evidence)):
+    for name, do in (("cost", cost), ("evidence", evidence), ("pgcd", pgcd)):
         command = commands.add_parser(name, help=do.__doc__)
         command.set_defaults(do=do)
         command.add_argument("--model", required=True, help="directory of a model")

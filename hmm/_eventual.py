@@ -27,7 +27,7 @@ there.
 fraction d <= `tolerance`, or d has stopped falling. Because M is positive, the relative error is at
 most d / p, with p the smallest ratio c / x, up to rounding. Sweeps without extrapolation reach that
 bound. After extrapolation, errors on JSON schemas in float32 were 3e-7 to 2e-5, and 2e-4 over five
-strings that are hardly ever left (10 000 rounds from zero: 3e-1). Rounding always changes rows by a
+strings that are hardly ever left (10,000 rounds from zero: 3e-1). Rounding always changes rows by a
 few units, so tolerances below `_ROUNDING` units are raised to it. After `MAX_ROUNDS` sweeps the
 current values are used as the limit.
 

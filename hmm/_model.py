@@ -4,7 +4,7 @@
 
 The model covers only generated tokens, including EOS, never the prompt. Emissions are stored
 token-major (V x H): inference needs the likelihood of *given tokens* under every state, which is
-then one contiguous row per token. (Gathering 64 rows of a table for 128 000 tokens takes a
+then one contiguous row per token. (Gathering 64 rows of a table for 128,000 tokens takes a
 thirtieth of the time of 64 columns.) So rows are likelihoods and *columns* are distributions.
 
 All parameters are probabilities, not logarithms, and recursions use a running normalizer

@@ -1,6 +1,6 @@
 """Storage of an emission matrix without its repeated rows; the matrix is bitwise the same.
 
-An HMM over a vocabulary of 49 152 tokens is trained on sequences in which some thousands occur. All
+An HMM over a vocabulary of 49,152 tokens is trained on sequences in which some thousands occur. All
 other tokens have zero counts, and therefore the same row of emission probabilities. So the matrix
 (V x H) is stored as its R different rows and the row number of each token:
 

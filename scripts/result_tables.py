@@ -4,7 +4,7 @@
     python -m scripts.result_tables --write   # replace the tables of the page
 
 On the page a table stands between `<!-- table: NAME -->` and `<!-- end -->`. Means are over the
-examples, each with the mean of its repetitions. Intervals are 95 % percentile bootstrap over
+examples, each with the mean of its repetitions. Intervals are 95% percentile bootstrap over
 examples; differences are paired by example, as in `experiments.harness.paired`.
 """
 
@@ -301,7 +301,7 @@ def _hmm_sizes() -> Table:
     """Compare P-GCD with HMMs of several sizes with GCD, whose rows are another archive's."""
     ours = [row for row in rows_of("tool_calls") if row["style"] == "json"]
     groups = grouped([*ours, *rows_of("hmm_sizes")], _Arm.of)
-    states = {"pgcd:H64": "64", "pgcd:H256": "256", "pgcd": "512", "pgcd:H1024": "1 024"}
+    states = {"pgcd:H64": "64", "pgcd:H256": "256", "pgcd": "512", "pgcd:H1024": "1,024"}
     table: Table = []
     for method, title in states.items():
         arms = [

@@ -82,6 +82,8 @@ def printed_and_shown(name: str, capsys) -> Iterator[tuple[str, str]]:
     assert not printed
 
 
+@pytest.mark.slow("computes a page of exact and estimated numbers")
+@pytest.mark.usefixtures("unchecked_annotations")
 def test_every_number_of_the_tutorial_is_computed_by_its_code(capsys):
     pairs = list(printed_and_shown("tutorial.md", capsys))
     assert len(pairs) > 5

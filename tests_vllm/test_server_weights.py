@@ -12,9 +12,11 @@ import time
 import urllib.request
 
 import pytest
+import torch
 
 import gcd
 import gcd_vllm
+import hmm
 from gcd._requests import ConstraintRequest
 from gcd_cli._sources import vocabulary as read_vocabulary
 from tests_vllm.oracle import Oracle, log_sum
@@ -28,7 +30,7 @@ PROMPT = [1, 9, 40, 13]
 
 
 @contextlib.contextmanager
-def serving(folder, log, *more):
+def serving(folder, log, *more, hmms=""):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -37,9 +39,9 @@ def serving(folder, log, *more):
         "--dtype", "float32", "--max-model-len", "64", "--max-num-seqs", "16",
         "--port", str(port), "--enforce-eager", "--block-size", "32", *more,
     ]  # fmt: skip
-    adopting = os.environ | {"GCD_VLLM_RESPONSE_FORMAT": "1"}
+    given = os.environ | {"GCD_VLLM_RESPONSE_FORMAT": "1", "GCD_VLLM_HMMS": str(hmms)}
     with log.open("w") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=adopting)
+        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=given)
     try:
         base = f"http://127.0.0.1:{port}"
         for _ in range(900):
@@ -60,7 +62,10 @@ def serving(folder, log, *more):
 def url(peaked_llama, tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log"
     more = ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
-    with serving(peaked_llama, log, *more) as base:
+    seeded = torch.Generator().manual_seed(0)
+    model = hmm.HMM.random(6, 512, generator=seeded, concentration=0.3)
+    hmm.save(model, log.parent / "random")
+    with serving(peaked_llama, log, *more, hmms=log.parent) as base:
         yield base
 
 
@@ -83,6 +88,27 @@ def test_each_token_has_the_weight_and_probability_of_brute_force(url, peaked_ll
     exact = log_sum(oracle.answers(BUDGET).values())
     assert abs(found.log_evidence - exact) < 4 * found.reliability.log_evidence_error
     assert sum(part.scored_tokens for part in found.diagnostics.parts) > 0
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_pgcd_finds_the_evidence(url, peaked_llama, chunk):
+    twist = gcd_vllm.PGCD("random", exact_top_k=8, defense=0.05)
+    found = ask(url, peaked_llama, proposal=twist, particles=100, chunk=chunk)
+    language = ConstraintRequest("choice", CHOICE["choice"]).language()
+    automaton = gcd.lift(language, read_vocabulary(peaked_llama))
+    oracle = Oracle(peaked_llama, automaton, tuple(PROMPT))
+    for particle in found.particles:
+        assert particle.token_log_p == pytest.approx(oracle.log_p(particle.ids), abs=1e-4)
+    differences = [
+        abs(ratio - log_z)
+        for each in found.particles
+        for ratio, log_z in zip(each.token_log_z, oracle.log_z(each.ids, BUDGET), strict=True)
+    ]
+    assert max(differences) > 0.05, "the tokens were drawn under GCD's mask"
+    exact = log_sum(oracle.answers(BUDGET).values())
+    assert abs(found.log_evidence - exact) < 4 * found.reliability.log_evidence_error
+    with pytest.raises(gcd.ConstraintError, match="there are random"):
+        ask(url, peaked_llama, proposal=gcd_vllm.PGCD("another"))
 
 
 def test_text_is_tokenized_by_the_server(url, peaked_llama):

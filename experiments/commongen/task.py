@@ -105,7 +105,7 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
             "The answer of a row is the most probable one; dead rows are empty answers. Coverage "
             "is the share of concepts that an independent check finds. BLEU-4 is sacrebleu's, of "
             "the corpus, ROUGE-L the best F1 over references, both times 100; the log-probability "
-            "is the model's own, unconstrained, in nats. Brackets are 95 % bootstrap intervals "
+            "is the model's own, unconstrained, in nats. Brackets are 95% bootstrap intervals "
             "over concept sets. `read` is the mean number of prefixes that the model computed for "
             "one set, without the prompt.",
             f"Published, with other models and other metric code: {published}.",

@@ -1,6 +1,6 @@
 """Truncated next distributions of a language model: the K most probable tokens after each prefix.
 
-Complete distributions take V numbers per prefix: 8 GB for 80 000 prefixes with 49 152 tokens in
+Complete distributions take V numbers per prefix: 8 GB for 80,000 prefixes with 49,152 tokens in
 half precision, compared with 31 MB for the 64 most probable tokens. EOS tokens are always included,
 however improbable, because lookahead depends on when a text ends.
 

@@ -77,7 +77,7 @@ def loss_of(model: Any, batch: Batch) -> Float[Tensor, ""]:
     """Compute the sum of negative log-probabilities of all targets, in nats.
 
     Only hidden states that predict a target are turned into logits, as the last layer takes a fifth
-    of the model's time with 49 152 tokens.
+    of the model's time with 49,152 tokens.
     """
     device = model.device
     # An additive mask works with every attention implementation.

@@ -196,7 +196,7 @@ def report(
         other = method_of(config.task.reference).title
         text += (
             f"\n### Difference to {other} at equal particles\n\n"
-            f"{as_markdown(as_paired_table(found, compared))}\n\n95 % intervals of paired "
+            f"{as_markdown(as_paired_table(found, compared))}\n\n95% intervals of paired "
             "differences, over the same resamples of requests for both methods; "
             f"calls and seconds are relative to {other}.\n"
         )
@@ -334,7 +334,7 @@ def result(summary: Records, found: Records, compared: Mapping[str, Compared]) -
             differ = sum(name in d and not d[f"{name}_low"] <= 0 <= d[f"{name}_high"] for d in own)
             if differ:
                 beyond.append(f"{differ} of {len(own)} rows of {method_of(method).title}")
-        beyond_chance = f"differs from {other}'s by more than chance (paired 95 % intervals)"
+        beyond_chance = f"differs from {other}'s by more than chance (paired 95% intervals)"
         said += f"; {what} {beyond_chance} in " + (_and(beyond) if beyond else "no row")
     return f"{said}."
 

@@ -216,12 +216,22 @@ def ready(
         kept += 1
         progress(1)
     seconds = time.perf_counter() - started
+    _warm_up(due, lm, config, proposals)
+    return seconds, len(prompts) - kept
+
+
+def _warm_up(
+    due: Sequence[Example],
+    lm: smc.TransformersLM,
+    config: DictConfig,
+    proposals: Mapping[str, smc.Proposal],
+) -> None:
+    """Sample the cheapest example once with each method and algorithm."""
     quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
     particles = min(max(config.task.particles), _WARM_PARTICLES)
     for method, algorithm in product(config.task.methods, config.task.algorithms):
         _sample(Trial(method, algorithm, particles), [quick], lm, config, proposals[method])
         proposals[method].free()  # tables are part of the method's own cost
-    return seconds, len(prompts) - kept
 
 
 def sample_examples(

@@ -248,7 +248,7 @@ def plot_budgets(
             axis.set_ylim(max(min(low), -0.02), min(max(high), 1.02))
     if differences:
         reference = method_of(differences[0]["reference"]).title
-        settings += f" Bars: paired 95 % intervals of the difference to {reference}."
+        settings += f" Bars: paired 95% intervals of the difference to {reference}."
     _finish(figure, arms, title, settings, path)
 
 
@@ -289,6 +289,6 @@ def _measure(
         axis.plot(x, _column(rows, key), **arm.style)
         low, high = (_column(rows, f"{key}_{end}") for end in ("low", "high"))
         axis.vlines(x, low, high, color=arm.style["color"], linewidth=1, alpha=0.7)
-    axis.set_ylabel(f"{metric}\n(95 % intervals)")
+    axis.set_ylabel(f"{metric}\n(95% intervals)")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(PERCENT)

@@ -9,13 +9,13 @@ doesn't depend on the gold answer.
 
                                    gold answers of xLAM records 500 to 599 that fit, in
     name      tokens               SmolLM2's tokens, in JSON and in Python style
-    tight     1 x fewest + 16           20 %,  29 %
-    default   2 x fewest + 32           72 %,  82 %
-    loose     4 x fewest + 96          100 %, 100 %
+    tight     1 x fewest + 16           20%,  29%
+    default   2 x fewest + 32           72%,  82%
+    loose     4 x fewest + 96          100%, 100%
 
 The figures are of 99 records, as one record has two tools of the same name and is refused. They
 were measured with `task.literals=all`. With canonical tokenization the fewest tokens in JSON are
-0.4 % more, and one more answer fits `tight`.
+0.4% more, and one more answer fits `tight`.
 
 `gold:1.25` models users who know roughly how long answers are and leave some room in `max_tokens`.
 It is 1.25 times the number of tokens of the gold answer, EOS included, rounded up. A record whose

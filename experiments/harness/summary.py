@@ -102,7 +102,7 @@ K = TypeVar("K")
 
 
 class Interval(NamedTuple):
-    """A mean with its 95 % bootstrap interval."""
+    """A mean with its 95% bootstrap interval."""
 
     mean: float
     low: float

@@ -139,7 +139,7 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
         table=as_table(summary),
         notes=[
             "An answer is correct if it equals the correct JSON value; the order of keys is "
-            "ignored. Accuracies in percent with 95 % bootstrap intervals over requests; dead rows "
+            "ignored. Accuracies in percent with 95% bootstrap intervals over requests; dead rows "
             "count as wrong."
         ],
         more={"ignored_keywords": dict(ignored)},

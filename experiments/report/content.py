@@ -120,7 +120,7 @@ def records_of(run: RunData) -> list[dict[str, Any]]:
 def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]], bool]:
     """Compare all arms with each other, example by example, at equal particles.
 
-    A record has the difference of a measure between `first` and `second`, with its 95 % interval
+    A record has the difference of a measure between `first` and `second`, with its 95% interval
     over the same resamples of examples (`experiments.harness.paired`).
 
     Returns:

@@ -199,7 +199,7 @@ def _run(run: Run, asked: Asked) -> None:
         table=as_query_table(summary),
         notes=[
             "Execution accuracy: the share of probability on queries whose result equals that of "
-            "the gold query, with 95 % bootstrap intervals over questions; `prepares` is the share "
+            "the gold query, with 95% bootstrap intervals over questions; `prepares` is the share "
             "on queries that SQLite compiles; exact match is that of normalized queries. Dead rows "
             "count as wrong.",
             f"{unjudged} questions are excluded from execution accuracy, because their gold query "

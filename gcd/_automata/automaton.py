@@ -320,10 +320,12 @@ class Automaton:
         _language(other)
         class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
         delta, accepting, count, work = subsets.product(
-            np.ascontiguousarray(self.delta[:, mine]),
+            np.ascontiguousarray(self.delta),
             self.accepting,
-            np.ascontiguousarray(other.delta[:, theirs]),
+            mine,
+            np.ascontiguousarray(other.delta),
             other.accepting,
+            theirs,
             mode,
             kernel_limits(),
         )

@@ -3,7 +3,7 @@
 There are two kinds. Both are listed in `Automaton.caveats`. Combinations of automata have the
 caveats of their parts.
 
-1. Parts that are enforced up to a length. Counting up to 32 767 characters takes hundreds of
+1. Parts that are enforced up to a length. Counting up to 32,767 characters takes hundreds of
    thousands of states, and no answer of a few hundred tokens is that long. Such an automaton has
    `max_bytes`: it accepts exactly the strings of its language that have at most that many bytes,
    and is undefined for longer ones. Membership of a string in a union, an intersection, a

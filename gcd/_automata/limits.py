@@ -23,8 +23,8 @@ before it.
 **Units.** A unit is about one access to a table entry. The units per operation (`PAIR`, `SET`,
 `MEMBER`, ... in each module) are chosen so that a unit takes at most about 5 ns in all loops. This
 was measured (the script `work` among the benchmarks of commit f4021d8) on bad inputs for each:
-products of 490 000 pairs that miss every cache, `.*a.{16}`, minimization where fingerprints decide
-nothing. So the default limit of 2 000 000 000 units takes at most about 10 s on one core of a 2020s
+products of 490,000 pairs that miss every cache, `.*a.{16}`, minimization where fingerprints decide
+nothing. So the default limit of 2,000,000,000 units takes at most about 10 s on one core of a 2020s
 server, and usually 3 s.
 
 **Memory.** Work also bounds memory, because every stored entry counts enough units. Members of

@@ -10,7 +10,7 @@ A keyword only counts if a whole word equals it (`docs/languages.md` defines wor
 definition finds it, too. A word in two groups counts for both.
 
 **Size.** The product has a state for each set of remaining groups and each beginning of one of
-their words: 600 to 1 400 states for five groups of five. A limit on the number of words multiplies
+their words: 600 to 1,400 states for five groups of five. A limit on the number of words multiplies
 that by `max_words`. `gcd.lift` follows the vocabulary through the factors instead of their product
 (`Automaton.factors`).
 

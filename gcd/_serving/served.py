@@ -4,7 +4,7 @@ The mask of state s with r tokens left of the budget is
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-as packed words (`gcd._tokens.bitmask`), 19 kB for 152 000 tokens. It is not computed token by
+as packed words (`gcd._tokens.bitmask`), 19 kB for 152,000 tokens. It is not computed token by
 token:
 
 * A `ServedAutomaton` stores a token automaton in a layout of a few megabytes, where the dense table

@@ -2,7 +2,7 @@
 
 Serving engines (vLLM, SGLang) and grammar engines (XGrammar, llguidance) exchange masks in one
 layout: row-major int32 words, in which bit `v % 32` of word `v // 32` is 1 if token v is allowed.
-Bits past the last token are 0. A mask of 152 000 tokens takes 19 kB.
+Bits past the last token are 0. A mask of 152,000 tokens takes 19 kB.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and lifted constraints of requests (`gcd._serving.constraint_cache`).
 
 **Location.** The folder in the environment variable `GCD_CACHE_DIR`; without it, the user's cache
 folder: `$XDG_CACHE_HOME/gcd`, `~/.cache/gcd`, `~/Library/Caches/gcd`, `%LOCALAPPDATA%\\gcd\\Cache`.
-An empty `GCD_CACHE_DIR` disables the cache. Vocabularies of fewer than 10 000 ids are not stored.
+An empty `GCD_CACHE_DIR` disables the cache. Vocabularies of fewer than 10,000 ids are not stored.
 
 **Files** contain an npz archive of plain arrays, never pickles, after a digest of the archive and
 of the file's name. The name consists of the vocabulary's fingerprint (token bytes and EOS ids) and

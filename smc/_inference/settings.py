@@ -70,7 +70,7 @@ class Settings:
             if not self.target_error > 0:
                 raise ValueError(
                     f"expected target_error to be above 0 nats, got {self.target_error}; use 0.1 "
-                    "for about 10 %"
+                    "for about 10%"
                 )
             if self.max_particles < self.particles:
                 raise ValueError(

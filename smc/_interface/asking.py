@@ -74,7 +74,7 @@ class Reply:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A 90 % interval for the probability; see `Posterior.confidence_intervals`."""
+        """A 90% interval for the probability; see `Posterior.confidence_intervals`."""
         return next(iter(self.posterior.confidence_intervals), (0.0, 0.0))
 
     @property

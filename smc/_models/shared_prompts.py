@@ -28,7 +28,7 @@ modules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -149,19 +149,24 @@ _PACKED: ContextVar[Packed] = ContextVar("packed")
 
 
 def with_shared_prompts(model: Any) -> Any:
-    """Return a model with the weights of `model` that takes `Packed` forward passes.
+    """Return a model with the weights of `model` that takes `Packed` forward passes."""
+    return with_attention(model, NAME, _attend)
 
-    It attends with `_attend`. Only the attention modules, the modules that contain them, and their
-    configuration are copied. All other modules, and all parameters and hooks, are shared with
-    `model`, which is not modified. The copy takes a few microseconds per module and is made for
-    each batch of prompts, so that it includes recently switched adapters.
+
+def with_attention(model: Any, name: str, attend: Callable[..., Any]) -> Any:
+    """Return a model with the weights of `model` and another attention function.
+
+    Only the attention modules, the modules that contain them, and their configuration are copied.
+    All other modules, and all parameters and hooks, are shared with `model`, which is not modified.
+    The copy takes a few microseconds per module and is made for each batch of prompts, so that it
+    includes recently switched adapters.
     """
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, _attend)
+    AttentionInterface.register(name, attend)
     config = model.config.get_text_config()
     own_config = deepcopy(config)
-    set_attention_name(own_config, NAME)
+    set_attention_name(own_config, name)
     return _with_config(model, config, own_config)
 
 

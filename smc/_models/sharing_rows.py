@@ -2,7 +2,7 @@
 
 A forward pass takes the tokens of all rows, concatenated into one sequence. If one row of eighty
 has a forced run of nine tokens, the other rows don't compute eight tokens of padding each (44 to
-69 % of the time in batches of tool calls). The attention separates the rows
+69% of the time in batches of tool calls). The attention separates the rows
 (`smc._models.shared_prompts`), and is the only operation that pads rows to the longest run. All
 other operations of a model treat tokens independently.
 

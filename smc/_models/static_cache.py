@@ -20,14 +20,20 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from smc._models.compiled_step import CompiledStep
+from smc._models.grouped_attention import with_grouped_queries
 from smc._models.transformers_internals import (
     attention_name,
     cache_argument,
     is_stateful,
     planned_layers,
-    set_static_length,
     static_cache,
 )
+
+ALIGNMENT = 16
+"""Numbers of columns are multiples of this, as efficient kernels need for masks."""
+FAULT = 0.25
+"""Share of the mean change of log p between steps above which a difference is a fault."""
 
 
 class NotStaticError(ValueError):
@@ -89,12 +95,15 @@ class StaticTransformer:
         model: a model that attends to all previous tokens, with an attention function that supports
             a mask with a value for each column ("sdpa" or "eager").
         context: the model's number of positions; None for no limit.
+        compiled: `read_token`, compiled for this model; None to call it uncompiled.
 
     Raises:
         NotStaticError: the model is unsuitable.
     """
 
-    def __init__(self, model: Any, context: int | None = None) -> None:
+    def __init__(
+        self, model: Any, context: int | None = None, compiled: CompiledStep | None = None
+    ) -> None:
         if is_stateful(model) or not planned_layers(model) <= {"full"}:
             raise NotStaticError(
                 f"static shapes need attention to all columns in every layer, but "
@@ -117,6 +126,8 @@ class StaticTransformer:
                 "static shapes need the model on one device, got several; set execution='eager'"
             )
         self.model = model
+        self._grouped = with_grouped_queries(model)
+        self._compiled = compiled
         # Any number that fits into an integer works for a model without a limit.
         self._last_position = (context or 1 << 62) - 1
         self._last_only = (
@@ -155,22 +166,26 @@ class StaticTransformer:
         ).logits[:, -1]
 
         each = torch.arange(len(prompts), device=self.device).repeat_interleave(num_particles)
-        self.width, self.columns = width, width + budget
-        self._lengths = lengths[each]
+        self.width = width
+        columns = -(-(width + budget) // ALIGNMENT) * ALIGNMENT
+        self._columns = torch.arange(columns, device=self.device)
         self._first = (width - lengths)[each].unsqueeze(1)
+        self._column = torch.full((1,), width, device=self.device)
         # One tensor for all layers, so that rows are moved in one operation.
         pieces = []
         for side in ("keys", "values"):
             parts = [getattr(layer, side) for layer in read.layers]
             heads, size = parts[0].shape[1], parts[0].shape[3]
-            piece = parts[0].new_zeros(len(parts), len(each), heads, self.columns, size)
+            piece = parts[0].new_zeros(len(parts), len(each), heads, columns, size)
             for number, part in enumerate(parts):
                 piece[number, :, :, :width] = part[each]
             pieces.append(piece)
         self._keys, self._values = pieces
-        self._cache = static_cache(self.model, self.columns, self._keys, self._values)
-        self.rewind()
-        return _log_p(logits)[each]
+        self._cache = static_cache(self.model, self._keys, self._values, self._column)
+        log_p = _log_p(logits)[each]
+        if self._compiled is not None:
+            self._compile(self._compiled, log_p)
+        return log_p
 
     @torch.inference_mode()
     def step(
@@ -179,23 +194,85 @@ class StaticTransformer:
         """Move rows and append a token to each; see `Forward`."""
         for piece in (self._keys, self._values):
             move_rows(piece, source, self.width)
-        column = torch.arange(self.columns, device=self.device)
-        seen = (column >= self._first) & (column <= self.width + step)
-        lowest = torch.finfo(self.model.dtype).min
-        mask = torch.zeros_like(seen, dtype=self.model.dtype).masked_fill(~seen, lowest)
-        logits = self.model(
-            input_ids=tokens.unsqueeze(1),
-            attention_mask=mask[:, None, None, :],
-            # An ended row continues until the last row ends, possibly beyond the model's context.
-            position_ids=(self._lengths + step).clamp(max=self._last_position).unsqueeze(1),
-            use_cache=True,
-            **cache_argument(self.model, self._cache),
-        ).logits[:, 0]
-        return _log_p(logits)
+        torch.add(step, self.width, out=self._column[0])
+        return _log_p((self._compiled or read_token)(*self._arguments(tokens)))
 
     def rewind(self) -> None:
-        """Drop all generated tokens; see `Forward`."""
-        set_static_length(self._cache, self.width)
+        """Drop all generated tokens; the number of a step tells which columns are valid."""
+
+    def _arguments(self, tokens: Int64[Tensor, "P"]) -> tuple[Any, ...]:
+        """Return the arguments of `read_token`."""
+        kv_cache = cache_argument(self._grouped, self._cache)
+        own = (self._columns, self._column, self._first, self._last_position)
+        return (self._grouped, kv_cache, tokens, *own)
+
+    def _compile(self, compiled: CompiledStep, log_p: Float[Tensor, "P V"]) -> None:
+        """Compile a step for these shapes, and compare its result with that of the step itself.
+
+        Raises:
+            NotStaticError: it can't be compiled, or the log-probabilities differ.
+        """
+        from torch._dynamo.exc import TorchDynamoException
+
+        form = (len(log_p), len(self._columns), self._keys.dtype, self.device)
+        if form in compiled.checked:
+            return
+        arguments = self._arguments(log_p.argmax(dim=1))
+        expected = _log_p(read_token(*arguments))
+        try:
+            found = _log_p(compiled(*arguments))
+        except TorchDynamoException as error:
+            cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise NotStaticError(
+                f"torch.compile fails on a step of {type(self.model).__name__}: {cause}; leave out "
+                "compile, or set execution='eager'"
+            ) from error
+        apart = float((found - expected).abs().nanmean())
+        spread = float((expected - log_p).abs().nanmean())
+        if apart > FAULT * spread:
+            raise NotStaticError(
+                f"compiled log-probabilities of {type(self.model).__name__} are wrong by "
+                f"{apart:.2g} nats on average; leave out compile"
+            )
+        compiled.checked.add(form)
+
+
+def read_token(
+    model: Any,
+    kv_cache: dict[str, Any],
+    tokens: Int64[Tensor, "P"],
+    columns: Int64[Tensor, "columns"],
+    column: Int64[Tensor, "1"],
+    first: Int64[Tensor, "P 1"],
+    last_position: int,
+) -> Float[Tensor, "P V"]:
+    """Append a token to each row; a step without moves, which can be compiled.
+
+    Args:
+        model: the model.
+        kv_cache: the argument with the cache, by name.
+        tokens: the tokens.
+        columns: 0, 1, ..., number of columns - 1.
+        column: the column of the tokens, which the cache has too.
+        first: first column of each row's prompt.
+        last_position: highest position of the model. An ended row continues until the last row
+            ends, possibly beyond it.
+
+    Returns:
+        Logits of the next token.
+    """
+    seen = (columns >= first) & (columns <= column)
+    lowest = torch.finfo(model.dtype).min
+    mask = torch.zeros_like(seen, dtype=model.dtype).masked_fill(~seen, lowest)
+    out = model(
+        input_ids=tokens.unsqueeze(1),
+        attention_mask=mask[:, None, None, :],
+        position_ids=(column - first).clamp(max=last_position),
+        use_cache=True,
+        **kv_cache,
+    )
+    logits: Tensor = out.logits[:, 0]
+    return logits
 
 
 def _log_p(logits: Float[Tensor, "P V"]) -> Float[Tensor, "P V"]:

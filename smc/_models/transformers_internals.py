@@ -113,29 +113,51 @@ def pass_through_cache() -> type:
     return PassThroughCache
 
 
-def static_cache(model: Any, columns: int, keys: Tensor, values: Tensor) -> Any:
+@cache
+def _column_layer() -> type:
+    """Return a cache layer class that writes the new keys and values to a given column."""
+    static: Any = private("cache_utils", "StaticLayer")
+
+    class ColumnLayer(static):
+        """A layer of a `StaticCache` over tensors of the caller.
+
+        The original computes the column and counts tokens in every layer, in three kernels. Here
+        all layers read one tensor, which the caller changes.
+        """
+
+        def __init__(self, keys: Tensor, values: Tensor, column: Tensor) -> None:
+            super().__init__(max_cache_len=keys.shape[2])
+            self.keys, self.values = keys, values
+            self.column, self.cumulative_length = column, column.squeeze(0)
+            self.is_initialized = True
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, *others: Any, **options: Any
+        ) -> tuple[Tensor, Tensor]:
+            self.keys.index_copy_(2, self.column, key_states)
+            self.values.index_copy_(2, self.column, value_states)
+            return self.keys, self.values
+
+    return ColumnLayer
+
+
+def static_cache(model: Any, keys: Tensor, values: Tensor, column: Tensor) -> Any:
     """Create a `StaticCache` whose layers are views of the given tensors.
 
     Args:
         model: a model, whose configuration determines the layers.
-        columns: capacity in tokens.
         keys: the keys of all layers, [layers, P, heads, columns, d].
         values: their values, of the same shape.
+        column: the column that the next forward pass writes to, [1]; may be changed in place.
     """
     from transformers import StaticCache
 
-    with torch.device("cpu"):  # not the caller's default; layers then move to their keys' device
-        made: Any = StaticCache(config=model.config, max_cache_len=columns)
-    for layer, layer_keys, layer_values in zip(made.layers, keys, values, strict=True):
-        layer.lazy_initialization(layer_keys, layer_values)
-        layer.keys, layer.values = layer_keys, layer_values
+    kind = _column_layer()
+    with torch.device("cpu"):  # not the caller's default
+        made: Any = StaticCache(config=model.config, max_cache_len=keys.shape[3])
+        layers = zip(made.layers, keys, values, strict=True)
+        made.layers = [kind(own_keys, own_values, column) for _, own_keys, own_values in layers]
     return made
-
-
-def set_static_length(kv_cache: Any, length: int) -> None:
-    """Set the number of valid columns in each layer of a `StaticCache`."""
-    for layer in kv_cache.layers:
-        layer.cumulative_length.fill_(length)
 
 
 def generate_calls() -> Iterator[dict[str, Any]]:

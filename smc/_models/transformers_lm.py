@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -32,6 +32,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gcd import Vocabulary, eos_ids_of
+from smc._models.compiled_step import compiled_step
 from smc._models.encoding import encode_text
 from smc._models.model_state import Fingerprint, fingerprint
 from smc._models.protocol import Prompt, Rows, check_ids, token_ids
@@ -39,7 +40,7 @@ from smc._models.rows import PromptMemory, TransformersRows, together
 from smc._models.self_check import Mode, check_static, shares_prompts
 from smc._models.shared_prompts import SharedPrompts
 from smc._models.sharing_rows import SharingRows
-from smc._models.static_cache import StaticTransformer
+from smc._models.static_cache import StaticTransformer, read_token
 from smc._models.suitability import (
     check_state,
     check_suitable,
@@ -72,12 +73,17 @@ class TransformersLM:
         vocabulary: the bytes of each token; read from the tokenizer by default.
         prompt_bytes: memory limit of the cache of computed prompts, in bytes; the least recently
             used ones are evicted. 0 disables the cache. With it, each call checks whether the
-            model's weights and adapters have changed, which takes about 1 % of the time of
+            model's weights and adapters have changed, which takes about 1% of the time of
             computing 300 tokens.
+        compile: whether to fuse the kernels of a step in static shapes (`execution="static"`) with
+            `torch.compile`, or arguments of it, such as `{"mode": "max-autotune-no-cudagraphs"}`.
+            The first answer of each number of particles waits for the compiler, usually for less
+            than a minute. Eager execution isn't compiled.
 
     Raises:
         ValueError: the model or the tokenizer is unsuitable, such as a path, an encoder-decoder or
-            a model without a language-modeling head.
+            a model without a language-modeling head; or `compile` has arguments that a step doesn't
+            support.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class TransformersLM:
         vocabulary: Vocabulary | None = None,
         *,
         prompt_bytes: int = 0,
+        compile: bool | Mapping[str, Any] = False,
     ) -> None:
         check_suitable(model)
         if not (tokenizer is None or callable(tokenizer)):
@@ -97,6 +104,7 @@ class TransformersLM:
         self._kept = _KeptPrompts(prompt_bytes)
         self._sharing: dict[Mode, bool] = {}
         self._static: set[Mode] = set()
+        self._compiled = compiled_step(read_token, compile)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self._given_vocabulary = vocabulary
@@ -176,12 +184,13 @@ class TransformersLM:
                 mode.
         """
         check_state(self.model)
-        forward, mode = StaticTransformer(self.model, self.context), Mode.of(self.model)
+        mode = Mode.of(self.model)
         if mode not in self._static:
+            plain = StaticTransformer(self.model, self.context)
             self._shares_prompts()  # gives the more specific error
-            check_static(self.model, forward)
+            check_static(self.model, plain)
             self._static.add(mode)
-        return forward
+        return StaticTransformer(self.model, self.context, self._compiled)
 
     def keep(self, prompt: Sequence[int]) -> bool:
         """Compute and cache a prompt permanently if there is space; return whether it is cached.

@@ -221,7 +221,7 @@ class Posterior:
 
     @cached_property
     def confidence_intervals(self) -> tuple[tuple[float, float], ...]:
-        """A 90 % interval for each text's posterior probability, inside the guaranteed interval.
+        """A 90% interval for each text's posterior probability, inside the guaranteed interval.
 
         Its coverage has been measured for `reliability.label` "estimated" (docs/reliability.md).
         """
@@ -235,7 +235,7 @@ class Posterior:
 
     @property
     def log_evidence_interval(self) -> tuple[float, float] | None:
-        """A 90 % interval for the log evidence, inside the bounds; None if `log_evidence` is None.
+        """A 90% interval for the log evidence, inside the bounds; None if `log_evidence` is None.
 
         If `reliability.label` is "certified", these are the bounds, which are then tight.
         """

@@ -241,7 +241,7 @@ class Reliability:
 
     @property
     def quantile(self) -> float:
-        """Half-width of a 90 % interval, in standard errors (from Student's t distribution)."""
+        """Half-width of a 90% interval, in standard errors (from Student's t distribution)."""
         from scipy.special import stdtrit  # a fifth of a second to import
 
         return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))
@@ -249,7 +249,7 @@ class Reliability:
 
 ADVICE = {
     "certified": f"At least {CERTIFIED:.0%} of the posterior was certainly found.",
-    "estimated": "The reported 90 % intervals cover a known posterior at least 85 % of the time.",
+    "estimated": "The reported 90% intervals cover a known posterior at least 85% of the time.",
     "collapsed": "The estimate depends on a few particles; use more particles, or "
     "algorithm='discrete'.",
     "unknown": "Unexplored branches could have far more probability than was found, or the "

@@ -10,7 +10,7 @@ and O that of all open branches,
 and otherwise within the intervals of `smc.Bounds`.
 
 **Many spellings.** A label of two words has hundreds to hundreds of thousands of prefixes in a
-vocabulary of 150 000 tokens, most of them with negligible probability. So `certify` ends the
+vocabulary of 150,000 tokens, most of them with negligible probability. So `certify` ends the
 computation once the found answers have a given share of the evidence, and `max_prefixes` limits it
 in any case.
 """

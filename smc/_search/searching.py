@@ -136,7 +136,7 @@ def search(
             `smc.Lookahead`; None for GCD's mask only.
         temperature: part of p_lm, as in `smc.sample`.
         max_reads: maximum number of prefixes to compute after the prompt; the answers found until
-            then are returned. Defaults to no limit for beams, and to 1 000 for best-first search,
+            then are returned. Defaults to no limit for beams, and to 1,000 for best-first search,
             whose memory is up to 12 n^2 bytes for n prefixes.
         deadline: seconds from now, after which the answers found until then are returned. If there
             are none, the most probable prefix takes a shortest completion before the deadline, so

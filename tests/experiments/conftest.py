@@ -13,3 +13,19 @@ def tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("experiments.harness.figures.plot_comparison", lambda *_: None)
     monkeypatch.setattr("experiments.harness.run.write_report", lambda directory: None)
+
+
+@pytest.fixture(autouse=True)
+def _cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs don't warm up, which takes as long as a small run and changes nothing but seconds.
+
+    The first run of a file, made by a fixture for all its tests, does, and so do the tests of
+    seconds.
+    """
+    if "warmed_up" not in request.fixturenames:
+        monkeypatch.setattr("experiments.harness.examples._warm_up", lambda *_: None)
+
+
+@pytest.fixture
+def warmed_up() -> None:
+    """Runs warm up as they do for users."""

@@ -16,7 +16,7 @@ from experiments.harness.methods import METHODS
 from experiments.harness.models import ROOT, load_model
 from experiments.tool_calling import task as tool_calling
 
-pytestmark = pytest.mark.usefixtures("tables_alone")
+pytestmark = pytest.mark.usefixtures("tables_alone", "warmed_up")
 
 SMALL = (
     "+task=xlam", "task.num_examples=4", "model.adapter=none", "task.particles=[2]",

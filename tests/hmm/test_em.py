@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +14,9 @@ from hmm import _em as em
 from hmm import _inference as inference
 from hmm._em import PseudoCounts, Statistics, Step
 from hmm._model import HMM
+from tests import processes
 from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, tiny
+from tests.hmm.stepwise import train
 
 QUICK = settings(max_examples=25)
 KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
@@ -241,42 +241,19 @@ def test_bad_input_is_refused():
         em.em_step(Step(hmm), [(torch.tensor([[0], [0]]), torch.tensor([1, 1]))])
 
 
-def train(hmm: HMM, tokens: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
-    """Take three mini-batch steps on this process's share of the sequences."""
-    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    step = Step(hmm)
-    for k in range(3):
-        rows = torch.arange(len(lengths))[k::3][rank::world]
-        step = em.em_step(
-            step,
-            [(tokens[rows], lengths[rows])],
-            pseudo_counts=0.01,
-            step_size=em.step_size(k),
-            num_sequences=len(lengths),
-        )
-    return [*parameters(step.hmm), torch.tensor(step.log_likelihood)]
-
-
-def worker(rank: int, port: str, args: tuple, results: dict) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{port}", rank=rank, world_size=2)
-    results[rank] = [part.numpy() for part in train(*args)]
-    dist.destroy_process_group()
-
-
+@pytest.mark.slow("two processes; the first such test starts the process that forks them")
 def test_two_processes_equal_one(tmp_path):
     generator = torch.Generator().manual_seed(0)
     hmm = HMM.random(8, 11, generator=generator, monarch=4)
     tokens, lengths = batch(1, [int(n) for n in np.random.default_rng(0).integers(1, 9, 31)], 11)
+    torch.save((hmm, tokens, lengths), tmp_path / "given.pt")
     single = train(hmm, tokens, lengths)
-    args = (copy.deepcopy(hmm), tokens, lengths)
-    with mp.Manager() as manager:
-        results = manager.dict()
-        mp.spawn(worker, (str(tmp_path / "meeting"), args, results), nprocs=2)
-        ranks = [results[0], results[1]]
+    done = processes.run("-m", "tests.hmm.stepwise", str(tmp_path), count=2)
+    assert done.returncode == 0, done.stderr
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for mine, theirs, expected in zip(*ranks, single, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-        np.testing.assert_allclose(mine, expected.numpy(), rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+        np.testing.assert_allclose(mine.numpy(), expected.numpy(), rtol=1e-5, atol=1e-7)
 
 
 def test_a_step_size_without_sense_and_a_type_too_coarse_for_counts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,23 @@ def test_a_captured_step_is_the_eager_one(
         assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
         weights = [s.log_weight for s in other.particles]
         assert [s.log_weight for s in one.particles] == pytest.approx(weights, abs=1e-9)
+
+
+def test_a_compiled_step_is_the_plain_one(stories: smc.TransformersLM) -> None:
+    single = deepcopy(stories.model).float()
+    automaton = lift(regex(CONSTRAINT), stories.vocabulary)
+    found, expected = (
+        smc.sample(
+            smc.TransformersLM(single, stories.tokenizer, compile=compile), ["A story. ", "The "],
+            automaton, budget=[12, 9], particles=6, seed=3, proposal=smc.GCD(),
+            execution="static", forced_runs=False, algorithm="smc", ess_threshold=0.9,
+        )
+        for compile in (True, False)
+    )  # fmt: skip
+    for one, other in zip(found, expected, strict=True):
+        assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
+        weights = [s.log_weight for s in other.particles]
+        assert [s.log_weight for s in one.particles] == pytest.approx(weights, abs=1e-3)
 
 
 @pytest.mark.parametrize("algorithm", OPTIONS)

@@ -80,12 +80,12 @@ def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
 
 
 _LEGEND = """TV of one answer: total variation between the exact posterior and the law of one
-answer drawn from one run (a dead run gives none), with its 95 % interval; exact with one particle
+answer drawn from one run (a dead run gives none), with its 95% interval; exact with one particle
 of SMC, and if the discrete filter left nothing out. After ±: the total variation that noise over
 the runs would show if the law were exact. To {goal}: the fewest particles from which on it is
 within that. With {at} particles: mean number of prefixes that the language model computes, without
 the prompt; mean total variation of one run's posterior, and that of an exact sampler of as many
-draws; relative bias (95 % interval) and variance of the evidence estimate; ESS / N (undefined for
+draws; relative bias (95% interval) and variance of the evidence estimate; ESS / N (undefined for
 the discrete filter); dead runs."""
 
 

@@ -13,7 +13,7 @@ is refused before a language model is called.
 methods need only the total probability. The constraint and an HMM are therefore *restricted* to the
 allowed tokens and one token for all others. Token classes, emission masses and the most probable
 allowed tokens stay the same, and so does every proposal, exactly; hundreds of columns replace
-128 000.
+128,000.
 
 **Late prefixes.** LCD only requires that a prefix can be completed at some length. It also reaches
 prefixes that can't be completed within the budget, which take part in resampling until they die.

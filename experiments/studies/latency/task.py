@@ -57,6 +57,7 @@ class LatencyConfig:
     tokens: int = 40  # maximum tokens of a text, EOS included
     prompt_tokens: int = 64
     warm_up: int = 1  # warm-up runs of each kind
+    compile: bool = False  # the steps with torch.compile; lm is also timed without it
     repeats: int = 3  # timed runs of each kind, in turns, with different seeds
     lookahead: str = "conditional"  # of pgcd, as in the paper; or "in_time"
     exact_top_k: int = 64
@@ -124,7 +125,7 @@ def _identity(config: DictConfig, machine: str) -> Identity:
 def _run(run: Run, machine: str) -> None:
     """Time every method, in turns, and report."""
     task = run.config.task
-    methods = methods_of(task.kinds, task.hidden)
+    methods = methods_of(task.kinds, task.hidden, compile=task.compile)
     keys = [
         Key("latency", method, ALGORITHM.get(method, "smc"), task.batch, repeat)
         for repeat in range(task.repeats)

@@ -16,8 +16,11 @@ from hmm import HMM
 from smc import TransformersLM
 from smc._inference.answers import check_room
 
-PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD,
-                                                   "discrete": smc.GCD}  # fmt: skip
+UNCOMPILED = "lm:uncompiled"
+"""The method without a constraint and without `torch.compile`, beside the compiled ones."""
+PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
+    "lm": smc.LM, UNCOMPILED: smc.LM, "lcd": smc.LCD, "gcd": smc.GCD, "discrete": smc.GCD,
+}  # fmt: skip
 
 
 class Bench:
@@ -30,6 +33,11 @@ class Bench:
 
     def __init__(self, lm: TransformersLM, config: DictConfig) -> None:
         self.lm, self.config = lm, config
+        self._compiled = (
+            TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, compile=True)
+            if config.task.compile
+            else lm
+        )
         self.table_seconds: dict[str, float] = {}
         self._proposals: dict[str, smc.Proposal] = {}
         started = time.perf_counter()
@@ -64,11 +72,12 @@ class Bench:
             "ess_threshold": options.ess_threshold,
             "strata": options.strata,
         }
-        lm: smc.LanguageModel = Scripted(self.lm, self.tokens)
+        base = self.lm if method == UNCOMPILED else self._compiled
+        lm: smc.LanguageModel = Scripted(base, self.tokens)
         if method == "discrete":
             # All particles run until the end of the budget.
             algorithm = {"algorithm": "discrete", "count_finished": False, "floor": 0.0}
-            lm = self.lm
+            lm = base
         (found,) = smc.sample(
             lm,
             [self.prompt],
@@ -140,9 +149,11 @@ class Bench:
             return max(seconds_of(lambda: run(count + 1), device) - first, 0.0)
 
 
-def methods_of(kinds: Sequence[str], hidden: Sequence[int]) -> list[str]:
-    """Return the rows of the table: kinds, with pgcd once per HMM size."""
+def methods_of(kinds: Sequence[str], hidden: Sequence[int], *, compile: bool = False) -> list[str]:
+    """Return the rows of the table: kinds, with pgcd once per HMM size, and lm twice to compile."""
     each = {kind: [kind] for kind in kinds} | {"pgcd": [f"pgcd:H{size}" for size in hidden]}
+    if compile:
+        each["lm"] = [UNCOMPILED, "lm"]
     return [name for kind in kinds for name in each[kind]]
 
 

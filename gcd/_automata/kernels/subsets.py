@@ -28,19 +28,23 @@ _PAIR = cython.declare(cython.longlong, 16)  # units per class of a pair of stat
 def product(
     a_delta: np.ndarray,
     a_accepting: np.ndarray,
+    a_columns: np.ndarray,
     b_delta: np.ndarray,
     b_accepting: np.ndarray,
+    b_columns: np.ndarray,
     mode: int,
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Find the reachable pairs of two automata: 0 intersection, 1 union, 2 difference.
 
     If one automaton has no next state, an extra state represents that; pairs that can no longer
-    accept in the given mode are skipped. Returns (delta, accepting, number of states, units of
-    work).
+    accept in the given mode are skipped. `a_columns` and `b_columns` are the columns of each joint
+    class. Returns (delta, accepting, number of states, units of work).
     """
     a: cython.const[cython.int][:, ::1] = a_delta
     b: cython.const[cython.int][:, ::1] = b_delta
+    a_column: cython.const[cython.int][::1] = a_columns
+    b_column: cython.const[cython.int][::1] = b_columns
     a_accepts: cython.const[cython.uchar][::1] = a_accepting.view(np.uint8)
     b_accepts: cython.const[cython.uchar][::1] = b_accepting.view(np.uint8)
     kind: cython.int = mode
@@ -50,7 +54,7 @@ def product(
     a_dead: cython.longlong = a.shape[0]
     b_dead: cython.longlong = b.shape[0]
     width: cython.longlong = b_dead + 1
-    num_classes: cython.Py_ssize_t = a.shape[1]
+    num_classes: cython.Py_ssize_t = a_column.shape[0]
     work: cython.longlong = 0
     capacity: cython.longlong = 256
     delta_array = np.full((capacity, num_classes), -1, np.int32)
@@ -70,6 +74,7 @@ def product(
     x: cython.longlong
     y: cython.longlong
     key: cython.longlong
+    last_key: cython.longlong
     slot: cython.longlong
     target: cython.int
     while current < count:
@@ -78,18 +83,24 @@ def product(
         work += _PAIR * num_classes
         if work > max_work or count * num_classes > max_cells:
             return delta_array[:0], np.zeros(0, np.bool_), TOO_MANY, max_work + 1
+        last_key = -1
+        target = -1
         for k in range(num_classes):
             x = -1
             y = -1
             if i < a_dead:
-                x = int(a[i, k])
+                x = int(a[i, a_column[k]])
             if j < b_dead:
-                y = int(b[j, k])
+                y = int(b[j, b_column[k]])
             if x < 0 and (kind != _OR or y < 0):
                 continue
             if y < 0 and kind == _AND:
                 continue
             key = (x if x >= 0 else a_dead) * width + (y if y >= 0 else b_dead)
+            if key == last_key:  # as with most bytes inside of a string
+                delta[current, k] = target
+                continue
+            last_key = key
             slot = mix(key) & last
             while table[slot] >= 0 and keys[table[slot]] != key:
                 slot = (slot + 1) & last

@@ -54,7 +54,7 @@ class Coverage(NamedTuple):
         return self.texts / self.whole if self.whole else 1.0
 
     def __str__(self) -> str:
-        """Return the share in words, rounded down, so that only all texts are 100 %."""
+        """Return the share in words, rounded down, so that only all texts are 100%."""
         least = "" if self.is_exact else "at least "
         thousandths = 100_000 * self.texts // self.whole if self.whole else 100_000
         return f"{least}{thousandths / 1000:.3f} % of texts of at most {self.max_length} bytes"

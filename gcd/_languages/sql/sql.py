@@ -57,7 +57,7 @@ def widest_dialect(
     Args:
         schema: tables, columns and foreign keys.
         max_states: most states of the language's automaton. A token automaton takes four bytes for
-            each state and class of tokens, and there are 400 to 1 000 classes.
+            each state and class of tokens, and there are 400 to 1,000 classes.
         dialect: the form to start from; None for the default.
 
     Raises:

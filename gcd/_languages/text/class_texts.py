@@ -7,7 +7,7 @@ If the exact set would need a very large automaton, the language is narrower:
 |---|---|
 | date, datetime | years 0001 to 9999, no leap seconds, at most six digits behind the second |
 | datetime, time | with or without an offset from UTC |
-| timedelta | ISO 8601 durations, at most 999 999 999 days |
+| timedelta | ISO 8601 durations, at most 999,999,999 days |
 | Decimal | without an exponent and without NaN or Infinity |
 | URLs | hosts are names of ASCII letters, digits and hyphens or IP addresses, ports up to 59999 |
 | IPv6 networks | whole groups of 16 bits, or a single address |

@@ -8,7 +8,7 @@ throughout.
 
 **Leap seconds.** Second 60 only exists at 23:59:60 in UTC (RFC 3339, sections 5.6 and 5.7), so the
 local time at the beginning determines the offset at the end: `01:29:60+01:30`. The automaton's
-state therefore includes the local minute until the offset. All 1 440 offsets take about ten
+state therefore includes the local minute until the offset. All 1,440 offsets take about ten
 thousand states, although leap seconds are rare. So there are two variants, as
 `gcd._languages.text.formats` explains:
 

@@ -8,9 +8,9 @@ annotations, with a warning.
 | format | source | states |
 |---|---|---|
 | date, duration | RFC 3339 (`gcd._languages.text.format_dates`) | 29, 15 |
-| time, date-time | the same | 884, 961; wide 11 000 |
+| time, date-time | the same | 884, 961; wide 11,000 |
 | email | RFC 5321 section 4.1.2, `Mailbox` | 157 |
-| hostname | RFC 1123 section 2.1, RFC 1034 section 3.1 | 1 515; wide 24 059 |
+| hostname | RFC 1123 section 2.1, RFC 1034 section 3.1 | 1,515; wide 24,059 |
 | ipv4, ipv6 | RFC 2673 section 3.2, RFC 4291 section 2.2 | 24, 151 |
 | uri, uri-reference | RFC 3986 appendix A | 179, 182 |
 | uri-template | RFC 6570 section 2, with erratum 6937 | 27 |
@@ -19,7 +19,7 @@ annotations, with a warning.
 | relative-json-pointer | draft-bhutton-relative-json-pointer-00 | 13 |
 
 An automaton for all host names counts up to 63 in each label and, at the same time, up to 253 in
-total: 24 000 states, and seven times as many once they may be escaped in JSON. The narrow variant
+total: 24,000 states, and seven times as many once they may be escaped in JSON. The narrow variant
 counts the total in units of 16 characters instead.
 
 **Two variants.** If the sources leave a question open, or an exact automaton would be very large, a

@@ -48,7 +48,7 @@ def multiples(divisor: Decimal) -> Automaton:
 
     Raises:
         ConstraintError: if the divisor is not positive, has more than `MAX_DIGITS` digits on
-            either side of the point, or division takes more than 50 000 states.
+            either side of the point, or division takes more than 50,000 states.
         StateLimitError: if division takes more states than `gcd.state_limit` allows.
     """
     modulus, exponent = _reduced(divisor)

@@ -20,7 +20,7 @@ else:
     from smc._vocabulary.kernels.lines import Lines
 
 BLOCK = 512
-"""Tokens per block: a row of 128 000 tokens has 250 blocks, and one block fits into a cache."""
+"""Tokens per block: a row of 128,000 tokens has 250 blocks, and one block fits into a cache."""
 _BLOCK = cython.declare(cython.Py_ssize_t, BLOCK)
 _LOG_ZERO = cython.declare(cython.double, -np.inf)
 

@@ -15,7 +15,7 @@ from experiments import run as experiment
 from experiments.studies.latency import task
 from experiments.studies.latency.models import made_up_vocabulary
 from experiments.studies.latency.task import PAPER
-from experiments.studies.latency.timing import table_seconds
+from experiments.studies.latency.timing import UNCOMPILED, methods_of, table_seconds
 from hmm._model import HMM
 from tests.experiments.toy_model import write_checkpoint
 
@@ -73,6 +73,13 @@ def test_every_method_is_timed(tmp_path, monkeypatch):
 def test_what_cannot_be_honored_is_refused(override, message):
     with pytest.raises(ValueError, match=message):
         experiment.check(composed(override))
+
+
+def test_compiled_steps_are_timed_beside_uncompiled_ones():
+    config = composed("task.compile=true", "task.kinds=[lm,gcd]", "task.hidden=[64,256]")
+    experiment.check(config)
+    methods = methods_of(config.task.kinds, config.task.hidden, compile=config.task.compile)
+    assert methods == [UNCOMPILED, "lm", "gcd"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcd import Automaton, EmptyLanguageError, StateLimitError, state_limit
+from gcd._automata.strings import prefix_tree
 
 ALPHABET = b"ab\xff"
 MAX_LENGTH = 5
@@ -186,6 +187,12 @@ def test_finite_sets_of_strings(strings):
     assert automaton.enumerate(100) == sorted(strings, key=lambda s: (len(s), s))
     assert automaton == Automaton.union([Automaton.literal(s) for s in strings])
     assert hash(automaton) == hash(Automaton.union([Automaton.literal(s) for s in strings]))
+
+
+@given(st.binary(max_size=8) | st.sampled_from([bytes(range(256)), bytes(range(255)), b"\x00a"]))
+def test_one_string_is_in_its_normal_form(string):
+    table = Automaton.minimal(*prefix_tree([string]))
+    assert Automaton.literal(string).fingerprint == table.fingerprint
 
 
 def test_from_strings_over_all_bytes():

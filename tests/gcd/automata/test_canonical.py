@@ -71,8 +71,17 @@ def ring(size: int, special: int) -> tuple[np.ndarray, np.ndarray]:
     return delta, np.ones(size, np.bool_)
 
 
+def groups(most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Make `(abc){0,most}`: only edges away from acceptance tell its groups apart."""
+    size = 3 * most + 1
+    delta = np.full((size, 3), -1, np.int32)
+    delta[np.arange(size - 1), np.arange(size - 1) % 3] = np.arange(1, size)
+    return delta, np.arange(size) % 3 == 0
+
+
 @settings(max_examples=300)
 @given(tables())
+@example(groups(40))
 @example(ring(40, 40))  # all different
 @example(ring(60, 20))  # three times round the same cycle
 @example(ring(61, 20))

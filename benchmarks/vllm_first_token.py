@@ -1,0 +1,217 @@
+"""Time to the first token of requests with new schemas, and pauses of another stream meanwhile.
+
+    P=.venv-vllm/bin/python; S=../shared/data/public_schemas
+    VLLM_CPU_KVCACHE_SPACE=1 $P -m benchmarks.vllm_first_token xgrammar --model DIR --schemas $S
+    VLLM_CPU_KVCACHE_SPACE=1 $P -m benchmarks.vllm_first_token guidance --model DIR --schemas $S
+
+Starts vLLM's OpenAI server with one of vLLM's backends of structured outputs and with the plugin of
+this project, so both sides run in one server. Every schema is new to the server, and nothing is
+kept on disk. For each schema, the sides ask in turns for one streamed answer, and stop after the
+first token. Requests without a constraint show what the server itself takes.
+
+Meanwhile another client streams text without a constraint. The longest pause between two tokens of
+this stream, while a request waits for its first token, shows whether the compile delays others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.vllm import head, line
+
+PROMPT = "Write a JSON document: "
+BUDGET = 512  # tokens, enough for a shortest answer of most schemas
+WARM_UP = 3  # schemas before the first one that counts
+
+
+class Taken(NamedTuple):
+    """One request: seconds to its first token, and the longest pause of the other stream."""
+
+    first: float
+    pause: float
+
+
+@contextlib.contextmanager
+def server(model: str, backend: str) -> Iterator[str]:
+    """Start a server; yield its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = json.dumps({"backend": backend, "disable_any_whitespace": True})
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
+        "--served-model-name", "model", "--dtype", "float32", "--max-model-len", "4096",
+        "--max-num-seqs", "8", "--port", str(port), "--enforce-eager",
+        "--structured-outputs-config", config,
+    ]  # fmt: skip
+    with tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log:
+        given = os.environ | {"GCD_CACHE_DIR": ""}
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{url}/health").close()
+                break
+            if process.poll() is not None:
+                raise SystemExit(f"the server ended; see {log.name}")
+            time.sleep(1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+class Stream:
+    """Another client's stream of text without a constraint, which never ends."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self.times: list[float] = []
+
+    async def run(self) -> None:
+        """Note the time of every token until cancelled."""
+        while True:
+            stream = await self._api.completions.create(
+                model="model", prompt="Once upon a time", max_tokens=3000, temperature=1.0,
+                stream=True, extra_body={"ignore_eos": True},
+            )  # fmt: skip
+            async for _ in stream:
+                self.times.append(time.perf_counter())
+
+    def longest_pause(self, begin: float, end: float) -> float:
+        """Return the longest time between two tokens, one of which is in this interval."""
+        pauses = [
+            after - before
+            for before, after in zip(self.times, self.times[1:], strict=False)
+            if after >= begin and before <= end
+        ]
+        return max(pauses, default=end - begin)
+
+
+def constraints(side: str, schema: Any) -> dict[str, Any]:
+    """Return the fields that ask a side for a schema."""
+    if side == "no constraint":
+        return {}
+    if side == "ours":
+        return {"vllm_xargs": {"gcd": json.dumps({"json_schema": schema})}}
+    return {"structured_outputs": {"json": schema}}
+
+
+async def ask(api: Any, side: str, schema: Any, other: Stream) -> Taken:
+    """Ask for an answer up to its first token."""
+    from openai import APIError
+
+    begin = time.perf_counter()
+    try:
+        stream = await api.completions.create(
+            model="model", prompt=PROMPT, max_tokens=BUDGET, temperature=1.0, stream=True,
+            extra_body=constraints(side, schema),
+        )  # fmt: skip
+        async for _ in stream:
+            break
+    except APIError:  # the side doesn't take the schema
+        return Taken(math.nan, math.nan)
+    end = time.perf_counter()
+    await stream.close()
+    count = len(other.times)
+    while len(other.times) < count + 3:  # the pause may end after the first token
+        await asyncio.sleep(0.01)
+    return Taken(end - begin, other.longest_pause(begin, end))
+
+
+async def measure(url: str, schemas: list[Any], sides: list[str]) -> dict[str, list[Taken]]:
+    """Ask all sides for all schemas, in turns."""
+    found: dict[str, list[Taken]] = {side: [] for side in sides}
+    async with clients(url) as (api, other_api):
+        other = Stream(other_api)
+        background = asyncio.create_task(other.run())
+        while len(other.times) < 10:
+            await asyncio.sleep(0.1)
+            if background.done():
+                background.result()
+        for number, schema in enumerate(schemas):
+            for side in sides if number % 2 else sides[::-1]:
+                taken = await ask(api, side, schema, other)
+                if number >= WARM_UP:
+                    found[side].append(taken)
+                    shown = [f"{1000 * each:.0f}" for each in taken]
+                    print(f"RESULT {number} {side}: first token, pause: {shown} ms", flush=True)
+        background.cancel()
+    return found
+
+
+@contextlib.asynccontextmanager
+async def clients(url: str) -> AsyncIterator[tuple[Any, Any]]:
+    """Make two clients."""
+    from openai import AsyncOpenAI
+
+    given: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": "none", "timeout": 1800}
+    async with AsyncOpenAI(**given, max_retries=0) as a, AsyncOpenAI(**given, max_retries=0) as b:
+        yield a, b
+
+
+def main() -> None:
+    """Start the server, measure, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("backend", choices=["xgrammar", "guidance"])
+    parser.add_argument("--model", required=True, help="directory of a model")
+    parser.add_argument("--schemas", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=100, help="schemas")
+    options = parser.parse_args()
+    paths = sorted(options.schemas.glob("*.json"))
+    random.Random(0).shuffle(paths)
+    schemas = [
+        json.loads(path.read_text("utf-8-sig"))["schema"]
+        for path in paths[: WARM_UP + options.count]
+    ]
+    sides = ["no constraint", "ours", options.backend]
+    with server(options.model, options.backend) as url:
+        found = asyncio.run(measure(url, schemas, sides))
+    everywhere = [
+        number
+        for number in range(options.count)
+        if not any(math.isnan(found[side][number].first) for side in sides)
+    ]
+    print(f"RESULT {len(everywhere)} of {options.count} schemas answered on both sides, in ms\n")
+    print("RESULT", head("", "answered", *COLUMNS).replace("\n", "\nRESULT "))
+    for side in sides:
+        answered = sum(not math.isnan(each.first) for each in found[side])
+        mine = [found[side][number] for number in everywhere]
+        print("RESULT", line(side, answered, *summary(mine)))
+
+
+COLUMNS = (
+    "first token, median", "90%", "95%", "worst",
+    "longest pause of the other stream, median", "90%", "95%", "worst",
+)  # fmt: skip
+
+
+def summary(taken: list[Taken]) -> list[str]:
+    """Return quantiles in milliseconds, for `COLUMNS`."""
+    cells = []
+    for values in zip(*taken, strict=True):
+        ordered = sorted(1000 * value for value in values)
+        at = [ordered[min(len(ordered) - 1, int(q * len(ordered)))] for q in (0.9, 0.95)]
+        cells += [f"{each:.0f}" for each in (statistics.median(ordered), *at, ordered[-1])]
+    return cells
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Compilation of the static step of a `transformers` model with `torch.compile`.
+
+A step of a small model launches a thousand small kernels (norms, rotations, copies into the cache).
+On a CUDA device, where a step is captured as a graph, they take most of the time. `torch.compile`
+fuses them, which takes tens of seconds once for a model, a number of rows and of columns. It
+compiles for all numbers of columns when a second one comes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Step = Callable[..., Tensor]
+
+_CAPTURING = ("reduce-overhead", "max-autotune")
+
+
+def compiled_step(step: Step, compile: bool | Mapping[str, Any]) -> CompiledStep | None:
+    """Create a compiled step from the argument of `smc.TransformersLM`; None for False.
+
+    Raises:
+        ValueError: the arguments capture CUDA graphs, or allow graph breaks.
+    """
+    options = {} if isinstance(compile, bool) else dict(compile)
+    captures = options.get("mode") in _CAPTURING or (options.get("options") or {}).get(
+        "triton.cudagraphs"
+    )
+    if captures or not options.get("fullgraph", True):
+        raise ValueError(
+            f"expected compile to be a bool, or arguments of torch.compile without CUDA graphs and "
+            f"graph breaks, because a step is captured as a whole; got {options}; give "
+            "compile=True or {'mode': 'max-autotune-no-cudagraphs'}"
+        )
+    return None if compile is False else CompiledStep(step, options)
+
+
+class CompiledStep:
+    """A function of tensors, compiled when it is called with arguments of another form.
+
+    Args:
+        step: the function.
+        options: those of `torch.compile`, whose `fullgraph` is set.
+
+    Attributes:
+        checked: forms of arguments whose results were compared with those of the function itself.
+    """
+
+    def __init__(self, step: Step, options: Mapping[str, Any]) -> None:
+        self._step, self._options = step, dict(options)
+        plain: Any = inspect.unwrap(step)
+        # PyTorch keeps at most eight variants of a code object, so each model has its own.
+        own = FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
+        self._compiled: Step = torch.compile(own, **{**options, "fullgraph": True})
+        self.checked: set[object] = set()
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Call the compiled function."""
+        return self._compiled(*arguments)
+
+    def __reduce__(self) -> tuple[type, tuple[Step, dict[str, Any]]]:
+        return CompiledStep, (self._step, self._options)
