@@ -1,9 +1,9 @@
 """Admission control: compile and validate the constraint of a vLLM request.
 
 The frontend and the engine make the same checks. The frontend makes them first, because it can
-return an error to the client; an engine can only end the request. Some errors are only found by the
-engine, for example if the frontend doesn't know the vocabulary. The answer is then the text of the
-reason, which is enforced like any other constraint (`refusal`).
+return an error to the client; the engine can only end the request. Some errors are only found by
+the engine, for example if the frontend doesn't know the vocabulary. The engine then constrains the
+answer to the text of the error (`Engine.refuse`).
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class ServerEngine:
         except ConstraintError as error:
             raise ValueError(
                 "expected a server whose plugin supports gcd_particle, got one that refuses it "
-                f"({error}); install this version there, and start it: {START}"
+                f"({error}); install this version on the server, and start it: {START}"
             ) from error
         except (KeyError, TypeError, OSError) as error:
             raise ValueError(

@@ -79,7 +79,7 @@ def save(
         directory: created if missing; files of an existing model are replaced.
         vocabulary: the model's vocabulary; None if only the number of tokens is known.
         config: other values to store as JSON, such as `eos_token_id` or training settings.
-        dtype: type to store; None is that of each array.
+        dtype: type to store; by default each array's own type.
         shared: whether tokens with equal emissions share a stored row; None: if that makes the file
             smaller. The loaded model is the same.
 

@@ -203,7 +203,7 @@ def maximize(
     Args:
         statistics: counts of all sequences and processes.
         pseudo_counts: added to each entry; a number is used for all three parts.
-        emission_dtype: type of the emissions; None is that of the counts.
+        emission_dtype: type of the emissions; by default the counts' type.
 
     Returns:
         The normalized counts. A state without counts gets uniform distributions.

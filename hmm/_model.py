@@ -121,7 +121,7 @@ class HMM:
         Rounded parameters sum to one only within their precision.
 
         Args:
-            dtype: type to compute in; None is that of each array, float32 at least.
+            dtype: type to compute in; by default each array's type, float32 at least.
         """
 
         def divided(part: Tensor, dim: int = -1) -> Tensor:

@@ -335,9 +335,9 @@ class Matcher:
         return self.num_allowed < self.automaton.vocabulary.size
 
     def forced(self, limit: int = 256) -> list[int]:
-        """Return the forced tokens that come next, at most `limit`: each is the only allowed one.
+        """Return up to `limit` next tokens that are forced, that is, the only allowed ones.
 
-        They end before the first token with a choice, and after EOS. Raises `ValueError` for a
+        The list ends where several tokens are allowed, or with EOS. Raises `ValueError` for a
         negative limit.
         """
         if whole_number(limit, "limit") < 0:

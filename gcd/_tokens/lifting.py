@@ -157,7 +157,7 @@ def _numbered_table(
 ) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
     """Return the table of a language that ends with EOS, and each byte state's number in it.
 
-    The last number is that of the final state. None as for `_table`.
+    The last number is the final state's. Returns None in the same cases as `_table`.
     """
     delta, class_of, edges = lift_arrays(
         automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors, max_bytes
@@ -347,7 +347,7 @@ def _equal_columns(
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
-    """Return the units with bounded runs, for which the number of completed units matters."""
+    """Return, for each unit, whether its runs are bounded, so that completed units are counted."""
     boundary = cells.states[cells.start]
     whole = cells.cell_at[boundary] == np.arange(boundary.size)
     chained = cells.unit_of[whole & (cells.after != boundary)]

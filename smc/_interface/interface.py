@@ -108,7 +108,7 @@ def sample(
         drafter: object that guesses these tokens; `smc.PromptLookup()` by default.
         target_error: a standard error of the log evidence, in nats. Sampling then runs in rounds
             that start with `particles` and double their number until the reported error is at most
-            this, or `max_particles` is reached. The result is that of a last, independent round, so
+            this, or `max_particles` is reached. The result is from a last, independent round, so
             that the evidence stays unbiased (`smc._interface.rounds`).
         max_particles: maximum number of particles in a round.
         certify: a share of the posterior, such as 0.9. If the guaranteed share of the found answers
@@ -157,9 +157,7 @@ def sample(
     budgets = _one_each("budget", budget, len(prompts))
     for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
-            raise ValueError(
-                f"expected {len(prompts)} {what}, one per prompt, got {len(given)}; pass one each"
-            )
+            raise ValueError(f"expected {len(prompts)} {what}, one per prompt, got {len(given)}")
     # A message names the example if there are several, or if the caller named it.
     called: Sequence[int | None] = names
     if example_ids is None and len(prompts) == 1:
@@ -209,7 +207,7 @@ def sample(
 
 
 def _one_each(what: str, values: object, count: int) -> list[int]:
-    """Return one integer for each of `count` examples, from a single one or one each."""
+    """Return a list of integers; a single integer is repeated `count` times."""
     if isinstance(values, Iterable) and not isinstance(values, str):
         return [whole(what, value) for value in values]
     return [whole(what, values)] * count

@@ -65,7 +65,7 @@ class Stratum(NamedTuple):
 
 
 def strata_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> list[Stratum]:
-    """Return the stratum of the N particles of the first step.
+    """Return one stratum, whose units are the N particles of the first step.
 
     Args:
         founder: each sequence's ancestor in the first step.

@@ -194,7 +194,7 @@ def _orders(texts: tuple[str, ...], count: int, name: int | None) -> list[tuple[
     if count > most:
         raise ValueError(
             f"expected at most {most} orders of {n} options{of_example(name)} (rotations and their "
-            f"reverses), got orders={count}; lower orders"
+            f"reverses), got orders={count}; request fewer"
         )
     pairs = (count + 1) // 2
     shifts = [index * n // pairs for index in range(pairs)]

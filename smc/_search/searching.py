@@ -224,7 +224,7 @@ class _Ahead(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """A computed prefix and its next token; `log_p` is that of both."""
+    """A computed prefix and its next token; `log_p` is their joint log-probability."""
 
     log_p: float
     prefixes: _Prefixes

@@ -134,7 +134,7 @@ class _Chains:
         return [chain for chain in self._components(self._flat) if self._is_left_recursive(chain)]
 
     def proven(self, chain: Component) -> dict[str, _Language] | None:
-        """Return the languages of a component; None if its flat references are only left ends."""
+        """Return the languages of a component; None if all its flat references are at left ends."""
         inside = self._inside(chain, self._flat)
         if self._is_left_linear(inside):
             return None

@@ -154,7 +154,7 @@ def _counts(token: Any) -> tuple[int, int | None]:
     minimum = min(int(low.strip() or 0), 10**9)
     maximum = (min(int(high), 10**9) if high.strip() else None) if comma else minimum
     if (not comma and not low.strip()) or (maximum is not None and maximum < minimum):
-        raise _error(token, "a repetition whose numbers are missing or out of order")
+        raise _error(token, "a repetition with its numbers missing or out of order")
     return minimum, maximum
 
 

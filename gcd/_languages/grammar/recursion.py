@@ -1,16 +1,16 @@
-r"""Choice of the rules whose nested uses are counted toward the depth.
+r"""Choice of the rules whose nested uses count toward a grammar's depth.
 
 A rule that refers to itself at the right end of its productions is equivalent to a loop and
 therefore regular; one that refers to itself elsewhere, as brackets do, is not. (No rule refers to
-itself at the left end: `gcd._languages.grammar.chains` has rewritten those.) So references among
-mutually recursive rules are of two kinds, in productions `X -> Y_1 ... Y_n`:
+itself at the left end: `gcd._languages.grammar.chains` has rewritten those.) So in a
+production `X -> Y_1 ... Y_n`, references to rules that lead back to X are of two kinds:
 
 * *tail*: Y_n, because what follows X follows Y_n;
 * *embedding*: all others.
 
 Unrolling terminates if every cycle with an embedding reference contains an embedding reference of a
 *counted* rule. The counted rules are chosen greedily, each so that the fewest references remain on
-such cycles. If none is needed the rules are regular. Cf. Nederhof, "Practical experiments with
+such cycles. If none is needed, the rules are regular. Cf. Nederhof, "Practical experiments with
 regular approximation of context-free languages", Computational Linguistics 26 (2000), on strongly
 regular grammars and their automata.
 """

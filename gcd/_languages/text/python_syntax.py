@@ -123,7 +123,7 @@ class CommonParser(PatternParser):
             if is_repeated and found[0] == "+" and not self._reads_plus_twice:
                 raise self._error(
                     "`+` after a quantifier", self._at,
-                    "it is possessive in Python and a repetition in Rust; put the inner one in "
+                    "it is possessive in Python but a repetition in Rust; put the inner one in "
                     "`(?:)`",
                 )  # fmt: skip
             self._at = found.end()
@@ -170,7 +170,7 @@ class CommonParser(PatternParser):
                 return self._boundary(begin)
             return Chars(self._escape(begin))
         if self._flags.x and character in ONLY_RUST_IGNORES:
-            raise self._error("white space", begin, "only Rust ignores it; write an escape for it")
+            raise self._error("white space", begin, "only Rust's regex skips it; use an escape")
         return Chars(self._cased(single(ord(character))))
 
     def _line_ends(self) -> Ranges:
@@ -318,7 +318,7 @@ class CommonParser(PatternParser):
         if self._flags.x and (character.isspace() or character in "#\u200e\u200f"):
             raise self._error(
                 f"{character!r} in a class under the flag x", at,
-                "only Rust skips it; write an escape for it",
+                "only Rust's regex skips it; use an escape",
             )  # fmt: skip
         return single(ord(character))
 

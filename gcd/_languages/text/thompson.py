@@ -79,7 +79,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
 
 
 def automaton_of_rule(tree: Node, language: Callable[[str], Automaton]) -> Automaton:
-    """Return the texts of a rule's right-hand side, given those of the rules it refers to."""
+    """Return the texts of a rule's right-hand side, given the texts of the rules it refers to."""
     if isinstance(tree, Automaton):
         return tree
     if isinstance(tree, Reference):

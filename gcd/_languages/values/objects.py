@@ -21,10 +21,9 @@ from gcd._languages.values.notation import Notation, mark
 class Member(NamedTuple):
     """Member of an object: its key, its value, and whether it is required.
 
-    An `unpacked` member is written in a dictionary after two asterisks, as Python calls pass
-    arguments
-    whose names aren't identifiers: `**{"page-size": 3}`. Such a dictionary contains one or more of
-    them.
+    An `unpacked` member is written in a dictionary after two asterisks, the way a Python call
+    passes arguments whose names aren't identifiers: `**{"page-size": 3}`. Several unpacked members
+    may share a dictionary.
     """
 
     key: Automaton
