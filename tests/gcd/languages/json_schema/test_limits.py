@@ -89,9 +89,9 @@ def _chain(length: int, step: Any) -> Any:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (lambda link: link, "schemas of one value"),
-        (lambda link: {"anyOf": [link]}, "schemas of one value"),
-        (lambda link: {"not": link}, "schemas of one value"),
+        (lambda link: link, "nested schemas for one value"),
+        (lambda link: {"anyOf": [link]}, "nested schemas for one value"),
+        (lambda link: {"not": link}, "nested schemas for one value"),
         (lambda link: {"type": "object", "properties": {"a": link}}, "nested too deeply"),
         (lambda link: {"type": "array", "items": link}, "nested too deeply"),
     ],

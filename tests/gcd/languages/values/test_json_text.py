@@ -67,15 +67,17 @@ def ranges_of(characters: Automaton) -> Ranges:
     """Return the code points of a language of single characters."""
     table = np.vstack([characters.transitions, np.full((1, 256), -1)])  # -1 is the last row
     accepting = np.append(characters.accepting, False)
-    found = np.flatnonzero(accepting[table[0, :0x80]]).tolist()
+    is_in = np.zeros(0x110002, np.int8)  # code point + 1, between two zeros
+    is_in[1:0x81] = accepting[table[0, :0x80]]
     for length, (low, high) in ((2, (0x80, 0x7FF)), (3, (0x800, 0xFFFF)), (4, (0x10000, 0x10FFFF))):
         points = np.arange(low, high + 1)
         lead = (0xF00 >> length) & 0xFF
         state = table[0, lead | points >> 6 * (length - 1)]
         for rest in reversed(range(length - 1)):
             state = table[state, 0x80 | (points >> 6 * rest) & 0x3F]
-        found += points[accepting[state]].tolist()
-    return ranges((point, point) for point in found)
+        is_in[points + 1] = accepting[state]
+    first, end = np.flatnonzero(np.diff(is_in)).reshape(-1, 2).T
+    return ranges(zip(first.tolist(), (end - 1).tolist(), strict=True))
 
 
 @settings(max_examples=60)
