@@ -256,6 +256,8 @@ class Posterior:
         lines = [f"Posterior ({found.label}): {self._evidence}, ESS {found.ess:.1f}"]
         if found.certified is not None:
             lines[0] += f", certified {found.certified:.2f}"
+        if self.stopped is not None:
+            lines[0] += f", answers closed early ({self.stopped})"
         for text, p, (low, high) in zip(
             self.texts[:2], self.probabilities, self.confidence_intervals, strict=False
         ):

@@ -240,6 +240,7 @@ def test_a_slow_model_finishes_in_time(clock: Clock, algorithm: str) -> None:
         )  # fmt: skip
         assert found.valid
         assert found.stopped == "deadline"
+        assert "closed early (deadline)" in repr(found)
         assert found.diagnostics.overrun == 0
         assert clock.now <= 120
         assert clock.now >= 114  # the time was used
