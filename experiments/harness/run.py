@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
+_RENAMED = {"hmm.defence": "defense"}
+_LATER = {"task": {"formats": "assert"}}
+"""Settings that earlier runs lack, with the value that these runs had."""
 _TABLE = "table.md"
 _SUMMARY = "summary.json"
 _GROWING = ("repeats", "particles")  # of a task with records; rows are the same with more of them
@@ -209,7 +212,7 @@ class Run:
                 f"{self.directory} has rows, but no {_IDENTITY} that identifies the run; {remedy}"
             )
         if saved.exists() and any(self._left()):
-            before = read_json(saved, remedy=remedy)
+            before = _in_current_terms(read_json(saved, remedy=remedy), self.identity)
             if _differences(_as_large(without_places(before), self._name), self._name):
                 changed = _differences(before, self.identity)
                 raise ValueError(
@@ -365,6 +368,21 @@ class Run:
 def _subject(config: DictConfig) -> str:
     """Return the name of the task whose prompts the model answers."""
     return str(config.task.name if "task" in config else config.get("source", ""))
+
+
+def _in_current_terms(before: Identity, now: Identity) -> Identity:
+    """Update an earlier identity: settings were renamed, or came later and had one fixed value."""
+    found = {
+        section: {_RENAMED.get(f"{section}.{name}", name): value for name, value in kept.items()}
+        if isinstance(kept, dict)
+        else kept
+        for section, kept in before.items()
+    }
+    for section, later in _LATER.items():
+        old, new = found.get(section), now.get(section)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found[section] = {n: v for n, v in later.items() if n in new} | old
+    return found
 
 
 def _as_large(before: Identity, now: Identity) -> Identity:
