@@ -1,10 +1,11 @@
 """Compare the stated error of one run with the spread between independent runs (islands).
 
-One run states its error by the ancestry of its particles (`smc._results.reliability`). K
-independent runs of N / K particles estimate the evidence by their mean, and its error by their
-spread: the relative variance is the sum of (Z_k - Z)^2 / (K (K - 1) Z^2), and a 90% interval uses
-Student's t with K - 1 degrees of freedom. Neither sees an answer that all particles missed. The
-problems are the random ones of `benchmarks.reliability`; each method has one estimate of each:
+One run states its error by the ancestry of its particles (`smc._results.reliability`). The
+evidence can also be estimated by the mean Z of K independent runs of N / K particles, and its
+error by their spread. The relative variance is then the sum of (Z_k - Z)^2 / (K (K - 1) Z^2). A
+90% interval uses Student's t with K - 1 degrees of freedom. Neither error includes an answer that
+all particles missed. The problems are the random ones of `benchmarks.reliability`, with one
+estimate of each by each method:
 
     python -m benchmarks.islands build/islands.jsonl --problems 420
 """

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
-_RENAMED = {"hmm.defence": "defense"}
+_RENAMED = {"hmm.defence": "defense"}  # codespell:ignore defence
 _LATER = {"task": {"formats": "assert"}}
 """Settings that earlier runs lack, with the value that these runs had."""
 _TABLE = "table.md"
