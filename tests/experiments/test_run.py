@@ -169,11 +169,8 @@ def test_reading_ahead_only_changes_costs(ahead, rows, finished, tmp_path, monke
 def test_an_earlier_identity_is_read_in_current_terms():
     """A renamed setting keeps its value, and one that came later had one value before."""
     now = {"hmm": {"defense": 0.01}, "task": {"formats": "ignore", "repeats": 3}, "seed": 0}
-    before = {
-        "hmm": {"defence": 0.02},
-        "task": {"repeats": 3},
-        "seed": 0,
-    }  # codespell:ignore defence
+    old = {"defence": 0.02}  # codespell:ignore defence
+    before = {"hmm": old, "task": {"repeats": 3}, "seed": 0}
     found = _in_current_terms(before, now)
     assert found == {
         "hmm": {"defense": 0.02},
