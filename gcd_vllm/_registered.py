@@ -20,6 +20,8 @@ from gcd import ConstraintError, Vocabulary
 
 DIRECTORY = "GCD_VLLM_HMMS"
 """Environment variable of the engine: the directory of its HMMs."""
+MOST_PROPOSALS = 16
+"""Most proposals that a process keeps, because clients choose their options."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class PGCD:
     def proposal(self, vocabulary: Vocabulary, device: torch.device) -> Any:
         """Return the `smc.PGCD` of this process; equal requests share one, and its tables.
 
+        The oldest ones are dropped; requests in progress keep theirs.
+
         Raises:
             ConstraintError: there is no such HMM, it doesn't load or isn't one over this
                 vocabulary, or another argument is invalid.
@@ -100,6 +104,8 @@ class PGCD:
         with _lock:
             if key not in _proposals:
                 _proposals[key] = self._make(directory, vocabulary, device)
+                if len(_proposals) > MOST_PROPOSALS:
+                    del _proposals[next(iter(_proposals))]
             return _proposals[key]
 
     def _make(self, directory: Path, vocabulary: Vocabulary, device: torch.device) -> Any:

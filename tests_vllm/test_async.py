@@ -16,7 +16,7 @@ from tests_vllm.cases import CONSTRAINTS, SMALL_BUDGETS, asked, is_valid
 from tests_vllm.recording import recorded_v1
 
 if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
-    pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
+    pytest.skip("`make vllm` runs it separately", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")

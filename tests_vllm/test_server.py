@@ -17,7 +17,7 @@ import pytest
 from tests_vllm.cases import CONSTRAINTS, PERSON, TOOLS, asked, is_valid
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-    pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
+    pytest.skip("`make vllm` runs it separately", allow_module_level=True)
 
 CONCURRENT = 50
 BUDGETS = {"json_schema": (20, 24, 40), "regex": (4, 9), "choice": (4, 16), "tools": (30, 40),

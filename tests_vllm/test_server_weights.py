@@ -22,7 +22,7 @@ from gcd_cli._sources import vocabulary as read_vocabulary
 from tests_vllm.oracle import Oracle, log_sum
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-    pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
+    pytest.skip("`make vllm` runs it separately", allow_module_level=True)
 
 CHOICE = {"choice": ["yes", "no", "none", "yesterday"]}
 BUDGET = 5

@@ -17,7 +17,7 @@ from gcd._requests import ConstraintRequest
 from tests_vllm.oracle import Oracle, log_sum
 
 if "|" not in os.environ.get("VLLM_CPU_OMP_THREADS_BIND", ""):
-    pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
+    pytest.skip("`make vllm` runs it separately", allow_module_level=True)
 
 CHOICE = {"choice": ["yes", "no", "none", "yesterday"]}
 BUDGET = 5

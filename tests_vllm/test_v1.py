@@ -9,7 +9,7 @@ import pytest
 from tests_vllm.cases import CONSTRAINTS, PERSON, asked, is_valid
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
-    pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
+    pytest.skip("`make vllm` runs it separately", allow_module_level=True)
 
 BUDGETS = {"json_schema": 24, "regex": 9, "choice": 4, "tools": 40, "segments": 24,
            "sql": 30, "grammar": 9}  # fmt: skip

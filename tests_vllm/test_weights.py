@@ -17,7 +17,7 @@ from gcd_vllm._step_weights import take
 from tests_vllm.oracle import Oracle, log_sum
 
 if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
-    pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
+    pytest.skip("`make vllm` runs it separately", allow_module_level=True)
 
 CHOICE = {"choice": ["yes", "no", "none", "yesterday"]}
 BUDGET = 5

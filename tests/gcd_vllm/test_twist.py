@@ -15,6 +15,7 @@ from gcd import AutomatonBatch, ConstraintError
 from gcd_vllm import PGCD, Processor
 from gcd_vllm._admission import REFUSED, check_twist, engine_of
 from gcd_vllm._particle_request import ParticleRequest
+from gcd_vllm._registered import MOST_PROPOSALS, _proposals
 from gcd_vllm._step_weights import LOG_P, LOG_Q, LOG_Z, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
@@ -144,6 +145,16 @@ def test_a_request_whose_hmm_cannot_be_used_says_why(tokens, hmms, monkeypatch):
     assert "expected defense" in refusal(PGCD("small", defense=2.0))
     monkeypatch.delenv("GCD_VLLM_HMMS")
     assert "GCD_VLLM_HMMS" in refusal(PGCD("small"))
+
+
+def test_proposals_that_clients_name_are_kept_in_limited_number(tokens, hmms):
+    device = torch.device("cpu")
+    first = PGCD("small").proposal(tokens, device)
+    assert PGCD("small").proposal(tokens, device) is first
+    for number in range(1, MOST_PROPOSALS + 1):
+        PGCD("small", defense=0.5 + number / 100).proposal(tokens, device)
+    assert len(_proposals) == MOST_PROPOSALS
+    assert PGCD("small").proposal(tokens, device) is not first
 
 
 def test_engines_that_hide_tokens_are_refused(tokens, hmms):
