@@ -105,12 +105,7 @@ class Automaton:
         accepting: Bool[np.ndarray, "S"],
         initial: int = 0,
     ) -> Automaton:
-        """Build an automaton from a table of next states.
-
-        Args:
-            transitions: next state for (state, byte), -1 for none.
-            accepting: whether each state accepts.
-            initial: the initial state.
+        """Build an automaton from a table of next states by byte, -1 for none.
 
         Raises:
             ValueError: a state is out of range.
@@ -138,14 +133,9 @@ class Automaton:
         initial: Iterable[int] = (0,),
         epsilon: Iterable[tuple[int, int]] = (),
     ) -> Automaton:
-        """Build an automaton from a nondeterministic one.
+        """Build an automaton from the edges of a nondeterministic one.
 
-        Args:
-            num_states: number of states of the nondeterministic automaton.
-            edges: triples (source state, bytes that may be read, target state).
-            accepting: the accepting states.
-            initial: the initial states.
-            epsilon: pairs (source state, target state) that are connected without reading a byte.
+        `edges` are triples (source, bytes, target). `epsilon` edges are pairs (source, target).
         """
         start, end = num_states, num_states + 1
         read: dict[tuple[int, ...], Automaton] = {}  # edges often have the same bytes
@@ -284,12 +274,7 @@ class Automaton:
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return the strings of this language that are not in the other one.
-
-        Raises:
-            ConstraintError: the other language has parts that are not enforced
-                (`gcd._automata.horizon`).
-        """
+        """Return the strings that aren't in the other language, which must be fully enforced."""
         refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 
@@ -303,10 +288,7 @@ class Automaton:
 
     @holds_as_far_as_its_parts
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
-        """Return concatenations of `minimum` to `maximum` strings of this language.
-
-        If `maximum` is None, there is no upper limit.
-        """
+        """Return concatenations of `minimum` to `maximum` strings; None means no upper limit."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
             raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
@@ -383,7 +365,7 @@ class Automaton:
         return self.delta[:, self.class_of_byte]
 
     def run(self, text: str | bytes, state: int = 0) -> int:
-        """Return the state after reading `text` from `state`, or -1 if no accepted string fits."""
+        """Return the state after `text` from `state`; -1 if no accepted string begins like this."""
         try:
             string = _as_bytes(text)
         except UnicodeEncodeError:  # a lone surrogate is in no language
@@ -408,8 +390,7 @@ class Automaton:
         """
         if self.is_empty:
             raise EmptyLanguageError(
-                "expected a language with at least one string, got an empty language; change the "
-                "constraint"
+                "expected a language with at least one string, got an empty language"
             )
         return graph.shortest(self.delta, self.accepting, self.class_of_byte, state)
 

@@ -81,11 +81,11 @@ class CaveatWarning(UserWarning):
         if not all(caveat.is_unchecked for caveat in caveats):
             advice.append("longer budgets are refused")
         return cls(
-            f"the automaton does not enforce all of the schema: {listed}{more}; "
+            f"the automaton does not enforce every keyword of the schema: {listed}{more}; "
             f"{', '.join(advice)}. "
-            'The automaton\'s `caveats` lists all of it; unsupported="ignore" hides this '
-            "warning and "
-            'skips the checks, unsupported="refuse" raises an error',
+            "The automaton's `caveats` lists all of these keywords; pass "
+            'unsupported="ignore" to hide this warning and enforce none of them, or '
+            'unsupported="refuse" to raise an error',
             caveats,
         )
 
