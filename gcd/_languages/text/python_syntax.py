@@ -148,7 +148,7 @@ class CommonParser(PatternParser):
             raise self._error(
                 f"the quantifier `{spaced[0]}`",
                 self._at,
-                "Rust and Python interpret it differently; remove the spaces",
+                "its meaning differs between Rust and Python; remove the spaces",
             )
         # Python reads `{,n}` as a quantifier from 0 to n.
         return re.compile(r"\{()(,)([0-9]+)\}").match(self._text, self._at)
@@ -196,7 +196,7 @@ class CommonParser(PatternParser):
             raise self._error(
                 rf"the escape `\{letter}`",
                 begin,
-                "Rust and Python interpret it differently; use look-around",
+                "its meaning differs between Rust and Python; use look-around",
             )
         return word_boundary(self._perl_class("w"), negated=letter == "B")
 

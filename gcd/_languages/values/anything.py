@@ -1,4 +1,4 @@
-"""Unconstrained values, nested up to a depth."""
+"""Languages of arbitrary values, nested up to a depth."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gcd._languages.values.objects import Member, mapping
 
 @priced_cache(maxsize=64)
 def any_value(notation: Notation, depth: int) -> Automaton:
-    """Return all nulls, booleans, numbers, strings, and arrays and objects nested to `depth`.
+    """Return all values whose arrays and objects are nested at most `depth` levels deep.
 
-    The automaton tracks which brackets are open, so it doubles with each level.
+    The values are nulls, booleans, numbers, strings, arrays and objects. The automaton tracks which
+    brackets are open, so its size doubles with each level.
     """
     scalars = [
         notation.null,
@@ -33,5 +34,5 @@ def any_value(notation: Notation, depth: int) -> Automaton:
 
 
 def any_object(notation: Notation, value: Automaton) -> Automaton:
-    """Return the language of objects with any keys, and values of one language."""
+    """Return the objects with any keys, whose values are in the language `value`."""
     return mapping(notation, (), [Member(notation.string(0, None), value, False)])
