@@ -44,7 +44,7 @@ from gcd._automata.limits import kernel_limits, max_states, pay, spend
 from gcd._errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
-_HASHED = 64  # states
+_HASHED = 64  # states that are hashed
 # Units of work to normalize a table, per entry and per state.
 _PER_ENTRY, _PER_STATE = 12, 64
 # Units of work of interpreted loops, per byte of a set of strings and per row of a table.
@@ -119,7 +119,7 @@ class Automaton:
                 f"{transitions.min()}..{transitions.max()}"
             )
         order = np.arange(num_states)
-        order[[0, initial]] = initial, 0  # a swap is its own inverse
+        order[[0, initial]] = initial, 0  # exchanges the two states
         table = np.where(transitions >= 0, order[transitions], -1)[order]
         return cls.minimal(table, accepting[order], np.arange(NUM_BYTES, dtype=np.uint8))
 
@@ -135,10 +135,11 @@ class Automaton:
     ) -> Automaton:
         """Build an automaton from the edges of a nondeterministic one.
 
-        `edges` are triples (source, bytes, target). `epsilon` edges are pairs (source, target).
+        `edges` are triples (source, bytes that may be read, target). `epsilon` edges are pairs
+        (source, target) that are connected without reading a byte.
         """
         start, end = num_states, num_states + 1
-        read: dict[tuple[int, ...], Automaton] = {}  # edges often have the same bytes
+        read: dict[tuple[int, ...], Automaton] = {}  # by bytes, which are often the same
         parts, joints = [], []
         for source, values, target in edges:
             labels = tuple(values)
@@ -299,7 +300,7 @@ class Automaton:
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
-            raise StateLimitError(max_states(), f"a repetition of {size} states {copies} times")
+            raise StateLimitError(max_states(), f"a sequence of {copies} copies of {size} states")
         chain = [(i, i + 1) for i in range(copies)]
         skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:
@@ -365,7 +366,7 @@ class Automaton:
         return self.delta[:, self.class_of_byte]
 
     def run(self, text: str | bytes, state: int = 0) -> int:
-        """Return the state after `text` from `state`; -1 if no accepted string begins like this."""
+        """Return the state that `text` leads to from `state`; -1 if there is no such state."""
         try:
             string = _as_bytes(text)
         except UnicodeEncodeError:  # a lone surrogate is in no language

@@ -27,8 +27,8 @@ def joint_classes(
         maps: for each partition, the class of each byte.
 
     Returns:
-        The class of each byte in the common refinement, numbered by first bytes; and, for each
-        given partition, its class for every class of the refinement.
+        The class of each byte in the refinement, where classes are numbered by their first bytes;
+        and, for each given partition, its class for every class of the refinement.
     """
     distinct = {m.tobytes(): m for m in maps}  # repetitions pass the same map many times
     class_of_byte, first = kernels.joint_classes(np.stack(list(distinct.values())))

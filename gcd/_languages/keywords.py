@@ -39,9 +39,9 @@ LETTERS = {  # letters that may begin a sentence, and all letters
     "latin": (r"A-ZÀ-ÖØ-Þ", r"A-Za-zÀ-ÖØ-öø-ÿ"),
     "unicode": (r"\p{Lu}\p{Lt}\p{Lo}", r"\p{L}\p{M}"),
 }
-MARKS = ",;:"  # after a word
-JOINERS = "'’-"  # inside a word
-PAIRS = (('"', '"'), ("(", ")"))  # around words
+MARKS = ",;:"  # marks after a word
+JOINERS = "'’-"  # marks inside a word
+PAIRS = (('"', '"'), ("(", ")"))  # pairs of marks around words
 STOPS = ".!?"
 PUNCTUATION = ",;:'’-\""
 
@@ -287,7 +287,7 @@ def _refuse_few_words(
 
 
 def _served(concepts: Sequence[Sequence[str]]) -> set[int]:
-    """Return, for each word, the set of groups that contain it, as a bit mask; equal sets once."""
+    """Return the sets of groups that a single word covers, as bit masks."""
     groups_of: dict[str, int] = {}
     for number, words in enumerate(concepts):
         for word in words:

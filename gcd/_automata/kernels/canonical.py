@@ -32,7 +32,7 @@ _NUM_BYTES = cython.declare(cython.int, 256)
 _FIRST_WEIGHT = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 # Each row's weight is this number times the weight before. It is odd, so that all weights differ.
 _NEXT_WEIGHT = cython.declare(cython.ulonglong, 0xD1342543DE82EF95)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # limits Python integers
 _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 
@@ -42,9 +42,10 @@ def refine_bytes(
     class_of_byte: cython.uchar[::1],
     first: cython.int[::1],
 ) -> cython.int:
-    """Write the results of `joint_classes`, and return the number of classes.
+    """Write the coarsest common refinement of several partitions; return its number of classes.
 
-    `first`, the first byte of each class, must have room for 256 entries.
+    `maps` are the partitions of the bytes, one in each row. The class of each byte is written into
+    `class_of_byte`, and the first byte of each class into `first`, which has room for 256 entries.
     """
     table: cython.short[::1] = np.empty(_NUM_BYTES * _NUM_BYTES, np.int16)
     count: cython.int = 1
@@ -106,9 +107,10 @@ def _merge_columns(
     number: cython.int[::1],
     total: cython.longlong[::1],
 ) -> cython.int:
-    """Write the results of `equal_columns`, and return the number of remaining columns.
+    """Merge byte classes with equal columns, and return the number of remaining columns.
 
-    `kept` must have room for 256 entries. `number` and `total` are scratch space with an entry for
+    The new class of each byte is written into `merged`, and the column of each new class into
+    `kept`, which has room for 256 entries. `number` and `total` are scratch space with an entry for
     each column.
     """
     num_rows: cython.Py_ssize_t = after.shape[0]

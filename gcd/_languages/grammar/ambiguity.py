@@ -16,7 +16,7 @@ from gcd._automata.limits import spend
 from gcd._languages.grammar.productions import Rules
 from gcd._languages.grammar.recursion import Production, Symbol
 
-_PER_LOOK = 400  # units
+_PER_LOOK = 400  # units of work
 _END = 1 << 256  # the end of the text, in addition to 256 bytes
 
 
@@ -31,7 +31,7 @@ class _Proof:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._first: dict[Symbol, int] = dict.fromkeys(rules.productions, 0)
-        self._going_on: dict[Automaton, int] = {}  # bytes after a text that is complete
+        self._going_on: dict[Automaton, int] = {}  # bytes after a complete text
         leaves = (s for ways in rules.productions.values() for way in ways for s in way)
         for leaf in (symbol for symbol in leaves if isinstance(symbol, Automaton)):
             if leaf not in self._first:

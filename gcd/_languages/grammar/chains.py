@@ -47,7 +47,7 @@ from gcd._languages.cycles import components
 from gcd._languages.grammar.expressions import PER_STEP
 from gcd._languages.grammar.recursion import Production, Productions, Symbol
 
-_MOST_LETTERS = 256  # because a letter is a byte in the automata that proofs compare
+_MOST_LETTERS = 256  # a letter is a byte in the automata of a proof
 _MOST_STATES = 2000  # states of each of these automata
 _MOST_ROUNDS = 4
 _MOST_TRIED = 60  # sets of references that may be tried
@@ -336,11 +336,8 @@ class _Proof:
         parts = {symbol: found[symbol] - Automaton.epsilon() for symbol in self._ways}
         for other in self._same[name]:
             for way in self._ways[other]:
-                now = [
-                    start,
-                    graph.node(),
-                    graph.node(),
-                ]  # after 0, 1, and more non-empty parts
+                # Nodes after 0, 1, and more non-empty parts.
+                now = [start, graph.node(), graph.node()]
                 for symbol in way:
                     following = [graph.node() for _ in now]
                     for count, (source, empty) in enumerate(zip(now, following, strict=True)):

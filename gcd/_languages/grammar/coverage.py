@@ -32,7 +32,7 @@ from gcd._languages.grammar.grammar import GrammarLanguage
 from gcd._languages.grammar.productions import Rules
 from gcd._languages.grammar.recursion import Symbol
 
-_PER_PRODUCT, _PER_EDGE = 20, 60  # units
+_PER_PRODUCT, _PER_EDGE = 20, 60  # units of work
 
 
 class Coverage(NamedTuple):

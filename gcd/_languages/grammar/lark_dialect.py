@@ -40,12 +40,7 @@ _LIBRARY = {
     "C_COMMENT": r"/\*(?:[^*]|\*+[^*/])*\*+/",
 }
 _IMPORT = re.compile(r"%import\s+((\.*)(\w*)[\w.]*)")
-_LIBRARIES = (
-    "common",
-    "lark",
-    "python",
-    "unicode",
-)  # lark's own libraries; other imports are files
+_LIBRARIES = ("common", "lark", "python", "unicode")  # lark's own; all others are files
 _UNITS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+?}]\?", re.DOTALL)
 
 
@@ -116,9 +111,8 @@ class _Reader:
         self._trees = {str(name): (params, tree) for name, params, tree, _ in loaded.rule_defs}
         self._rules: dict[str, Node] = {}
         self._pending: list[tuple[str, str, tuple[Node, ...]]] = []
-        self._known: dict[
-            int, Automaton
-        ] = {}  # by `id` of trees, which terminals and imports share
+        # By `id` of syntax trees, which terminals and imports share.
+        self._known: dict[int, Automaton] = {}
         self._terminals: dict[str, Automaton] = {}
         for name, (tree, priority) in loaded.term_defs:
             if tree is None:

@@ -145,7 +145,7 @@ class _Graph:
         self._graph = Assembly()
         self._states = 0
         self._pending: list[tuple[str, int, int, int]] = []
-        self._entries: dict[tuple[str, int], int] = {}  # (rule, what follows) -> its first node
+        self._entries: dict[tuple[str, int], int] = {}  # (rule, node after it) -> first node
         self._first, self._end = self._node(), self._node()
         self._enter(*place, self._first, self._end)
         while self._pending:

@@ -74,7 +74,7 @@ _Split = tuple[Conjunction, list[list[_Branch]]]  # plain schemas, and choices
 def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
     """Return cases whose union is the conjunction `places`.
 
-    `Document.flatten` explains `wide`.
+    `wide` is whether a schema that is nested too deeply has all values, instead of none.
     """
     return _multiplied_out(document, places, _split(document, places, wide), wide)
 
@@ -89,7 +89,7 @@ def cases_of(
 
     Args:
         document, places: the document, and the conjunction of schemas.
-        wide: as in `Document.flatten`.
+        wide: whether a schema that is nested too deeply has all values, instead of none.
         closed: whether objects exclude undeclared members by default.
     """
     split = _split(document, places, wide)
@@ -356,7 +356,7 @@ def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Br
         return [((branch,), ()) for branch in branches]
     if len(branches) > _MAX_BRANCHES:
         raise document.refuse(
-            "anyOfanyOf",
+            "anyOf",
             place,
             f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword; remove some",
         )

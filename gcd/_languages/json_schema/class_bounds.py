@@ -190,7 +190,7 @@ def _lengths(core: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _has_numbers(core: Mapping[str, Any]) -> bool | None:
-    """Return whether a type has numbers in JSON's order; None if it may have other values, too."""
+    """Return whether a type has numbers, ordered in Python as in JSON; None if uncertain."""
     inner = _inner(core)
     if inner is not None:
         return _has_numbers(inner)

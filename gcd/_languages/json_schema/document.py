@@ -208,7 +208,7 @@ class Document:
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
-        """Return schemas for the constants under a keyword, one for each object and array.
+        """Return schemas for the constants under a keyword: one for scalars, one for each other.
 
         A constant evaluates no elements or members, so `unevaluated…` never applies to its schema.
         """

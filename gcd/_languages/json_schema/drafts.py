@@ -211,10 +211,10 @@ class Schema(dict[str, Any]):
         """Yield the schemas directly inside this one.
 
         Yields:
-            (JSON pointer from here, schema as written), with `definitions` also for schemas under
-            `$defs` and `definitions`.
+            Pairs (JSON pointer from this schema, schema as written). If `definitions`, this
+            includes the schemas under `$defs` and `definitions`.
         """
-        if _INSIDE.isdisjoint(self):  # most schemas
+        if _INSIDE.isdisjoint(self):  # true for most schemas
             return
         for keyword in SINGLE:
             if keyword in self:

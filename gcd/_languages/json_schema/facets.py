@@ -70,7 +70,7 @@ class Facets:
     """Description of a value.
 
     Attributes:
-        kinds: its possible JSON types; "number" comes with "integer".
+        kinds: its possible JSON types; if "number" is one of them, so is "integer".
         constants: the only possible scalars, by `identity`; None if there is no `enum` or `const`.
         length: shortest and longest string, in code points; None means no upper bound.
         patterns, formats: pairs (pattern or format of a string, schema that has it).
@@ -196,7 +196,7 @@ def within_reach(facets: Facets, max_bytes: int) -> Facets:
 
 
 def horizons(facets: Facets, kind: str) -> list[int]:
-    """Return, for each upper bound on a count, the most bytes of a text that can't exceed it."""
+    """Return the greatest lengths in bytes at which no text exceeds the upper bounds of a kind."""
     bounds = {
         "string": [("maxLength", facets.length[1])],
         "array": [("maxItems", facets.size[1])]
@@ -291,7 +291,7 @@ def _head_length(schemas: list[Mapping[str, Any]]) -> int:
 
 
 def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
-    """Return the schemas of the element at an index; None for any element after the first ones."""
+    """Return the schemas of the element at an index, or of all later elements if it is None."""
     found = []
     for place in places:
         if index is not None and index < len(place.schema.get("prefixItems", ())):

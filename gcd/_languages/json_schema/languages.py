@@ -70,8 +70,8 @@ class SchemaLanguages:
         closed: whether undeclared members are excluded by default.
         any_order: objects with at most this many declared names accept their members in any order.
         max_bytes: longest text that matters (`gcd._automata.horizon`); None if there is no limit.
-        counted: upper bounds that only texts longer than this can exceed are ignored; None: all are
-            enforced.
+        counted: a length in bytes; upper bounds that only longer texts exceed are not enforced.
+            None: all are enforced.
         unsupported: treatment of keywords that no automaton can enforce. "refuse": raise an error.
             "warn": enforce upper bounds for texts up to a length, and skip all others. "ignore":
             skip all.
@@ -99,7 +99,7 @@ class SchemaLanguages:
         self._unsupported = unsupported
         self._opened: dict[frozenset[Place], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
-        self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Place.scalar`
+        self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Place.scalar`, `wide`
         self.parts = Parts(document)
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
@@ -417,7 +417,7 @@ class SchemaLanguages:
     def _not_held(
         self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
     ) -> Automaton:
-        """Return `held`, or else `language` with a caveat for an unenforced keyword, or raise."""
+        """Return `held`; if it is None, add a caveat for `keyword` and return `language`."""
         if held is not None:
             return held
         assert place is not None

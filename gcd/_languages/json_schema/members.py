@@ -10,7 +10,6 @@ from gcd._automata.automaton import Automaton
 from gcd._errors import StateLimitError, UnsupportedSchemaError
 from gcd._languages.json_schema.document import Conjunction, Document, Place
 from gcd._languages.json_schema.facets import Facets
-from gcd._languages.json_schema.scalars import IN_PYTHON_STYLE
 from gcd._languages.values.names import can_tell, checksums, enough_names
 from gcd._languages.values.notation import Notation
 from gcd._languages.values.objects import Frame, Member
@@ -103,5 +102,9 @@ def _undeclared(notation: Notation, facets: Facets) -> Automaton:
 
 def _quoted(document: Document, notation: Notation, pattern: str, place: Place) -> Automaton:
     if notation.quoted is None:
-        raise document.refuse("patternProperties", place, f"is not {IN_PYTHON_STYLE}")
+        raise document.refuse(
+            "patternProperties",
+            place,
+            'is not supported in Python style; declare the names, or use style="json"',
+        )
     return notation.quoted(document.pattern(pattern, place, "patternProperties"))

@@ -153,7 +153,7 @@ def meet(parts: Sequence[Outline]) -> Outline:
 
 
 def join(parts: Sequence[Outline]) -> Outline:
-    """Return an outline that every value fits that fits one of the given outlines."""
+    """Return an outline of all values that fit at least one of the given outlines."""
     parts = [part for part in parts if part.kinds]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING

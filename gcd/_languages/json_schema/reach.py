@@ -21,7 +21,7 @@ from gcd._languages.json_schema.facets import Facets
 from gcd._languages.json_schema.parts import UPPER_BOUNDS
 
 _PER_COUNT = 20  # states per counted character of a string
-_ROOM = 8  # fraction of the states for counts, because schemas are used several times
+_ROOM = 8  # counts may take an 8th of the states, because schemas occur several times
 _LEAST = 1_000  # bytes: budgets are never restricted to shorter texts
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
@@ -60,7 +60,7 @@ def least_horizon(unsupported: str) -> int:
 
 
 def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
-    """Yield lengths to try: upper bounds that only longer texts can exceed are not counted.
+    """Yield lengths in bytes to try as the first argument of `build` in `within_limits`.
 
     The first length counts as many bounds as possible, the second one as few as possible.
     """
@@ -159,7 +159,8 @@ def held_to(
     shortest = len(language.shortest())
     if max_bytes is not None and shortest > max_bytes:
         raise EmptyLanguageError(
-            f"no {what.format(max_bytes)}; the shortest has {shortest}, so raise max_bytes"
+            f"no {what.format(max_bytes)}; the shortest text has {shortest} bytes, so raise "
+            "max_bytes"
         )
     known = [max_bytes, *(caveat.max_bytes for caveat in caveats)]
     limit = min((each for each in known if each is not None), default=None)
@@ -169,7 +170,7 @@ def held_to(
 
 
 def out_of_reach(caveats: Sequence[Caveat], shortest: int | None = None) -> StateLimitError:
-    """Return the error for upper bounds that are not counted, if every text may exceed one."""
+    """Return the error for omitted upper bounds, if every text is long enough to exceed one."""
     first = next(caveat for caveat in caveats if caveat.max_bytes is not None)
     least = "" if shortest is None else f", all of {shortest} bytes and more,"
     what = f"counting up to {first.value} in texts that reach it{least}"

@@ -26,7 +26,6 @@ from gcd._languages.values.multiples import multiples, whole_numbers
 from gcd._languages.values.notation import Notation
 from gcd._languages.values.numbers import Bound, decimals, integers, numbers, with_exponent
 
-IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
 _PER_CONSTANT = 2_000  # units of work
 
 
@@ -59,7 +58,8 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
         said = facets.patterns or facets.formats
         keyword, place = "pattern" if facets.patterns else "format", said[0][1]
         option = "" if facets.patterns else ', or formats="ignore"'
-        raise document.refuse(keyword, place, f"is not {IN_PYTHON_STYLE}{option}")
+        style = f'is not supported in Python style; remove it, or use style="json"{option}'
+        raise document.refuse(keyword, place, style)
     language = content(document, facets, wide=wide)
     with _counted_beside(facets):
         return notation.quoted(language)

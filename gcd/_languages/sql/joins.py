@@ -54,7 +54,9 @@ class Joins:
         while latest:
             found |= latest
             if len(found) * _STATES_PER_SET > max_states():
-                raise StateLimitError(max_states(), f"a query of {len(found)} sets of tables")
+                raise StateLimitError(
+                    max_states(), f"a query over any of {len(found)} sets of tables"
+                )
             latest = {
                 tables | {name}
                 for tables in latest

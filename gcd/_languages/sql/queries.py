@@ -315,7 +315,7 @@ def _subsets(sets: set[TableSet]) -> set[TableSet]:
 
 
 def _additions(sets: set[TableSet]) -> dict[TableSet, list[str]]:
-    """Return, for each set, the tables that give a set of `sets` again when they are added.
+    """Return, for each set, the tables that can be added so that the result is in `sets`.
 
     These include the tables of the set itself.
     """

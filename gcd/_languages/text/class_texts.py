@@ -150,7 +150,7 @@ def addresses(versions: str, form: str) -> Automaton:
 
 
 def _networks_4() -> Automaton:
-    """Return IPv4 networks: addresses whose bits after the prefix are zero, and its length."""
+    """Return IPv4 networks as address and prefix length; bits after the prefix are zero."""
     octet, dot = Automaton.from_strings(map(str, range(256))), Automaton.literal(".")
     options = []
     for length in range(33):

@@ -89,7 +89,10 @@ class DigitTrees:
         self._same: dict[tuple[Piece, ...], int] = {}
 
     def state(self, digits: int, pieces: tuple[Piece, ...]) -> int:
-        """Return the state that reads a number of `digits` digits, with the targets of `pieces`."""
+        """Return the state that reads a number of `digits` digits and leads to the number's target.
+
+        `pieces` are ranges of numbers with their targets.
+        """
         if digits == 0:
             return pieces[0][2]
         key = digits, pieces
@@ -105,7 +108,7 @@ class DigitTrees:
     def split(self, digits: int, pieces: Iterable[Piece]) -> list[Piece]:
         """Return ranges of the first digit, each with the state for the remaining digits.
 
-        `pieces` are the targets of numbers of `digits` digits.
+        `pieces` are ranges of numbers of `digits` digits, with their targets.
         """
         size = 1 << (self._bits * (digits - 1))
         edges: list[Piece] = []

@@ -60,7 +60,10 @@ def python(pattern: str, flags: int = 0) -> TextPattern:
 
 
 def refused(name: str, reason: str) -> TextPattern:
-    """Return a pattern that raises an error wherever it is used: "`name` `reason`"."""
+    """Return a pattern that raises an error wherever it is used.
+
+    The message of the error is `name` followed by `reason`.
+    """
     return TextPattern(name, REFUSED, partial(_refuse, f"{name} {reason}"))
 
 

@@ -57,7 +57,7 @@ _CLASSES = {
     "s": SPACE, "S": complement(SPACE),
 }  # fmt: skip
 _OPEN_COUNT = re.compile(r"\{,[0-9]+\}")
-_CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # cannot be repeated
+_CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # not repeatable
 _MODIFIERS = re.compile(r"\?([ims]*)(-[ims]*)?:")
 _GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
 

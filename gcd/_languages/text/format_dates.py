@@ -32,11 +32,11 @@ from functools import lru_cache
 from gcd._automata.automaton import Automaton
 from gcd._languages.text.regex import regex
 
-_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # of a common year
+_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # days of the months
 _HOUR = 60
 _DAY = 24 * _HOUR  # minutes
 _NARROW_STEP = 15  # minutes between the offsets at which the narrow variant has leap seconds
-_WESTERNMOST, _EASTERNMOST = -12 * _HOUR, 14 * _HOUR  # Baker Island, the Line Islands
+_WESTERNMOST, _EASTERNMOST = -12 * _HOUR, 14 * _HOUR  # of Baker Island, the Line Islands
 
 
 def dates() -> Automaton:
@@ -105,7 +105,7 @@ def _ordinary_times() -> Automaton:
 
 
 def _offsets(step: int) -> dict[str, int]:
-    """Return the offsets that are multiples of `step` minutes, as texts -> minutes."""
+    """Return the offsets from UTC that are multiples of `step` minutes: a table text -> minutes."""
     result = {"Z": 0, "z": 0}
     for minutes in range(0, _DAY, step):
         result["+" + _clock(minutes)] = minutes
@@ -114,9 +114,9 @@ def _offsets(step: int) -> dict[str, int]:
 
 
 def _leap_seconds(offsets: Mapping[str, int]) -> Automaton:
-    """Return the local times, second 60 and an optional fraction at which UTC is 23:59:60.
+    """Return times with second 60 and an optional fraction, at which UTC is 23:59:60.
 
-    The times end with one of the offsets.
+    `offsets` maps each offset that may end such a time to its minutes.
     """
     endings: dict[str, list[str]] = {}  # local time -> the offsets at which it is 23:59 in UTC
     for text, minutes in offsets.items():

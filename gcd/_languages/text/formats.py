@@ -180,7 +180,7 @@ def _query_and_fragment() -> Automaton:
 
 
 def _uri_template() -> Automaton:
-    """Return literals and expressions in braces; reserved operators are not used."""
+    """Return URI templates: literal text, and expressions in braces without reserved operators."""
     ucs = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF"
     ucs += "".join(rf"\U{n:04X}0000-\U{n:04X}FFFD" for n in range(1, 14)) + r"\U000E1000-\U000EFFFD"
     private = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"

@@ -160,7 +160,7 @@ def word_boundary(word: Ranges, *, negated: bool = False) -> Look:
 def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
     """Return the condition that a word begins at a position, or that it ends there if `end`.
 
-    If `half`, only check that the character outside of the word is none of the word's.
+    If `half`, only check the character outside of the word.
     """
     inside = EMPTY if half else Chars(word)
     if end:

@@ -318,7 +318,7 @@ class _Layout(Assembly):
         return done == 1 and not following and passed == len(self._skips)
 
     def _split_into_phases(self) -> None:
-        """Replace the graph by four copies, one for each phase of the module docstring."""
+        """Replace the graph by four copies, one for each phase in the module docstring."""
         size = self._num_nodes
         joints = np.array(self._joints, np.int64).reshape(-1, 2)
         nullable = [i for i, part in enumerate(self._parts) if part.accepting[0]]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import regex as unicode_regex
 
-# The I with a dot and the i without one, which have other cases only in Turkic languages.
+# The I with a dot and the i without one, which are other cases of i and I only in Turkic languages.
 _TURKIC = ranges([(0x130, 0x131)])
 
 

@@ -50,7 +50,7 @@ def array(
     if copies * max(items.num_states, 2) > max_states():
         raise StateLimitError(
             max_states(),
-            f"an array of {shown_count(copies)} elements of {items.num_states} states each",
+            f"an array of {shown_count(copies)} elements with {items.num_states} states each",
         )
     if items.is_empty:
         maximum = len(head) if maximum is None else min(maximum, len(head))

@@ -22,15 +22,13 @@ from gcd._automata.limits import priced_cache
 from gcd._languages.values.notation import Notation, mark
 from gcd._languages.values.objects import Member
 
-_CLASSES, _FACTOR = (
-    13,
-    5,
-)  # parameters of the checksum, which differs for names that differ in one letter
+# Parameters of the checksum. Names that differ in one letter have different checksums.
+_CLASSES, _FACTOR = 13, 5
 _MAX_SETS = 120  # most sets of classes that are tracked
 
 
 def can_tell(fewest: int, classes: int) -> bool:
-    """Return whether an automaton can count `fewest` names that are divided into `classes`."""
+    """Return whether an automaton of moderate size can count `fewest` names in so many classes."""
     return fewest <= classes and sum(comb(classes, taken) for taken in range(fewest)) <= _MAX_SETS
 
 

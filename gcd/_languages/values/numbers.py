@@ -111,9 +111,10 @@ def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
 
 @priced_cache(maxsize=1024)
 def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
-    """Return the numbers without a sign that compare with `bound` (at least 0) as `wanted`.
+    """Return the numbers without a sign whose comparison with `bound` gives a result in `wanted`.
 
-    `wanted` is a set of results: -1 (less than the bound), 0 (equal), 1 (greater).
+    The results are -1 (less than the bound), 0 (equal) and 1 (greater). The bound must not be
+    negative.
     """
     whole, fraction = _digits(bound)
     edges: list[tuple[int, list[int], int]] = []
