@@ -291,7 +291,7 @@ class Automaton:
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
         """Return concatenations of `minimum` to `maximum` strings; None means no upper limit."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
-            raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
+            raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum}, {maximum}")
         if maximum == 0 or self.is_empty:
             return Automaton.epsilon() if minimum == 0 else Automaton.empty()
         table = repetition.TransitionTable(self.delta, self.accepting, self.class_of_byte)
