@@ -291,7 +291,7 @@ class Automaton:
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
         """Return concatenations of `minimum` to `maximum` strings; None means no upper limit."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
-            raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum}, {maximum}")
+            raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
             return Automaton.epsilon() if minimum == 0 else Automaton.empty()
         table = repetition.TransitionTable(self.delta, self.accepting, self.class_of_byte)
@@ -300,7 +300,7 @@ class Automaton:
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
-            raise StateLimitError(max_states(), f"a sequence of {copies} copies of {size} states")
+            raise StateLimitError(max_states(), f"a repetition ({copies} copies of {size} states)")
         chain = [(i, i + 1) for i in range(copies)]
         skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:
