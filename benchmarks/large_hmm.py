@@ -2,7 +2,7 @@
 
     python -m benchmarks.large_hmm train.tsv --runs 512 1024 4096 16384 evidence
 
-SmolLM2 with its CommonGen adapter answers compact prompts of which half name no concept, a quarter
+SmolLM2 with its CommonGen adapter answers compact prompts. Half of them name no concept, a quarter
 all but one, and a quarter all. A twentieth of the prompts is for choices (discounts of n-grams,
 pseudo-counts and the number of EM steps of HMMs), a twentieth for the reported numbers. HMMs start
 from clusters of the model's hidden states. On a GPU, products are in TF32.
