@@ -2,9 +2,10 @@
 
     P_k(x | c) = [ max(n(c, x) - d_k, 0) + d_k t(c) P_(k-1)(x | c') ] / n(c)
 
-At the highest order, n counts occurrences; below it, distinct tokens before the n-gram. t(c) is the
-number of distinct tokens after c, and c' is c without its first token (Kneser and Ney 1995; Chen
-and Goodman 1999). P_0 is uniform. The discounts d_k are chosen on validation sequences.
+At the highest order, n is the number of occurrences. At lower ones, it is the number of distinct
+tokens before the n-gram. t(c) is the number of distinct tokens after c. c' is c without its first
+token, and P_0 is uniform. The discounts d_k are chosen on validation sequences. Source: Kneser and
+Ney 1995.
 """
 
 from __future__ import annotations
