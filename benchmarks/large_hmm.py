@@ -157,9 +157,10 @@ class Run:
         for prior in [known[-1][1]] if alone else self.given.priors:
             if time.perf_counter() - self.begun < self.given.seconds:
                 self.train(kinds, training, states, prior)
-        with exact_products():
-            test = self.test.nats(self.log_p(self.found[states][2], self.test))
-        self.say(model=f"HMM of {states} states, the best", precision="float32", test=test)
+        if len(rows) == self.most:
+            with exact_products():
+                test = self.test.nats(self.log_p(self.found[states][2], self.test))
+            self.say(model=f"HMM of {states} states, the best", precision="float32", test=test)
 
     def answers(self) -> tuple[Corpus, Int64[Tensor, "B"]]:
         """Sample answers, with the index in `TOLD` of what each prompt names."""
