@@ -66,4 +66,6 @@ def _sampled(function: Any, check: Callable[[Any], Any]) -> Any:
 def enforce(modules: list[str]) -> None:
     """Have annotations enforced in these modules, from their import on."""
     jaxtyping.jaxtyped = in_some_calls(jaxtyping.jaxtyped)  # modules look it up by this name
-    jaxtyping.install_import_hook(modules, "beartype.beartype")
+    installed = jaxtyping.install_import_hook(modules, "beartype.beartype")
+    # Each import of any module would be compared with all of these names, and their prefixes.
+    installed.hook.should_instrument = frozenset(modules).__contains__
