@@ -39,13 +39,22 @@ def in_batches(
 
     Args:
         examples: identities of the examples.
-        needs: returns the resources that a list of examples requires together.
+        needs: returns the resources that a list of examples requires together; not fewer with more
+            examples.
         room: the available resources.
     """
     batches: list[list[int]] = []
-    for example in examples:
-        if batches and room.holds(needs([*batches[-1], example])):
-            batches[-1].append(example)
-        else:
-            batches.append([example])
+    start = 0
+    while start < len(examples):
+        # Double the batch while it fits, then bisect; one call per example would be quadratic.
+        count, step, grows = 1, 1, True
+        while step:
+            end = start + count + step
+            if end <= len(examples) and room.holds(needs(examples[start:end])):
+                count += step
+            else:
+                grows = False
+            step = 2 * step if grows else step // 2
+        batches.append(list(examples[start : start + count]))
+        start += count
     return batches

@@ -15,9 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from typing import Any, Unpack
 
+import numpy as np
 import torch
+from jaxtyping import Int64
 
 from gcd import AutomatonBatch, TokenAutomaton
 from smc._forward.drafters import Drafter
@@ -358,7 +361,22 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
         outcome.example, torch.arange(len(tasks) + 1, device="cpu").to(outcome.example)
     )
     bounds = ends.tolist()
-    history, enumerated = outcome.history, outcome.enumerated.tolist()
+    # Over all examples at once, because an operation on a small tensor takes microseconds.
+    record = outcome.history
+    took = record.running > 0
+    steps = took.T.tolist()
+    ess_of, resampled, running, alive = (
+        field.T.tolist() for field in (record.ess, record.resampled, record.running, record.alive)
+    )
+    calls, read, fallbacks, forced, drafted, used, landed = (
+        (field * took).sum(dim=0).tolist()
+        for field in (
+            record.read > 0, record.read, record.fallbacks, record.forced, record.drafted,
+            record.used, record.landed,
+        )
+    )  # fmt: skip
+    founder = None if outcome.founder is None else outcome.founder.cpu().numpy()
+    enumerated = outcome.enumerated.tolist()
     log_mass = [None] * len(tasks) if outcome.log_mass is None else outcome.log_mass.tolist()
     N = settings.particles
     closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
@@ -378,23 +396,21 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
             ids = tuple(tokens[p][: lengths[p]])
             answer = task.automaton.vocabulary.decode(content(ids, eos))
             samples.append(Sample(ids, answer, log_weights[p], finished[p], log_p[p]))
-        steps = history.running[:, b] > 0
-        read = history.read[steps, b]
         diagnostics = Diagnostics(
-            ess=tuple(history.ess[steps, b].tolist()),
-            resampled=tuple(history.resampled[steps, b].tolist()),
-            running=tuple(history.running[steps, b].tolist()),
-            alive=tuple(history.alive[steps, b].tolist()),
-            lm_calls=1 + int((read > 0).sum()),
-            tokens=len(task.prompt) + int(read.sum()),
+            ess=tuple(compress(ess_of[b], steps[b])),
+            resampled=tuple(compress(resampled[b], steps[b])),
+            running=tuple(compress(running[b], steps[b])),
+            alive=tuple(compress(alive[b], steps[b])),
+            lm_calls=1 + calls[b],
+            tokens=len(task.prompt) + read[b],
             generated=sum(len(sample.ids) for sample in samples),
             share_finished=sum(sample.finished for sample in samples) / max(1, len(samples)),
             seconds=0.0,
-            fallbacks=int(history.fallbacks[steps, b].sum()),
-            forced=int(history.forced[steps, b].sum()),
-            drafted=int(history.drafted[steps, b].sum()),
-            used=int(history.used[steps, b].sum()),
-            landed=int(history.landed[steps, b].sum()),
+            fallbacks=fallbacks[b],
+            forced=forced[b],
+            drafted=drafted[b],
+            used=used[b],
+            landed=landed[b],
         )
         results.append(
             posterior(
@@ -407,7 +423,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 diagnostics=diagnostics,
                 log_mass=log_mass[b],
                 algorithm="discrete" if isinstance(settings.algorithm, Discrete) else "smc",
-                strata=_strata_of(outcome, b, slice(bounds[b], bounds[b + 1]), N),
+                strata=_strata_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N),
                 num_particles=N,
                 stopped=outcome.closed_because if closed[b] else None,
                 budget=effects[b],
@@ -416,16 +432,23 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     return results
 
 
-def _strata_of(outcome: Outcome, b: int, rows: slice, num_particles: int) -> list[Stratum]:
+def _strata_of(
+    outcome: Outcome,
+    founder: Int64[np.ndarray, "M"] | None,
+    b: int,
+    rows: slice,
+    num_particles: int,
+) -> list[Stratum]:
     """Return the strata that measure the spread of an example's weights.
 
     Args:
+        founder: `outcome.founder` on the host.
         b: index of the example.
         rows: its sequences.
         num_particles: N.
     """
-    if outcome.founder is not None:
-        return strata_of_founders(outcome.founder[rows].cpu().numpy(), num_particles)
+    if founder is not None:
+        return strata_of_founders(founder[rows], num_particles)
     assert outcome.log_pi is not None
     assert outcome.selections is not None
     tokens, log_pi = outcome.tokens[rows].cpu().numpy(), outcome.log_pi[rows].cpu().numpy()

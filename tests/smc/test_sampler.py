@@ -96,9 +96,15 @@ BATCH = {
 }
 
 
-@pytest.mark.parametrize("proposal", PROPOSALS)
-@pytest.mark.parametrize("resampling", ["multinomial", "systematic", "stratified", "residual"])
-@pytest.mark.parametrize("threshold", [0.6, 1.0])
+# Each proposal and each scheme meets both thresholds.
+@pytest.mark.parametrize(
+    ("proposal", "resampling", "threshold"),
+    [
+        (proposal, resampling, (0.6, 1.0)[(i + j) % 2])
+        for i, proposal in enumerate(PROPOSALS)
+        for j, resampling in enumerate(("multinomial", "systematic", "stratified", "residual"))
+    ],
+)
 def test_a_batch_gives_the_same_results_as_single_examples(
     proposal: smc.Proposal, resampling: str, threshold: float
 ) -> None:
@@ -118,7 +124,7 @@ def test_a_batch_gives_the_same_results_as_single_examples(
     for i, expected in enumerate(together):
         (alone,) = sample([prompts[i]], automata[i], budget=budgets[i], example_ids=[i], **options)
         assert_close(timeless(alone), expected)
-    for max_rows in (1, 12, 15):
+    for max_rows in (12, 15):
         grouped = sample(prompts, automata, budget=budgets, max_rows=max_rows, **options)
         for found, expected in zip(grouped, together, strict=True):
             assert_close(timeless(found), expected)
@@ -136,7 +142,7 @@ def test_evidence_and_answers_are_unbiased_in_numbers() -> None:
     """A statistical test at a size that enumeration can't reach."""
     automaton = CONSTRAINTS["a_star_b"]()
     mass = target(TOY, [0], automaton, 7)
-    n = 3000
+    n = 1500
     for proposal, resampling in [(smc.GCD(), "systematic"), (smc.LCD(), "multinomial")]:
         found = sample(
             [[0]] * n,

@@ -84,7 +84,7 @@ def problem(name: str, seed: int, slack: int) -> tuple[ToyLM, TokenAutomaton, in
     return ToyLM(VOCABULARY, seed=seed, spread=2.0), automaton, budget
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(lookahead=st.sampled_from(sorted(LOOKAHEADS)), **PLANS)
 def test_beams(name, seed, slack, beams, answers, temperature, lookahead):
     lm, automaton, budget = problem(name, seed, slack)
