@@ -13,7 +13,7 @@ import pytest
 
 import gcd_vllm
 from gcd._requests import ConstraintRequest
-from gcd_vllm._step_weights import take
+from gcd_vllm._weight_table import take
 from tests_vllm.oracle import Oracle, log_sum
 
 if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":

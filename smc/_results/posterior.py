@@ -371,13 +371,15 @@ def posterior(
         enumerated=enumerated,
         stopped=stopped is not None,
     )
+    # Particles are often equal.
+    texts = dict.fromkeys(tuple(content(sample.ids, eos)) for sample in alive)
     return Posterior(
         answers=tuple(answer for answer, _ in ranked),
         probabilities=tuple(share / total for _, share in ranked),
         log_evidence=log_evidence if exact else None,
         ess=ess,
         complete=bool(alive) and all(sample.finished for sample in alive),
-        valid=bool(alive) and all(automaton.accepts(content(sample.ids, eos)) for sample in alive),
+        valid=bool(alive) and all(automaton.accepts(text) for text in texts),
         exact=exact and stopped is None,
         enumerated=enumerated,
         particles=tuple(samples),
