@@ -163,7 +163,9 @@ def sample(
     budgets = _one_each("budget", budget, len(prompts))
     for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
-            raise ValueError(f"expected {len(prompts)} {what}, one per prompt, got {len(given)}")
+            raise ValueError(
+                f"expected as many {what} as prompts ({len(prompts)}), got {len(given)}"
+            )
     # An error message names the example if there are several, or if the caller named the example.
     called: Sequence[int | None] = names
     if example_ids is None and len(prompts) == 1:
