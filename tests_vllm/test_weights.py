@@ -235,9 +235,9 @@ def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch
 
     with pytest.raises(gcd.InfeasibleBudgetError, match="budget"):
         ask(budget=1)
-    with pytest.raises(ValueError, match="context is 64"):
+    with pytest.raises(ValueError, match="context of 64"):
         ask([5] * 62)
-    with pytest.raises(ValueError, match="context is 64"):
+    with pytest.raises(ValueError, match="context of 64"):
         ask(constraint={"regex": "[ab]+"}, budget=80)
     with pytest.raises(gcd.ConstraintError, match="exactly one of"):
         ask(constraint={"nothing": 1})

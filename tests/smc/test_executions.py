@@ -282,11 +282,11 @@ def test_refusals_name_the_problem() -> None:
         with pytest.raises(ValueError, match=message):
             smc.sample(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
 
-    refused(r"Waiting\(\) cannot .* `guide` calls nonzero, .*execution='eager'", proposal=Waiting())
-    refused("top_p=0.5, .* execution='eager'", top_p=0.5)
-    refused(r"static_forward\(\), got Bare", lm=Bare())
+    refused(r"`guide` of Waiting\(\) calls nonzero; .*execution='eager'", proposal=Waiting())
+    refused("top_p=1, .* got 0.5; set execution='eager'", top_p=0.5)
+    refused(r"static_forward\(\), .* got Bare", lm=Bare())
     refused(
-        r"support 65536 answers, .* may give \d+; lower particles", particles=1 << 15,
+        r"at most 65536 answers .* may have \d+; lower particles", particles=1 << 15,
         algorithm="discrete",
     )  # fmt: skip
     refused("execution to be one of auto, eager, static, got 'graph'", execution="graph")
@@ -400,7 +400,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
     monkeypatch.setattr(StaticRun, "_captured", fails)
     monkeypatch.setattr(smc._inference.execution, "run_static", on_cuda)
     if execution == "static":
-        with pytest.raises(NotStaticError, match=r"GCD.* can't be captured .*stream is capturing"):
+        with pytest.raises(NotStaticError, match=r"GCD.* can be captured .*stream is capturing"):
             execute(execution)
         return
     found, options = execute(execution), {"forced_runs": False, "seed": 1}

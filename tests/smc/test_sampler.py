@@ -306,17 +306,17 @@ NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
     ("options", "message"),
     [
         ({"particles": 0}, "expected particles .*got 0"),
-        ({"temperature": 0}, "expected temperature .*got 0.*small one"),
+        ({"temperature": 0}, "expected temperature .*got 0.*small temperature"),
         ({"temperature": -1.0}, "expected temperature .*got -1"),
         ({"temperature": math.nan}, "expected temperature .*got nan"),
         ({"top_p": 0.0}, "expected top_p .*got 0"),
         ({"top_p": 1.5}, "expected top_p .*got 1.5"),
         ({"ess_threshold": -0.1}, "expected ess_threshold .*got -0.1"),
-        ({"ess_threshold": math.nan}, "expected ess_threshold to be 0 or more, got nan"),
+        ({"ess_threshold": math.nan}, "expected ess_threshold to be at least 0, got nan"),
         ({"max_rows": 0}, "expected max_rows .*got 0"),
         ({"resampling": "best"}, "resampling to be one of .* got 'best'"),
-        ({"budget": [4, 4]}, "expected 1 budgets, one per prompt, got 2"),
-        ({"example_ids": []}, "expected 1 example_ids, one per prompt, got 0"),
+        ({"budget": [4, 4]}, r"expected as many budgets as prompts \(1\), got 2"),
+        ({"example_ids": []}, r"expected as many example_ids as prompts \(1\), got 0"),
         ({"example_ids": [0.5]}, "expected example_ids to be a whole number, got 0.5"),
         ({"budget": 8.7}, "expected budget to be a whole number, got 8.7"),
         ({"budget": [8.7]}, "expected budget to be a whole number, got 8.7"),
@@ -330,7 +330,7 @@ NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
         ({"temperature": None}, "expected temperature to be a number, got None"),
         ({"top_p": "high"}, "expected top_p to be a number, got 'high'"),
         ({"top_p": math.nan}, "expected top_p .*got nan"),
-        ({"temperature": 1e-320}, "overflow, got 1e-320; use a small one"),
+        ({"temperature": 1e-320}, "overflow, got 1e-320; use a larger temperature"),
     ],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:
@@ -429,19 +429,19 @@ def test_a_budget_too_small_is_refused_with_both_numbers(proposal: smc.Proposal)
 def test_prompts_are_never_cut() -> None:
     lm = Untouchable(VOCABULARY, context=10)
     with pytest.raises(
-        smc.PromptTooLongError, match=r"example 1 has 5 tokens .* budget of 6, .* is 10 tokens"
+        smc.PromptTooLongError, match=r"example 1 .* of 10 tokens, got 5 tokens and a budget of 6"
     ) as e:
         sample([[0] * 4, [0] * 5], FORCED, lm, budget=6)
     assert (e.value.example, e.value.length, e.value.budget, e.value.context) == (1, 5, 6, 10)
-    with pytest.raises(ValueError, match=r"^the prompt has no tokens"):
+    with pytest.raises(ValueError, match=r"at least one token in the prompt, got none"):
         sample([[]], FORCED, lm)
 
 
 @pytest.mark.parametrize(
     ("vocabulary", "what"),
     [
-        (OTHER_EOS, r"EOS ids are \(3, 5\), the constraint\'s \(3,\)"),
-        (OTHER_BYTES, "token 0 has different bytes"),
+        (OTHER_EOS, r"EOS ids are \(3, 5\), the constraint's are \(3,\)"),
+        (OTHER_BYTES, "token 0 has other bytes"),
         (NARROWER, "the model has 6 tokens, the constraint has 5"),
     ],
 )

@@ -229,7 +229,7 @@ def test_log_probabilities_that_are_not_numbers():
         ({"budget": 1}, "needs at least 2 tokens"),
         ({"deadline": -1}, "expected deadline .*got -1"),
         ({"budget": 2.5}, "expected budget .*got 2.5"),
-        ({"prompt": ()}, "has no tokens"),
+        ({"prompt": ()}, "at least one token in the prompt"),
         ({"prompt": (77,)}, "in the prompt, got 77"),
         ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got str"),
         ({"constraint": gcd.regex("a")}, "to be a TokenAutomaton, got Automaton"),
