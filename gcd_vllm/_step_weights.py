@@ -44,21 +44,21 @@ from torch import Tensor
 from gcd._serving.pool import on_device
 
 MOST_PARTICLES = 1 << 16
-"""Most particles whose weights are kept at a time."""
+"""Maximum number of particles whose weights are stored at a time."""
 _FIRST_ROWS, _FIRST_STEPS = 64, 64
 # Entries of a log-softmax that are computed at once: what fits a CPU's cache, and what spares a GPU
 # launches.
 _AT_ONCE = {"cpu": 1 << 18}
 _AT_ONCE_ELSEWHERE = 1 << 26
 LOG_Z, LOG_P, LOG_Q, LOG_P_EOS = 0, 1, 2, 3
-"""Columns of the table; there is one LOG_P_EOS column for each EOS id."""
+"""Columns of the table of values. There is one LOG_P_EOS column for each EOS id."""
 
 
 class Record:
     """Values of one particle's steps.
 
     Attributes:
-        row: row of the table; None once the values were taken or dropped.
+        row: the particle's row in the table; None after its values were taken or dropped.
         refusal: reason why the engine doesn't serve the request; None if it does.
     """
 
@@ -76,7 +76,7 @@ class WeightedRow(NamedTuple):
         row: index of the row in the logits.
         tokens: tokens of the answer that this request has drawn so far; the engine appends to it.
         temperature: T.
-        is_twisted: whether the row is drawn from P-GCD's distribution; log q is kept then.
+        is_twisted: whether the row is drawn from P-GCD's distribution. If so, log q is stored.
     """
 
     record: Record
@@ -87,9 +87,9 @@ class WeightedRow(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """Token that the engine draws after a step, while it isn't known yet.
+    """Record of a step whose drawn token isn't known yet.
 
-    `twisted` is the row of its log q; -1 if log q isn't stored.
+    `twisted` is the row with log q of the token; -1 if log q isn't stored.
     """
 
     record: Record
@@ -160,13 +160,13 @@ class StepWeights:
 
     def _drop(self, key: str) -> None:
         record = self._records.pop(key)
-        assert record.row is not None, "a record has a row as long as it is kept"
+        assert record.row is not None, "a stored record has a row"
         self._free.append(record.row)
         record.row = None
 
     @torch.inference_mode()
     def before_mask(self, logits: Float[Tensor, "L V"], rows: Sequence[WeightedRow]) -> None:
-        """Compute log p of the rows, from logits that aren't masked yet."""
+        """Compute log p of these rows from logits that aren't masked yet."""
         self._note_drawn()
         count, size = len(rows), logits.shape[1]
         if self._log_p.shape[0] < count or self._log_p.shape[1] != size:
