@@ -1,10 +1,10 @@
 """Checks in vLLM's frontend, which can still return an error to the client.
 
 `validate_params` only receives a request's parameters, without tokenizer or configuration. But its
-caller, the frontend's input processor, is on the stack with the engine's configuration as
-`vllm_config`, and further out the request's prompt. Only these two names are read. If another
-version of vLLM names them differently, checks that need the vocabulary are left to the engine
-(`gcd_vllm._admission`).
+caller on the stack, the frontend's input processor, has the engine's configuration as
+`vllm_config`, and one of the outer frames has the request's prompt. Only these two names are read.
+If another version of vLLM names them differently, the engine makes the checks that need the
+vocabulary (`gcd_vllm._admission`).
 
 vLLM's server makes these checks on its event loop, which waits while a new constraint is compiled,
 unless `gcd_vllm._middleware` has compiled it before. Constraints are compiled once: the language is
@@ -25,7 +25,7 @@ from gcd._requests import ConstraintRequest
 from gcd_vllm._admission import NAME, NO_TOKENS, check_conflicts, check_prefix, engine_of
 from gcd_vllm._particle_request import NO_WEIGHTS, ParticleRequest
 
-_DEPTH = 12  # frames in which the input processor is looked for
+_DEPTH = 12  # number of stack frames in which the input processor is searched
 
 
 def adopt_structured_outputs(params: Any) -> bool:

@@ -48,7 +48,7 @@ class WeightedRow(NamedTuple):
         row: index of the row in the logits.
         tokens: tokens of the answer that this request has drawn so far; the engine appends to it.
         temperature: T.
-        is_twisted: whether the row is drawn from P-GCD's distribution; log q is kept then.
+        is_twisted: whether the row is drawn from P-GCD's distribution. If so, log q is stored.
     """
 
     record: Record

@@ -1,17 +1,17 @@
 """Logits processor for vLLM's V1 engine, which passes the tokens of each request as a list.
 
-A row's state is computed from its constraint and its tokens. The list of tokens belongs to the
-engine, which may truncate it (preemption, discarded steps) or replace placeholders of -1 later
-(asynchronous scheduling). So each step continues after the tokens of the previous step if they are
-unchanged, and starts from the beginning otherwise. States are computed on the host, masks on the
-device of the logits.
+A batch row's state is computed from its constraint and its tokens. The list of tokens belongs to
+the engine, which may truncate it (preemption, discarded steps) or replace placeholders of -1 later
+(asynchronous scheduling). So if the tokens of the previous step are unchanged, a step continues
+after them. Otherwise it starts from the beginning. States are computed on the host, and masks on
+the device of the logits.
 
-A new constraint is served before it is lifted (`gcd._serving.lazy`). The masks of such rows are
-computed on the host, even after lifting is done. For the next request with the constraint, the
-automaton is on the device.
+A new constraint is served before it is lifted (`gcd._serving.lazy`). The masks of its rows are
+computed on the host, even after lifting is done. For later requests with the same constraint, the
+lifted automaton is on the device.
 
 Rows of particles (`gcd_vllm._particle_request`) use lifted constraints, and their weights are
-stored (`gcd_vllm._step_weights`). Those of P-GCD are drawn from another distribution
+stored (`gcd_vllm._step_weights`). Particles of P-GCD are drawn from another distribution
 (`gcd_vllm._twist`).
 """
 
@@ -38,7 +38,7 @@ from gcd_vllm._weight_table import Record
 
 
 class _Row:
-    """Request in the batch, with its constraint and its tokens so far."""
+    """A request in the batch, with its constraint and its tokens so far."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class _Row:
 
     @property
     def is_lazy(self) -> bool:
-        """Return whether its masks are computed on the host."""
+        """Return whether the row's masks are computed on the host."""
         return isinstance(self._reader, LazyReader)
 
     def fill_mask(self, out: np.ndarray, fit: int) -> None:
         """Write the packed mask of a row whose masks are computed on the host.
 
         Args:
-            out: array for the mask.
-            fit: tokens that there is time for.
+            out: the array that the mask is written to.
+            fit: number of further tokens that there is time for.
         """
         assert isinstance(self._reader, LazyReader)
         self._reader.fill_mask(self.tokens, out, fit)
@@ -106,7 +106,7 @@ class EngineProcessor(Processor):
         self._twists: Twists | None = None
 
     def update_state(self, batch_update: Any) -> None:
-        """Update the rows: requests first leave the batch, then enter it, then move in it."""
+        """Update the rows; vLLM lists requests that leave the batch, enter it, and move in it."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -148,7 +148,7 @@ class EngineProcessor(Processor):
     def _twist(
         self, taken: Admitted, prefix: list[int], tokens: list[int], temperature: float
     ) -> tuple[Admitted, TwistedRow | None]:
-        """Return a request's P-GCD, if it asks for it, or the refusal of the request."""
+        """Return a request and, if it has P-GCD, its row; if that fails, the refused request."""
         pgcd = None if taken.particle is None else taken.particle.pgcd
         if pgcd is None or not isinstance(taken.automaton, TokenAutomaton):
             return taken, None
@@ -158,14 +158,14 @@ class EngineProcessor(Processor):
             return taken, self._twists.row(
                 pgcd, taken.automaton, taken.budget, prefix, tokens, temperature
             )
-        except Exception as error:  # one request must not end the engine
+        except Exception as error:  # an error in one request must not stop the engine
             return self._engine.refuse(error, taken.room), None
 
     def _record(self, params: Any, admitted: Admitted) -> Record | None:
         """Return the record of a particle's weights; None if they weren't requested."""
         try:
             particle = admitted.particle or ParticleRequest.of(params)
-        except ConstraintError:  # its reason is the answer
+        except ConstraintError:  # the answer is the reason of the refusal
             return None
         if particle is None or not particle.key:
             return None

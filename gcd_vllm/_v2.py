@@ -1,20 +1,21 @@
 """Logits processor for vLLM's V2 model runner, with all data on the device.
 
 The runner samples ahead of the host: when a step's masks are computed, the host does not know the
-tokens of the previous step yet. So states are tensors, with one entry for each slot of a request.
-They are updated on the device, by gathers, for the tokens that the runner commits to
+tokens of the previous step yet. So states are tensors, with one entry for each request's slot. They
+are updated on the device, by gathers, for the tokens that the runner commits to
 `all_token_ids[slot, prompt_len:total_len]`. There are no host synchronizations.
 
 A slot's state is computed from its constraint and its committed tokens; `count` is the number of
 tokens processed so far. When a request enters, or returns after preemption, its slot starts at the
 beginning and processes all its tokens. A step commits at most one token more than it had drafts.
 
-The runner does not tell when a request ends. So the pool has the constraints of the batch, and
-those of all other slots may be evicted. If a slot returns, its automaton is added again, possibly
-at another location; the slot's state is numbered within the automaton and stays valid.
+The runner does not tell when a request ends. So the pool only has to have the constraints of the
+current batch, and other constraints may be evicted. If a slot returns to the batch, its automaton
+is added again, possibly at another location. The slot's state stays valid, because states are
+numbered within the automaton.
 
-Rows along a draft have the state after the draft's tokens, which are in `input_ids`. The slot's
-state only includes committed tokens, so that a draft may be rejected.
+The logits have a row for each token of a draft. Its state includes the draft's tokens so far, which
+are in `input_ids`. A slot's state only includes committed tokens, because a draft may be rejected.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class WorkerExtension:
     """
 
     def gcd_status(self) -> dict[str, Any]:
-        """Return the protocol's version, and the engines whose processor this worker has loaded."""
+        """Return the plugin's protocol version, and the number of loaded processors."""
         from gcd_vllm._admission import loaded_processors
         from gcd_vllm._particle_request import VERSION
 

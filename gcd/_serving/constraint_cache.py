@@ -69,7 +69,7 @@ _ARRAYS = ("class_of", "delta", "accepting", "steps_to_accept")
 
 
 class CacheCounts(NamedTuple):
-    """Number of constraints found in memory, on disk, compiled, newly refused, and begun."""
+    """Number of constraints found in memory and on disk, compiled, refused, and served unlifted."""
 
     memory: int = 0
     disk: int = 0
@@ -111,7 +111,8 @@ class ConstraintCache:
         """Return the automaton of a request's constraint; equal constraints share one.
 
         Raises:
-            ConstraintError: it does not compile, is empty for these tokens, or is too large.
+            ConstraintError: the constraint doesn't compile, the tokens can't spell any answer, or
+                it is too large.
         """
         key = request.key
         known = self._recall(key)
@@ -131,9 +132,8 @@ class ConstraintCache:
 
         Args:
             request: the request.
-            lift: whether to lift the constraint in the background, for later calls; False if it
-                only
-                has to be checked.
+            lift: whether to lift the constraint in the background, for later calls. False is for
+                constraints that only have to be checked.
 
         Raises:
             ConstraintError: as in `get`.
@@ -394,10 +394,10 @@ def usable_budget(automaton: TokenAutomaton | LazyAutomaton, limits: dict[str, i
         limits: the limits by their user-facing names.
 
     Raises:
-        InfeasibleBudgetError: no answer fits; the message has the fewest tokens and the limit's
-            name.
+        InfeasibleBudgetError: no answer fits into the limit. The message has the fewest tokens of
+            an answer and the limit's name.
         UndecidedBudgetError: the constraint is not lifted, and its bounds don't prove that an
-            answer fits.
+            answer fits into the limit.
         OverlongBudgetError: an answer of this many tokens may be longer than `max_bytes`.
     """
     name = min(limits, key=lambda each: limits[each])

@@ -198,7 +198,7 @@ def test_a_prefix_counts_for_the_constraint_and_the_budget(tokens):
         ('{"prefix_tokens": -1}', "expected prefix_tokens of at least 0"),
         ('{"partial": 1}', "expected partial of type bool"),
         ('{"proposal": "smc"}', "expected proposal gcd or lcd or pgcd"),
-        ('{"proposal": "pgcd"}', "expected pgcd beside proposal 'pgcd'"),
+        ('{"proposal": "pgcd"}', "expected the member pgcd if"),
         ('{"proposal": "pgcd", "pgcd": 5}', "expected pgcd to be an object"),
         ("[]", "expected a JSON object"),
         (5, "expected the text of a JSON object"),
