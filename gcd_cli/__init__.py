@@ -6,7 +6,7 @@ import sys
 
 
 def run() -> None:
-    """Run the command `gcd`, or exit with a message if the extra `cli` is not installed."""
+    """Run the command `gcd`; exit with an error message if the extra `cli` is not installed."""
     try:
         from gcd_cli._main import main
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Analysis of a text against a language, in bytes and in tokens."""
+"""Explanations of why a language accepts or refuses a text, in bytes and in tokens."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _LONGEST = 400  # characters of a text shown in full
 
 @dataclass(frozen=True)
 class Standing:
-    """Longest viable prefix of a text in a language of byte strings.
+    """Longest viable prefix of a text, that is, the longest that begins a string of the language.
 
     Attributes:
         text: the text.
-        viable: number of leading bytes that begin some string of the language.
+        viable: length of the viable prefix in bytes.
         in_language: whether the whole text is a string of the language.
         may_end: whether the viable prefix is a string of the language.
         state: automaton state after the viable prefix.
-        expected: bytes that may follow the viable prefix, as ranges; empty if none may.
-        completion: shortest completion of the viable prefix.
+        expected: bytes that may follow the viable prefix, as ranges; empty if there are none.
+        completion: a shortest completion of the viable prefix.
     """
 
     text: bytes
@@ -55,7 +55,7 @@ class Standing:
         return before.count(b"\n") + 1, self.viable - (before.rfind(b"\n") + 1) + 1
 
     def reason(self) -> str | None:
-        """Reason why the text is not in the language, in a sentence; None if it is."""
+        """Return a sentence on why the text is not in the language; None if it is."""
         if self.in_language:
             return None
         after = readable_bytes(self.text[: self.viable])
@@ -71,7 +71,7 @@ class Standing:
         )
 
     def report(self) -> dict[str, Any]:
-        """Return all fields for JSON; bytes that aren't UTF-8 are escaped."""
+        """Return the fields of the JSON output; bytes that aren't UTF-8 are escaped."""
         return {
             "in_language": self.in_language,
             "refused": self.is_refused,
@@ -85,7 +85,7 @@ class Standing:
 
 
 def standing(language: gcd.Automaton, text: bytes) -> Standing:
-    """Find the longest prefix of a text that begins some string of the language.
+    """Find the longest prefix of a text that begins a string of the language.
 
     Raises:
         ConstraintError: the text is longer than the constraint was compiled for.
@@ -94,8 +94,8 @@ def standing(language: gcd.Automaton, text: bytes) -> Standing:
         held = "; ".join(str(each) for each in language.caveats if not each.is_unchecked)
         remedy = f'set unsupported="ignore" ({held})' if held else "raise max_bytes"
         raise gcd.ConstraintError(
-            f"expected a text of at most max_bytes={language.max_bytes} bytes, for which the "
-            f"constraint was compiled, got {len(text)}; {remedy}"
+            f"expected a text of at most {language.max_bytes} bytes, the limit (max_bytes) of the "
+            f"constraint, got {len(text)} bytes; {remedy}"
         )
     state, viable = language.initial, 0
     for byte in text:
@@ -118,11 +118,10 @@ def standing(language: gcd.Automaton, text: bytes) -> Standing:
 def judged(
     language: gcd.Automaton, automaton: gcd.TokenAutomaton | None, text: bytes, budget: int | None
 ) -> tuple[dict[str, Any], str]:
-    """Check a text against a constraint; return a report and a line for people.
+    """Check a text against a constraint; return a report and a line to print.
 
     The report's `reason` is None if the text satisfies the constraint. The line gives the reason,
-    or
-    the length of the text.
+    or the length of the text.
     """
     found = standing(language, text)
     report = found.report()
@@ -150,13 +149,13 @@ def stripped(text: bytes) -> bytes:
 def spacing_hint(
     text: bytes, accepts: Callable[[str | None, bytes], bool], styles: Sequence[str]
 ) -> str | None:
-    """Name the whitespace option with which a text would be accepted; None if there is none.
+    """Return a hint at the option with which a refused text would be accepted, or None.
 
     Args:
         text: a text that is not accepted.
-        accepts: function of a whitespace style (None for the current one) and a text; returns
+        accepts: function of a whitespace style (None for the current style) and a text. It returns
             whether the text would be accepted.
-        styles: other available styles, the most permissive first.
+        styles: other available whitespace styles, beginning with the most permissive.
     """
     if accepts(None, stripped(text)):
         mark = "a byte order mark and " if text.startswith(BOM_UTF8) else ""
@@ -166,14 +165,14 @@ def spacing_hint(
             if not styles or not accepts(styles[0], text):
                 return None
             style = next((each for each in styles[1:] if accepts(each, text)), styles[0])
-        # Too large in this style, or stdin was already consumed.
+        # The constraint is too large in this style, or standard input was already consumed.
         except (ValueError, ClickException):
             return None
     return f"with --whitespace {style} it is accepted"
 
 
 def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
-    """Rewrite a JSON text with its members in the language's order; None if that doesn't help."""
+    """Return a hint with the accepted order of a JSON text's members; None if there is none."""
     found = reordered(language, text.strip())
     if found is None:
         return None
@@ -182,18 +181,18 @@ def order_hint(text: bytes, language: gcd.Automaton) -> str | None:
 
 
 def caveat_lines(report: dict[str, Any], language: gcd.Automaton) -> list[tuple[str, str]]:
-    """Return the parts of a constraint that its language doesn't enforce; add them to a report."""
+    """Return lines about the parts of a constraint that aren't enforced; add them to a report."""
     if language.caveats:
         report["caveats"] = [str(caveat) for caveat in language.caveats]
     return [("not held", str(caveat)) for caveat in language.caveats]
 
 
 def why_not(tokens: dict[str, Any], budget: int | None) -> str | None:
-    """Return why a viable prefix has no completion in tokens; None if it has one.
+    """Return why a viable prefix can't be completed in tokens; None if it can.
 
     Args:
         tokens: the result of `in_tokens`.
-        budget: tokens of the whole text, EOS included; None for no budget.
+        budget: maximum number of tokens of the whole text, EOS included; None for no budget.
     """
     if tokens["fits"]:
         return None
@@ -214,15 +213,16 @@ def in_tokens(
     Args:
         automaton: the token automaton of the constraint.
         text: the beginning of a string of the language.
-        budget: tokens of the whole text, EOS included; None for no budget.
+        budget: maximum number of tokens of the whole text, EOS included; None for no budget.
 
     Returns:
-        `tokens`: number of tokens so far, None if no tokens spell the text. `fewest_tokens`: fewest
-        tokens from there to the end, EOS included. `remaining`: tokens left of the budget. `fits`:
-        whether some completion fits into it. `allowed`: number of ids that may come next, with
-        examples. `allowed_without_budget`: number of ids that the language allows.
+        `tokens`: number of tokens so far; None if the text can't be spelled in tokens.
+        `fewest_tokens`: fewest further tokens to the end, EOS included. `remaining`: tokens left of
+        the budget. `fits`: whether a completion fits into the budget. `allowed`: number of ids that
+        may come next. `allowed_without_budget`: the same without a budget. `examples`: some of the
+        allowed tokens. `vocabulary`: number of all ids.
     """
-    automaton = replace(automaton, max_bytes=None)  # callers with a budget have checked it
+    automaton = replace(automaton, max_bytes=None)  # callers have checked the budget
     tokens = fewest_tokens(gcd.Matcher(automaton), text)
     if tokens is None:
         return {"tokens": None, "fits": False}

@@ -1,7 +1,7 @@
 """Subcommands of `gcd`: their arguments, output and exit codes.
 
 Exit codes: 0 for success, 1 if a text doesn't satisfy the constraint or no answer was found, 2 for
-bad input. Each subcommand imports the libraries that it needs, so that `gcd --help` is fast.
+invalid input. Each subcommand imports the libraries that it needs, so that `gcd --help` is fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ one of Spider's (tables.json#NAME), with --grammar a .lark, .gbnf or .ebnf file,
 
 
 class _Commands(click.Group):
-    """Command group that reports a subcommand's `ValueError` as bad input."""
+    """Command group that reports a subcommand's `ValueError` as invalid input."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -40,7 +40,10 @@ _LANGUAGE_OPTIONS = (
 
 
 def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that describe a constraint; the command receives some as `options`."""
+    """Add the options that describe a constraint to a command.
+
+    The command receives those in `_LANGUAGE_OPTIONS` as the dictionary `options`.
+    """
 
     @wraps(command)
     def with_options(**given: Any) -> Any:
@@ -53,35 +56,35 @@ def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--unsupported",
             type=click.Choice(["warn", "ignore", "refuse"]),
-            help="Treatment of keywords that no automaton can enforce.",
+            help="Handling of keywords that an automaton can't enforce.",
         ),
         click.option(
             "--unknown",
             type=click.Choice(["warn", "ignore", "refuse"]),
-            help="Treatment of keywords that constrain nothing.",
+            help="Handling of unknown keywords.",
         ),
         click.option(
             "--formats",
             type=click.Choice(["assert", "ignore"]),
             help="Enforce or ignore the keyword format.",
         ),
-        click.option("--max-bytes", type=int, help="Longest text to compile for, in bytes."),
-        click.option("--max-depth", type=int, help="Nesting of free values and of recursion."),
+        click.option("--max-bytes", type=int, help="Maximum length of a text in bytes."),
+        click.option("--max-depth", type=int, help="Maximum depth of free values and recursion."),
         click.option(
             "--whitespace",
             type=click.Choice(["compact", "spaced", "flexible"]),
             help='Whitespace in JSON: {"a":1}, {"a": 1}, or any.',
         ),
-        click.option("--grammar", "kind", flag_value="grammar", help="A context-free grammar."),
-        click.option("--sql", "kind", flag_value="sql", help="Queries on a database."),
-        click.option("--tools", "kind", flag_value="tools", help="Calls of the tools in a list."),
-        click.option("--regex", "kind", flag_value="regex", help="A regular expression."),
+        click.option("--grammar", "kind", flag_value="grammar", help="SCHEMA is a grammar."),
+        click.option("--sql", "kind", flag_value="sql", help="SCHEMA is a database to query."),
+        click.option("--tools", "kind", flag_value="tools", help="SCHEMA is a list of tools."),
+        click.option("--regex", "kind", flag_value="regex", help="SCHEMA is a regex."),
         click.option(
             "--schema",
             "kind",
             flag_value="schema",
             default="schema",
-            help="A JSON Schema, the default.",
+            help="SCHEMA is a JSON Schema (default).",
         ),
     ):
         decorated = option(decorated)
@@ -97,15 +100,15 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 all is well, 1 the answer is no, 2 bad input.",
+    epilog="Exit codes: 0 success, 1 constraint not satisfied or no answer, 2 invalid input.",
 )
 @click.version_option(package_name="globally-constrained-decoding")
 def main() -> None:
-    """Hard constraints on language models, with a token budget."""
+    """Constrain the output of language models, within a token budget."""
 
 
 def _print(report: dict[str, Any], as_json: bool, lines: list[tuple[str, str]]) -> None:
-    """Print a report as JSON, or as lines of a name and a description."""
+    """Print `report` as JSON, or print `lines`, pairs of a name and a description."""
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))
         return
@@ -200,7 +203,9 @@ def compile_(
         try:
             Path(draw).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise sources.BadInput(f"--draw {draw}: {error.strerror}") from error
+            raise sources.BadInput(
+                f"cannot write {draw}: {error.strerror}; pass another file to --draw"
+            ) from error
     _print(report, as_json, lines)
 
 
@@ -209,7 +214,7 @@ def compile_(
 @click.argument("prefix")
 @_kinds
 @_tokenizer
-@click.option("--budget", type=click.IntRange(1), help="Tokens of the whole text, EOS included.")
+@click.option("--budget", type=click.IntRange(1), help="Maximum tokens of a text, EOS included.")
 @_as_json
 def explain(
     given: str,
@@ -220,9 +225,9 @@ def explain(
     budget: int | None,
     as_json: bool,
 ) -> None:
-    """Show which bytes may follow PREFIX, or after which byte PREFIX is refused.
+    """Show which bytes may follow PREFIX, or at which byte PREFIX is refused.
 
-    Exit code 1 if no text of the language begins with PREFIX, or none within the budget.
+    Exit code 1 if no text of the language begins with PREFIX, or no such text fits into the budget.
 
     \b
     Examples:
@@ -250,7 +255,7 @@ def explain(
     if automaton is not None:
         tokens = report["in_tokens"] = explaining.in_tokens(automaton, begun, budget)
         tokens["reason"] = why = explaining.why_not(tokens, budget)
-        # Begins a text of the language, but none that is short enough.
+        # The prefix begins texts of the language, but all of them are too long for the budget.
         if is_yes and why is not None:
             lines[0] = ("refused", f"{readable_bytes(begun)}: {why}")
             lines[1:2] = []
@@ -277,7 +282,7 @@ def explain(
 @click.argument("file")
 @_kinds
 @_tokenizer
-@click.option("--budget", type=click.IntRange(1), help="Most tokens, EOS included.")
+@click.option("--budget", type=click.IntRange(1), help="Maximum tokens, EOS included.")
 @click.option("--strip", is_flag=True, help="Remove whitespace around the text.")
 @_as_json
 def check(
@@ -332,14 +337,15 @@ def check(
 
 def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        raise click.UsageError(f"expected --{value}, got --as {value}; replace it")
+        raise click.UsageError(f"expected --{value}, got --as {value}; --as has been removed")
 
 
 @main.command(epilog=_KINDS)
 @click.argument("given", metavar="SCHEMA")
 @click.option("--model", required=True, metavar="MODEL",
               help="Directory or hub name of a causal model.")  # fmt: skip
-@click.option("--budget", required=True, type=click.IntRange(1), help="Most tokens, EOS included.")
+@click.option("--budget", required=True, type=click.IntRange(1),
+              help="Maximum tokens of an answer, EOS included.")  # fmt: skip
 @_kinds
 @click.option("--as", hidden=True, expose_value=False, callback=_no_longer)
 @click.option("--prompt", default="", help="Text before the answer.")
@@ -350,15 +356,15 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
               show_default=True)  # fmt: skip
 @click.option("--server", metavar="URL",
               help="Sample from a vLLM server; MODEL only provides the vocabulary.")  # fmt: skip
-@click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
+@click.option("--hmm", metavar="DIR", help="For pgcd: directory of an HMM distilled from it.")
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
-              help="Seconds after which answers end; loading doesn't count.")  # fmt: skip
+              help="Time limit for sampling, without loading; answers then end.")  # fmt: skip
 @click.option("--target-error", type=click.FloatRange(0, min_open=True), metavar="NATS",
-              help="Double the particles, up to 1024, until log P is as sure as this.")  # fmt: skip
+              help="Double the particles (up to 1024) until log P has this error.")  # fmt: skip
 @click.option("--certify", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE",
-              help="Read on until so much of the posterior is certainly found.")  # fmt: skip
+              help="Compute more until this share of the posterior is found.")  # fmt: skip
 @click.option("--max-tokens-read", type=click.IntRange(1), default=1000, show_default=True,
-              metavar="TOKENS", help="With --certify: most tokens that are read on.")  # fmt: skip
+              metavar="TOKENS", help="Most further tokens for --certify to compute.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @_as_json
 def sample(
@@ -382,10 +388,10 @@ def sample(
 ) -> None:
     """Sample answers from a language model under a constraint, within a budget.
 
-    Prints every distinct answer with its estimated posterior probability, the standard error, and
-    a guaranteed interval. For JSON answers, prints the same for the values of each field. Also
-    prints how reliable the estimates are; with --certify, the error is the largest possible one.
-    Exit code 1 if no answer was found, 2 if no text that satisfies the constraint fits the budget.
+    Prints every distinct answer with its estimated probability, the standard error (with --certify
+    the largest possible error), and a guaranteed interval. For JSON answers, prints the same for
+    the values of each field. Also prints how reliable the estimates are. Exit code 1 if no answer
+    was found, 2 if no text that satisfies the constraint fits the budget.
 
     \b
     Examples:
@@ -397,18 +403,19 @@ def sample(
     """
     if (proposal == "pgcd") != (hmm is not None):
         raise click.UsageError(
-            "expected --proposal pgcd and --hmm DIR together, got only one; add the other"
+            "expected --proposal pgcd and --hmm DIR together, got only one of them; add the other"
         )
     import gcd
 
     if server is not None:
         if proposal not in ("gcd", "lcd") or algorithm == "discrete":
             raise click.UsageError(
-                "--server supports --proposal gcd or lcd, and --algorithm auto or smc"
+                "expected --proposal gcd or lcd, and --algorithm auto or smc, with --server; got "
+                f"--proposal {proposal} and --algorithm {algorithm}"
             )
         if any(option is not None for option in (deadline, target_error, certify)):
             raise click.UsageError(
-                "--server doesn't support --deadline, --target-error or --certify; omit them"
+                "expected --server without --deadline, --target-error and --certify; omit them"
             )
     language, automaton = _sources(given, kind, options, model, budget)
     gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits
@@ -437,17 +444,18 @@ def _sources(
     tokenizer: str | None,
     budget: int | None,
 ) -> tuple[Any, Any]:
-    """Return the language, and its token automaton if there is a tokenizer.
+    """Compile a constraint; return its language, and its token automaton if there is a tokenizer.
 
-    Quick checks come first, because compiling may take seconds. A budget that no text fits into
-    isn't bad input here: every text is refused.
+    Quick checks come first, because compiling may take seconds. A budget that is too small for any
+    text isn't an error here. Every text is then refused.
     """
     import gcd
     from gcd_cli import _sources as sources
 
     if budget is not None and tokenizer is None:
         raise sources.BadInput(
-            "expected --tokenizer MODEL with --budget, got none; --budget counts its tokens"
+            "expected --tokenizer MODEL with --budget, got none; add it, because --budget counts "
+            "its tokens"
         )
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
     language = sources.language(given, kind, options)
@@ -456,6 +464,6 @@ def _sources(
     automaton = gcd.lift(language, vocabulary)
     with suppress(gcd.InfeasibleBudgetError):
         if budget is not None:
-            # Refuses a budget for which the constraint isn't exact.
+            # Raises an error if the budget allows texts for which the constraint isn't exact.
             gcd.Matcher(automaton, budget=budget)
     return language, automaton

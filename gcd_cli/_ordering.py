@@ -1,4 +1,4 @@
-"""Reordering of a JSON value's members to find a text that a language accepts."""
+"""Search for an order of a JSON value's members that a language accepts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _Ends = Iterator[tuple[int, str]]
 
 
 class Orders:
-    """Texts of a value, one for each order of members, as far as they stay in a language.
+    """Generates the JSON texts of a value that a language allows, with members in any order.
 
     Args:
-        any_order: whether members may be reordered, or keep their order.
+        language: the language; its strings may continue after the value.
+        any_order: whether members may be reordered; if not, they keep their order.
         comma, colon: separators, including the spaces after them.
     """
 
@@ -33,7 +34,7 @@ class Orders:
         self._comma, self._colon = comma, colon
 
     def ends(self, state: int, value: Any) -> _Ends:
-        """Yield each text of the value together with the state after it."""
+        """Yield (state after the text, text) for each allowed text of the value, from a state."""
         self._steps -= 1
         if state < 0 or self._steps < 0:
             return
@@ -85,7 +86,7 @@ class Orders:
 def reordered(language: gcd.Automaton, text: bytes) -> str | None:
     """Return a JSON text with its members reordered so that a language accepts it, or None.
 
-    Its spaces are those that `json.dumps` writes, or none.
+    The result has the spaces of `json.dumps`, or no spaces.
     """
     try:
         value = json.loads(text)

@@ -42,18 +42,18 @@ def draw(
     """Sample answers to a prompt; return their probabilities and diagnostics.
 
     Args:
-        model: a causal model of `transformers` by directory or hub name, with its tokenizer.
-        language: the constraint over bytes, used if the model's vocabulary differs from the one
-            that
-            `automaton` was lifted to.
+        model: directory or hub name of a causal model of `transformers` with a tokenizer.
+        language: the constraint over bytes. It is lifted again if the model's vocabulary differs
+            from that of `automaton`.
         automaton: the constraint over tokens.
         prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
-        target_error, certify, max_tokens_read: the same.
-        proposal: a key of `PROPOSALS`, or pgcd.
-        hmm: the directory of an HMM, for pgcd. Its lookahead is limited by the available time
-            ("in_time"), because the HMM has not been conditioned on the prompt.
+        target_error, certify, max_tokens_read: as in `smc.sample`.
+        proposal: a key of `PROPOSALS`, or "pgcd".
+        hmm: the directory of an HMM, for "pgcd". It is used with `lookahead="in_time"`, because an
+            HMM doesn't see the prompt.
     """
-    # Comes before the language model is loaded: an HMM over another vocabulary is refused at once.
+    # The HMM is loaded before the language model, so that an HMM over another vocabulary is refused
+    # at once.
     method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -68,7 +68,7 @@ def draw(
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(
-            f"expected a model that transformers can load, got {model}: {cause}"
+            f"expected a model that transformers can load, got {model} ({cause}); pass another one"
         ) from error
     lm = smc.TransformersLM(network, tokenizer)
     if lm.vocabulary != automaton.vocabulary:
@@ -129,7 +129,7 @@ def draw_from_server(
 
 
 def _report(posterior: smc.Posterior) -> dict[str, Any]:
-    """Return the command's report on a posterior, as JSON."""
+    """Return the fields of the command's JSON output for a posterior."""
     found = posterior.reliability
     effect = posterior.budget
     return {
@@ -170,7 +170,7 @@ def _report(posterior: smc.Posterior) -> dict[str, Any]:
 
 
 def _fields(posterior: smc.Posterior) -> dict[str, Any]:
-    """Return `Posterior.fields` by JSON pointer; empty unless answers are JSON."""
+    """Return `Posterior.fields` by JSON pointer; empty if answers aren't JSON."""
     try:
         return {pointer: asdict(field) for pointer, field in posterior.fields().items()}
     except ValueError:
@@ -187,7 +187,7 @@ def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
     lines = [
         (f"{estimated(each)} ({rounded(each['interval'])})", each["text"])
         for each in found["answers"]
-    ] or [("none", "no particle survived: no answer was completed within the budget")]
+    ] or [("none", "no answer was completed within the budget")]
     lines += field_lines(found["fields"])
     evidence, error = found["log_evidence"], found["log_evidence_error"]
     shown = "zero" if evidence is None else f"e^({evidence:.3f} +- {error:.2g})"
@@ -205,7 +205,7 @@ def lines_of(found: dict[str, Any], budget: int) -> list[tuple[str, str]]:
 
 
 def _effect(budget: dict[str, Any]) -> str:
-    """Describe the probability that the budget removed."""
+    """Describe, in a sentence, how much probability the budget removed."""
     if budget["first"] is None:
         return "the budget removed nothing of the probability that was seen"
     return (
@@ -216,7 +216,7 @@ def _effect(budget: dict[str, Any]) -> str:
 
 
 def field_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
-    """Format a table of the values of each field that has a scalar value."""
+    """Format the scalar values of each field, with their probabilities, as lines."""
     lines = []
     for pointer, field in fields.items():
         values = [(each["value"], each) for each in field["values"] if each["value"][0] not in "[{"]
@@ -242,7 +242,7 @@ def estimated(found: dict[str, Any]) -> str:
 
 
 def rounded(interval: tuple[float, float]) -> str:
-    """Format the ends with three digits, rounded outward."""
+    """Format an interval with three digits, rounded outward."""
     low, high = interval
     return f"{math.floor(1000 * low) / 1000:.3f} to {math.ceil(1000 * high) / 1000:.3f}"
 

@@ -1,7 +1,7 @@
 """Constraints and vocabularies that commands read from files.
 
-Any problem with a file raises `BadInput`, with its location and the remedy, before any work is
-done.
+Any problem with a file raises `BadInput` before other work is done. The message has the location of
+the problem and the remedy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GIVE = "pass a model directory that has a tokenizer.json, or a name on the hub"
 
 
 class BadInput(click.ClickException):
-    """Unusable input to a command; the exit code is 2."""
+    """Invalid input to a command; the exit code is 2."""
 
     exit_code = 2
 
@@ -42,15 +42,18 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_json(path: str) -> Any:
-    """Parse a JSON file; `BadInput` gives the line and column of a syntax error."""
+    """Parse a JSON file; the error for invalid JSON gives the line and column."""
     try:
         return json.loads(read_bytes(path))
     except json.JSONDecodeError as error:
         raise BadInput(
-            f"expected JSON in {path}: {error.msg} at line {error.lineno}, column {error.colno}"
+            f"expected JSON in {path}, got a syntax error at line {error.lineno}, column "
+            f"{error.colno}: {error.msg}"
         ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"expected JSON in {path}: byte {error.start + 1} is not UTF-8") from error
+        raise BadInput(
+            f"expected JSON in UTF-8 in {path}, but byte {error.start + 1} is not UTF-8"
+        ) from error
     except RecursionError as error:
         raise BadInput(f"{path} is nested too deeply; flatten it") from error
 
@@ -67,8 +70,8 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
     """Compile the constraint that a command received.
 
     Args:
-        given: a file, or the regular expression itself. `tables.json#NAME` selects a database of
-            Spider's list, and `FILE#RULE` the start rule of a grammar.
+        given: a file, or the regular expression itself. `tables.json#NAME` selects a database from
+            a list in Spider's format, and `FILE#RULE` the start rule of a grammar.
         kind: "schema", "regex", "tools", "sql" or "grammar".
         options: keyword arguments of `gcd.json_schema`, `gcd.tool_calls` or `gcd.grammar`.
 
@@ -82,7 +85,7 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
     if useless:
         raise BadInput(
             f"expected {', '.join(useless)} with JSON schemas and tool lists only (--max-depth and "
-            f"--max-bytes with grammars, too), got --{kind}"
+            f"--max-bytes also with grammars), got --{kind}; omit it"
         )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -99,7 +102,9 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
         elif kind == "schema":
             found = gcd.json_schema(read_json(given), **options)
         else:
-            raise ValueError(f"expected a kind of constraint that the command reads, got {kind!r}")
+            raise ValueError(
+                f"expected kind to be schema, regex, tools, sql or grammar, got {kind!r}"
+            )
     for warning in caught:
         click.echo(f"Warning: {warning.message}", err=True)
     if found.is_empty:
@@ -120,8 +125,8 @@ def request_of(given: str, kind: str, options: Mapping[str, Any]) -> dict[str, A
         return {"grammar": _text(given)} | more
     if kind not in ("schema", "tools"):
         raise BadInput(
-            "--server supports a schema, --regex, --tools, or --grammar without a rule; for other "
-            "constraints call gcd_vllm.sample_from_server"
+            "expected a JSON Schema, --regex, --tools, or --grammar without #RULE with --server; "
+            "for other constraints call gcd_vllm.sample_from_server"
         )
     return {"json_schema" if kind == "schema" else kind: read_json(given)} | more
 
@@ -131,12 +136,12 @@ def _text(path: str) -> str:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput(
-            f"expected UTF-8 text in {path}: byte {error.start + 1} is not UTF-8"
+            f"expected UTF-8 text in {path}, but byte {error.start + 1} is not UTF-8"
         ) from error
 
 
 def _dialect(path: str) -> str:
-    """Return a grammar's dialect by its file extension; lark without one."""
+    """Return a grammar's dialect by its file extension; lark if there is none."""
     suffix = Path(path).suffix[1:] or "lark"
     if suffix not in ("lark", "gbnf", "ebnf"):
         raise BadInput(f"expected a grammar in a .lark, .gbnf or .ebnf file, got {path}")
@@ -144,14 +149,13 @@ def _dialect(path: str) -> str:
 
 
 def vocabulary(given: str) -> gcd.Vocabulary:
-    """Read the vocabulary of a model directory or hub name, as wide as the model's logits.
+    """Read the vocabulary of a model, as wide as the model's logits, by directory or hub name.
 
-    `tokenizer.json` has the tokens; the configurations beside it have the width and the ids that
-    end a
-    text. Neither the model nor `transformers` is loaded.
+    `tokenizer.json` has the tokens. The configurations beside it have the width and the EOS ids.
+    Neither the model nor `transformers` is loaded.
 
     Raises:
-        BadInput: if there is no such model, or no `tokenizer.json` beside it.
+        BadInput: if there is no such model, or it has no `tokenizer.json`.
     """
     folder = Path(given) if Path(given).is_dir() else _from_hub(given)
     file = folder / "tokenizer.json"
@@ -182,7 +186,7 @@ def vocabulary(given: str) -> gcd.Vocabulary:
 
 
 def _from_hub(name: str) -> Path:
-    """Return the folder, from the hub or its cache, with the files that `vocabulary` reads."""
+    """Download the files that `vocabulary` reads, unless they are cached; return their folder."""
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HFValidationError

@@ -8,14 +8,17 @@ A request states its constraint and, optionally, a budget (`gcd._requests`):
     extra_body={"vllm_xargs": {"gcd": '{"json_schema": {...}}'}}    # over HTTP
 
 vLLM loads this module in each of its processes, even if no request has a constraint. So the module
-imports only vLLM's interfaces; the rest is imported when a request or an engine needs it. If that
-import fails, constrained requests are refused with the reason, and all others are served.
+only imports vLLM's interfaces. The rest is imported when a request or an engine needs it. If that
+import fails, constrained requests are refused with the reason, and all other requests are served.
 
-`sample` draws posteriors from a `vllm.LLM`: weighted answers with their log evidence.
+A server with `--middleware gcd_vllm.CompilingMiddleware` compiles new constraints while it serves
+other requests.
 
-vLLM has one entry point for the two interfaces of its engines V1 and V2. `Processor` is a subclass
-of both, and its constructor returns an object for the engine that calls it: V1 passes three
-arguments, V2 two.
+`sample` draws posteriors from a `vllm.LLM`, which are weighted answers with their log evidence.
+
+vLLM has one entry point for the interfaces of its two engines, V1 and V2. `Processor` is a subclass
+of both interfaces. Its constructor returns an object for the engine that calls it: V1 passes three
+arguments, and V2 passes two.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcd_vllm._errors import EngineStoppedError
+    from gcd_vllm._middleware import CompilingMiddleware
     from gcd_vllm._particles import EngineDiagnostics, Rollout
     from gcd_vllm._parts import PartRecord
     from gcd_vllm._registered import PGCD
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PGCD",
+    "CompilingMiddleware",
     "Disabled",
     "EngineDiagnostics",
     "EngineStoppedError",
@@ -47,6 +52,7 @@ __all__ = [
 ]
 _PUBLIC = {
     "PGCD": "gcd_vllm._registered",
+    "CompilingMiddleware": "gcd_vllm._middleware",
     "EngineDiagnostics": "gcd_vllm._particles",
     "EngineStoppedError": "gcd_vllm._errors",
     "PartRecord": "gcd_vllm._parts",
@@ -70,7 +76,7 @@ def _bases() -> tuple[type, ...]:
             more = (*found, import_module(name).LogitsProcessor)
             type("Both", more, {})
             found = more
-        except ImportError:  # a vLLM without this engine, or none
+        except ImportError:  # this version of vLLM lacks this engine, or vLLM isn't installed
             continue
         except Exception as error:  # vLLM would not start if this module could not be imported
             _LOG.warning("gcd is disabled for %s: %s: %s", name, type(error).__name__, error)
@@ -78,15 +84,15 @@ def _bases() -> tuple[type, ...]:
 
 
 class Processor(*_bases()):  # type: ignore[misc]
-    """Logits processor that masks tokens after which a request's budget can't be met."""
+    """Logits processor that masks tokens after which an answer can't be finished in its budget."""
 
     def __new__(cls, vllm_config: Any, *arguments: Any) -> Any:
-        """Return the processor for the engine that calls this."""
+        """Return the processor for the engine that calls this constructor."""
         engine = "v1" if len(arguments) > 1 else "v2"
         try:
             chosen = import_module(f"gcd_vllm._{engine}").EngineProcessor
             made = object.__new__(chosen)
-            # An entry point and an option may both name it; once is enough.
+            # An entry point and an option may both name the processor, but it must be applied once.
             if not import_module("gcd_vllm._admission").engine_of(vllm_config).takes(made):
                 made = object.__new__(Disabled)
         except Exception as error:  # whatever an incomplete installation raises
@@ -96,10 +102,11 @@ class Processor(*_bases()):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a request whose constraint cannot be enforced; called in vLLM's frontend.
+        """Refuse a request whose constraint cannot be enforced; vLLM's frontend calls this method.
 
         Raises:
-            ValueError: with the problem, the value received, and the remedy.
+            ValueError: the constraint can't be enforced; the message has the problem, the value
+                received, and the remedy.
         """
         adopts = os.environ.get("GCD_VLLM_RESPONSE_FORMAT") == "1"
         if (sampling_params.extra_args or {}).get("gcd") is None and not (
@@ -110,8 +117,9 @@ class Processor(*_bases()):  # type: ignore[misc]
             frontend = import_module("gcd_vllm._frontend")
         except Exception as error:
             raise ValueError(
-                f"gcd is disabled here, so constraints cannot be enforced: {type(error).__name__}: "
-                f"{error}; repair the installation, or omit extra_args['gcd']"
+                "expected a working plugin to enforce extra_args['gcd'], but gcd is disabled here "
+                f"({type(error).__name__}: {error}); repair the installation, or omit the "
+                "constraint"
             ) from error
         try:
             if adopts and not frontend.adopt_structured_outputs(sampling_params):
@@ -119,13 +127,13 @@ class Processor(*_bases()):  # type: ignore[misc]
             frontend.validate(sampling_params)
         except ValueError:
             raise
-        except Exception as error:  # vLLM answers a ValueError with status 400, all else with 500
+        except Exception as error:  # vLLM answers a ValueError with status 400, others with 500
             raise ValueError(
                 f"gcd cannot check whether the constraint can be enforced: {type(error).__name__}: "
                 f"{error}; omit extra_args['gcd']"
             ) from error
 
-    # Methods that only one of the interfaces has.
+    # The following methods belong to only one of the two interfaces.
     def is_argmax_invariant(self) -> bool:
         return False
 
@@ -134,7 +142,7 @@ class Processor(*_bases()):  # type: ignore[misc]
 
 
 class Disabled(Processor):
-    """Replacement for a processor that could not be imported; it doesn't change any scores."""
+    """Replacement for a processor that could not be imported; it doesn't change any logits."""
 
     def __init__(self, *arguments: Any) -> None:
         pass

@@ -1,9 +1,9 @@
 """Admission control: compile and validate the constraint of a vLLM request.
 
 The frontend and the engine make the same checks. The frontend makes them first, because it can
-return an error to the client; the engine can only end the request. Some errors are only found by
-the engine, for example if the frontend doesn't know the vocabulary. The engine then constrains the
-answer to the text of the error (`Engine.refuse`).
+return an error to the client, whereas the engine can only end the request. Some errors are only
+found by the engine, for example if the frontend doesn't have the vocabulary. The engine then forces
+the answer to be the text of the error (`Engine.refuse`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ from gcd import (
 from gcd._requests import ConstraintRequest
 from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
 from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Place
+from gcd._tokens import disk_cache
 from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._registered import PGCD
 
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"
-"""The member of `extra_args`, and of `vllm_xargs`."""
+"""Name of the member of `extra_args` and of `vllm_xargs` that has the constraint."""
+LANGUAGE = "gcd_language"
+"""Name of the member of `extra_args` with the compiled language, which the frontend adds."""
 NO_TOKENS = (
     "prompt_embeds has no tokens that vLLM's V1 runner tells processors of, so the room for an "
     "answer is not known; give the prompt as tokens or text, or serve with "
@@ -48,10 +51,10 @@ TWIST = (
     "every token on the host; start the engine with async_scheduling=False, or use proposal 'gcd'"
 )
 REFUSED = "[gcd] refused: "
-"""Beginning of the answer to a request that was admitted and then couldn't be served."""
+"""Beginning of the answer to a request that the frontend accepted and the engine can't serve."""
 _LONGEST = 500  # bytes of a reason
-_LONG_WAIT = 1.0  # seconds in which a process compiles, and serves nobody
-_WARM_UP = {  # has values of all types
+_LONG_WAIT = 1.0  # seconds of compiling, during which a process doesn't serve requests
+_WARM_UP = {  # a schema with values of all types
     "type": "object",
     "properties": {
         "a": {"type": "string", "maxLength": 9},
@@ -59,9 +62,9 @@ _WARM_UP = {  # has values of all types
         "c": {"type": "integer", "minimum": 0},
     },
 }
-_LARGEST_BIAS = 1e4  # of float32, divided by a small temperature, more would be infinite
+_LARGEST_BIAS = 1e4  # a larger bias could overflow float32 when divided by the temperature
 
-# Fields of a request that decide over tokens or ends against the mask, and why.
+# Fields of a request that contradict the mask or the end of an answer, and the reasons.
 _CONFLICTS = {
     "min_tokens": "forbids an end that the budget may need",
     "ignore_eos": "goes on after the end of the answer",
@@ -76,12 +79,12 @@ _CONFLICTS = {
 
 
 class Admitted(NamedTuple):
-    """An admitted request.
+    """A request in the engine, served or refused.
 
     Attributes:
-        automaton: its constraint; None if the answer may only be empty.
+        automaton: its constraint; None if the answer must be empty.
         budget: maximum number of tokens of its answer, EOS included.
-        room: maximum number of tokens of a text that replaces a refused answer.
+        room: maximum number of tokens of the error text that replaces a refused answer.
         particle: its particle request; None if it is not a particle.
         reason: the reason why it is refused; None if it is served.
     """
@@ -163,10 +166,11 @@ class Engine:
             text: the request's constraint.
             prompt_length: number of tokens of its prompt; None if not known yet.
             particle: its particle request, if it is a particle. A particle always waits for the
-                exact form of its constraint, because answers that only exact masks allow would
-                otherwise never be drawn.
-            at_once: whether a constraint that is not lifted yet is enough: `"no"`; `"check"`: yes,
-                because it is only checked here; `"serve"`: yes, and it is lifted in the background.
+                lifted constraint, because answers that only exact masks allow would otherwise never
+                be drawn.
+            at_once: whether a constraint may be returned before it is lifted. `"no"`: it is lifted.
+                `"check"`: it isn't lifted, because it is only checked here. `"serve"`: it is lifted
+                in the background.
 
         Returns:
             The automaton, and the maximum number of tokens of the answer.
@@ -185,7 +189,8 @@ class Engine:
         )
         if monotonic() - begin > _LONG_WAIT:
             _LOG.warning(
-                "gcd compiled a constraint for %.1f s, and all requests of this process waited",
+                "gcd compiled a constraint for %.1f s, and all requests of this process waited; a "
+                "server with --middleware gcd_vllm.CompilingMiddleware does it beside them",
                 monotonic() - begin,
             )
         check_stops(params, automaton)
@@ -220,8 +225,34 @@ class Engine:
         automaton = self.cache.get(request)  # which decides
         return automaton, usable_budget(automaton, known)
 
+    def hand_over(self, params: Any, text: str, automaton: TokenAutomaton | LazyAutomaton) -> None:
+        """Add the compiled language to an admitted request, so that the engine needn't compile it.
+
+        A lifted constraint is on disk for the engine, unless the disk cache is off.
+        """
+        given = {name: value for name, value in params.extra_args.items() if name != LANGUAGE}
+        if isinstance(automaton, LazyAutomaton) or disk_cache.folder() is None:
+            packed = self.cache.packed(ConstraintRequest.parse(text))
+            given |= {} if packed is None else {LANGUAGE: packed}
+        params.extra_args = given
+
+    def prepare(self, text: str, max_tokens: Any, is_particle: bool) -> None:
+        """Compile a request's constraint in a thread, so that `admit` returns at once.
+
+        Args:
+            text: the request's constraint; `admit` refuses an invalid one.
+            max_tokens: maximum number of tokens of its answer, or another value.
+            is_particle: whether the request is a particle.
+        """
+        with suppress(ConstraintError):
+            request = ConstraintRequest.parse(text)
+            limits = [each for each in (request.budget, max_tokens) if isinstance(each, int)]
+            config = self._config()
+            lift = is_particle or config is None or bool(config.use_v2_model_runner)
+            self.cache.prepare(request, lift=lift, budget=min(limits, default=None))
+
     def takes(self, processor: Any) -> bool:
-        """Return whether this processor is the one that masks, which is the first one."""
+        """Return whether this processor masks requests; only the first processor does."""
         with self._lock:
             if self._processor() is None:
                 self._processor = ref(processor)
@@ -253,16 +284,19 @@ class Engine:
         at_once: str = "no",
         prompt: Sequence[int] | None = None,
     ) -> Admitted:
-        """Do the same as `admit` in an engine, without raising errors.
+        """Admit a request as `admit` does, but return a refusal instead of raising an error.
 
-        The answer to a refused request is the reason, cut to its number of tokens, or an empty
-        text. If the prompt's length isn't known, all requests are refused. If the prompt of a
+        The answer to a refused request is the reason, cut to its maximum number of tokens, or an
+        empty text. If the prompt's length isn't known, the request is refused. If the prompt of a
         particle isn't known, the frontend has already checked its prefix.
         """
         room = min(params.max_tokens or 1 << 30, self.model.max_model_len - (prompt_length or 0))
         try:
             if prompt_length is None:
                 raise ConstraintError(NO_TOKENS)
+            packed = params.extra_args.get(LANGUAGE)
+            if isinstance(packed, bytes):
+                self.cache.offer(ConstraintRequest.parse(text), packed)
             particle = ParticleRequest.of(params)
             automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
             if particle is not None and prompt is not None:
@@ -272,9 +306,9 @@ class Engine:
             return self.refuse(error, room)
 
     def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Place]:
-        """Add a request's automaton to the pool; if it doesn't fit, set the reason."""
+        """Add a request's automaton to the pool; if it doesn't fit, refuse the request."""
         if not isinstance(admitted.automaton, TokenAutomaton):
-            return admitted, END  # what is not lifted is masked on the host
+            return admitted, END  # an automaton that is not lifted is masked on the host
         try:
             return admitted, pool.enter(admitted.automaton)
         except Exception as error:
@@ -300,8 +334,8 @@ def check_twist(pgcd: PGCD, config: Any) -> None:
     """Refuse P-GCD in an engine that doesn't tell processors every token in time.
 
     Args:
-        pgcd: the HMM and its use.
-        config: vLLM's configuration; None if it is gone.
+        pgcd: the HMM's name and options.
+        config: vLLM's configuration; None if its engine no longer exists.
 
     Raises:
         ConstraintError: the engine can't sample from P-GCD's distribution, or has no such HMM.
@@ -322,13 +356,15 @@ def check_prefix(
     """Raise an error if a particle's prefix isn't the beginning of an answer within the budget.
 
     Args:
-        automaton: its constraint, lifted.
+        automaton: the particle's constraint, lifted.
         budget: maximum number of tokens of the whole answer.
-        particle: has the number of tokens at the end of the prompt that belong to the answer.
+        particle: the particle request. Its `prefix_tokens` are the tokens at the end of the prompt
+            that belong to the answer.
         prompt: all tokens of the prompt.
 
     Raises:
-        ConstraintError: the message has the expected tokens.
+        ConstraintError: the prefix is longer than the prompt, isn't allowed, or doesn't leave
+            enough tokens for an answer.
     """
     prefix = prefix_of(particle, prompt)
     if len(prefix) < particle.prefix_tokens:
@@ -374,13 +410,13 @@ def engine_of(vllm_config: Any) -> Engine:
 
 
 def loaded_processors() -> int:
-    """Return how many engines of this process have a processor."""
+    """Return the number of engines in this process that have a processor."""
     with _engines_lock:
         return sum(engine.has_processor for _, engine in _engines.values())
 
 
 def spelled(vocabulary: Vocabulary, text: bytes) -> list[int]:
-    """Spell a text with the longest possible tokens; bytes without a token are omitted."""
+    """Spell a text, with the longest token at each position; bytes without a token are omitted."""
     known = {token: index for index, token in enumerate(vocabulary.token_bytes) if token}
     longest = max(map(len, known), default=1)
     tokens, begin = [], 0

@@ -1,10 +1,10 @@
 """Deadlines of requests: conversion of the time left into a number of tokens.
 
 A request may have `"deadline_ms": n` beside its constraint, in milliseconds from when it enters the
-batch. In each step, the tokens that fit are the time left divided by the engine's pace, the median
-seconds of its last steps. They limit the remaining budget as `gcd.Matcher.finish_within` does, that
-is, never to less than a shortest completion. So an answer ends in time if possible, and after the
-deadline only shortest completions are allowed.
+batch. In each step, the time left is divided by the engine's pace (the median seconds of its last
+steps). The result limits the remaining budget as `gcd.Matcher.finish_within` does, but never to
+less than a shortest completion. So an answer ends in time if possible, and after the deadline only
+shortest completions are allowed.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from gcd import ConstraintError
 from gcd._requests import ConstraintRequest
 from gcd._serving.pace import Pace
 
-_UNTIL = "gcd_until"  # the member of `extra_args` that keeps the time of a request which comes back
+_UNTIL = "gcd_until"  # member of `extra_args` with the deadline, for preempted requests
 
 MANY = 1 << 40
 """More tokens than any budget: a request without a deadline has time for so many."""
 
 
 def check_deadline(request: ConstraintRequest, vllm_config: Any) -> None:
-    """Raise an error for a deadline if several workers would read different clocks.
+    """Raise an error if a request has a deadline and several workers serve the model.
 
     Raises:
-        ConstraintError: the model is spread over several processes.
+        ConstraintError: the workers' clocks would differ.
     """
     size = getattr(getattr(vllm_config, "parallel_config", None), "world_size", 1)
     if request.deadline_ms is not None and size > 1:
         raise ConstraintError(
-            f"deadline_ms={request.deadline_ms} needs one clock, but the model is served by {size} "
-            "workers, each with its own; omit deadline_ms, or serve with one worker"
+            f"expected a single worker for deadline_ms={request.deadline_ms}, got {size} workers "
+            "with different clocks; omit deadline_ms, or serve with one worker"
         )
 
 
@@ -43,14 +43,14 @@ class Deadlines:
         self._pace = Pace(lambda: _clock())
 
     def begin(self, params: Any, text: str) -> float | None:
-        """Return the time at which a request's answer should be complete; None for no deadline.
+        """Return the time at which a request's answer should be complete; None without a deadline.
 
         A request that returns after preemption keeps its deadline if vLLM passes the same
         `extra_args` object.
 
         Args:
             params: vLLM's `SamplingParams`.
-            text: the request's constraint; one that was refused has no deadline.
+            text: the request's constraint. A request whose constraint was refused has no deadline.
         """
         if "deadline_ms" not in text:
             return None
@@ -68,11 +68,11 @@ class Deadlines:
         return until
 
     def step(self) -> float:
-        """Note that a step begins; return the time."""
+        """Record that a step begins; return the current time."""
         return self._pace.lap()
 
     def tokens_within(self, until: float | None, now: float) -> int:
-        """Return how many tokens a request has time for."""
+        """Return how many tokens there is time for between `now` and `until`."""
         return MANY if until is None else int(min(MANY, self._pace.tokens_within(until - now)))
 
 

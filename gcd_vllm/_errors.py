@@ -6,11 +6,11 @@ from gcd_vllm._parts import Drawn
 
 
 class EngineStoppedError(RuntimeError):
-    """Error for an engine that stopped while it drew particles.
+    """Raised if an engine stops while it draws particles.
 
     Attributes:
-        drawn: the finished parts, by (example, particle), with the weights known so far. Finished
-            answers alone aren't a sample of the posterior, because short answers finish first.
+        drawn: the finished parts, by (example, particle), with the weights known so far. They
+            aren't a sample from the posterior, because short answers finish first.
         total: number of parts that were requested.
     """
 
@@ -18,6 +18,6 @@ class EngineStoppedError(RuntimeError):
         self.drawn, self.total = drawn, total
         super().__init__(
             f"expected {total} parts of answers, but the engine stopped after {len(drawn)} of them "
-            f"({type(cause).__name__}: {cause}); the finished ones are in `drawn`. Start the "
-            "engine again, and call with the same seed"
+            f"({type(cause).__name__}: {cause}); start the engine again, and call with the same "
+            "seed. The finished parts are in the attribute `drawn` of this error"
         )

@@ -1,4 +1,4 @@
-"""`vllm.LLM` as an engine that draws parts of particles, with their weights."""
+"""Sampling engine on top of a `vllm.LLM`: it draws parts of particles with their weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcd_vllm._admission import NAME, check_twist, engine_of
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
 from gcd_vllm._parts import Drawn, Part, Plan
-from gcd_vllm._step_weights import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
+from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 
 EXTENSION = "gcd_vllm.WorkerExtension"
 """Value of the engine's `worker_extension_cls`."""
@@ -25,10 +25,11 @@ class InProcessEngine:
     """A vLLM engine in this process, whose workers store the weights.
 
     Args:
-        llm: a `vllm.LLM` that was started with this project's logits processor and extension.
+        llm: a `vllm.LLM` that was started with this project's logits processor and worker
+            extension.
 
     Raises:
-        ValueError: the engine lacks one of them, or has another version of it.
+        ValueError: the engine lacks the processor or the extension, or has another version.
     """
 
     def __init__(self, llm: Any) -> None:
@@ -108,24 +109,26 @@ class InProcessEngine:
         ]
 
     def _rendered(self, parts: Sequence[Part]) -> Sequence[Any]:
-        """Return the prompts of parts in the form that the engine expects."""
+        """Return the prompts of these parts in the form that vLLM expects."""
         prompts = [{"prompt_token_ids": [*part.prompt, *part.prefix]} for part in parts]
         renderer = getattr(self._llm, "renderer", None)
         return prompts if renderer is None else list(renderer.render_cmpl(prompts))
 
     def _hides_last(self, part: Part) -> bool:
-        """Return whether the workers may not receive the last token of a part that isn't an EOS.
+        """Return whether the workers may miss the last token of a part, if it isn't an EOS.
 
-        With asynchronous scheduling, V1 doesn't pass the last token of a part to them; V2 doesn't
-        pass any.
+        With asynchronous scheduling, V1 doesn't pass the last token of a part to them.
         """
-        if self._config.use_v2_model_runner:
-            return True
-        is_ahead = self._config.scheduler_config.async_scheduling
-        return bool(is_ahead and (part.partial or part.proposal == "lcd"))
+        return self._is_ahead and (part.partial or part.proposal == "lcd")
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Return whether this is V1 with asynchronous scheduling."""
+        config = self._config
+        return bool(config.scheduler_config.async_scheduling and not config.use_v2_model_runner)
 
     def _reported_log_p(self, answer: Any, place: int, values: Sequence[float]) -> float:
-        """Return log p, as vLLM reports it, of a token that the workers haven't received."""
+        """Return log p of a token that the workers haven't received, as vLLM reports it."""
         token, eos = answer.token_ids[place], self.vocabulary.eos_ids
         if token in eos:
             return values[LOG_P_EOS + eos.index(token)]
@@ -135,34 +138,33 @@ class InProcessEngine:
         return reported
 
     def check_plan(self, plan: Plan) -> None:
-        """Raise an error for a temperature at which this engine doesn't report all log p.
+        """Raise an error if this engine doesn't report log p at the plan's temperature.
 
         Raises:
-            ValueError: the message has the options to start the engine with.
+            ValueError: log p isn't reported; the message has the options to start the engine with.
         """
         if plan.pgcd is not None:
             check_twist(plan.pgcd, self._config)
         mode = self._config.model_config.logprobs_mode
         known = mode == "processed_logprobs" or (mode == "raw_logprobs" and plan.temperature == 1)
         is_partial = plan.chunk is not None or plan.proposal == "lcd"
-        is_ahead = self._config.scheduler_config.async_scheduling and is_partial
-        if not known and (self._config.use_v2_model_runner or is_ahead):
+        if not known and self._is_ahead and is_partial:
             raise ValueError(
                 "expected logprobs_mode='processed_logprobs', or 'raw_logprobs' at temperature 1, "
                 f"got {mode!r} at temperature {plan.temperature}; start the engine with that mode. "
-                "Log-probabilities come from vLLM with the V2 model runner, and with asynchronous "
-                "scheduling for chunk= or proposal='lcd'"
+                "Some log-probabilities come from vLLM with the V1 runner, asynchronous scheduling "
+                "and chunk= or proposal='lcd'"
             )
 
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:
         """Abort requests; return the weights that could still be fetched."""
-        with suppress(Exception):  # an engine that has died does neither
+        with suppress(Exception):  # an engine that has died can't do this
             self._llm.llm_engine.abort_request(list(keys))
             return self._call("gcd_take_weights", run)
         return {}
 
     def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Call a method of all workers; return the most complete result for each particle."""
+        """Call a method of all workers; for each particle, return the most complete result."""
         found: dict[str, Any] = {}
         for each in self._llm.collective_rpc(method, args=arguments):
             for key, values in each.items():
@@ -193,7 +195,7 @@ class InProcessEngine:
 
 
 def parameters(part: Part, key: str, with_log_p: bool = False) -> Any:
-    """Return `SamplingParams` for a part, in which only masks and temperature affect sampling.
+    """Return vLLM's `SamplingParams` for a part; only masks and temperature affect sampling.
 
     Args:
         part: the part.
@@ -234,8 +236,8 @@ def _check_config(config: Any) -> None:
     others = [each for each in config.model_config.logits_processors or () if not _is_ours(each)]
     if others:
         raise ValueError(
-            f"expected no logits processors besides {_PROCESSOR}, got {others}; they change the "
-            "distribution that weights refer to, so start an engine without them"
+            f"expected {_PROCESSOR} to be the only logits processor, got also {others}; start an "
+            "engine without them, because they change the distribution that weights refer to"
         )
 
 

@@ -1,20 +1,21 @@
 """Fields of a vLLM request whose answer is a particle of a posterior.
 
-A particle is a normal request with a constraint in `extra_args["gcd"]`. A second JSON text,
-`extra_args["gcd_particle"]`, requests its weight:
+A particle (a weighted answer) is drawn by a normal request with a constraint in
+`extra_args["gcd"]`. A second JSON text, `extra_args["gcd_particle"]`, requests its weight:
 
     {"key": "6f1c/0/12", "prefix_tokens": 32, "partial": true, "proposal": "gcd"}
 
-With "proposal": "pgcd", a member "pgcd" names the HMM and its use (`gcd_vllm._registered`).
+With "proposal": "pgcd", a member "pgcd" names the HMM and has its options (`gcd_vllm._registered`).
 
-Weights must refer to the distribution that the engine samples from. So a particle request waits for
-the exact form of its constraint, and fields that change the distribution are refused.
+Weights must refer to the distribution that the engine samples from. So a particle request waits
+until its constraint is lifted, and fields that change the distribution are refused.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from gcd import ConstraintError
@@ -22,13 +23,13 @@ from gcd._errors import shown
 from gcd_vllm._registered import PGCD
 
 PARTICLE = "gcd_particle"
-"""Member of `extra_args`, and of `vllm_xargs`."""
+"""Name of the member of `extra_args` and of `vllm_xargs`."""
 PROPOSALS = ("gcd", "lcd", "pgcd")
 VERSION = 2
 """Version of this protocol; client and engine must have the same."""
 NO_WEIGHTS = (
-    "expected an engine without speculative decoding, whose drafts no weights are kept of; serve "
-    "without speculative_config, or leave gcd_particle out"
+    "expected an engine without speculative decoding, because weights of drafts aren't stored; "
+    "serve without speculative_config, or omit gcd_particle"
 )
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -45,7 +46,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class ParticleRequest:
-    """Request for the next part of a particle, or for all of it.
+    """Request for the next part of a particle, or for the whole particle.
 
     Attributes:
         key: name under which the engine stores the weights of the particle's tokens; empty if the
@@ -57,7 +58,7 @@ class ParticleRequest:
         proposal: "gcd" masks tokens after which the answer can't be finished within the budget;
             "lcd" masks tokens after which it can't be finished at all; "pgcd" draws from a
             distribution with the support of "gcd".
-        pgcd: the HMM of "pgcd", and its use; None for the others.
+        pgcd: the HMM and options of "pgcd"; None for the other proposals.
     """
 
     key: str = ""
@@ -84,14 +85,18 @@ class ParticleRequest:
         text = (getattr(params, "extra_args", None) or {}).get(PARTICLE)
         if text is None:
             return None
+        if not isinstance(text, str):
+            raise ConstraintError(
+                f"{PARTICLE}: expected the text of a JSON object, got {shown(text)}"
+            )
         found = cls._parse(text)
         for name, neutral in _NEUTRAL.items():
             value = getattr(params, name, neutral[0])
             if value not in neutral:
                 raise ConstraintError(
                     f"{PARTICLE}: expected {name}={neutral[0]!r}, because a weight refers to the "
-                    f"model's own distribution, got {name}={value!r}; set it in the request, as "
-                    "the model's generation_config may have another default"
+                    f"model's own distribution, got {name}={value!r}; set {name} in the request, "
+                    "because the model's generation_config may have another default"
                 )
         temperature = getattr(params, "temperature", 1.0)
         if not temperature > 0:
@@ -102,7 +107,8 @@ class ParticleRequest:
         return found
 
     @classmethod
-    def _parse(cls, text: Any) -> ParticleRequest:
+    @lru_cache(maxsize=1024)  # the frontend and the engine parse each
+    def _parse(cls, text: str) -> ParticleRequest:
         try:
             given = json.loads(text)
             if given.get("pgcd") is not None:
@@ -133,7 +139,7 @@ class ParticleRequest:
             )
         if (found.proposal == "pgcd") != (found.pgcd is not None):
             raise ConstraintError(
-                f"{PARTICLE}: expected pgcd beside proposal 'pgcd', and only there, got proposal "
-                f"{found.proposal!r} and pgcd {found.pgcd!r}"
+                f"{PARTICLE}: expected the member pgcd if and only if proposal is 'pgcd', got "
+                f"proposal {found.proposal!r} and pgcd {found.pgcd!r}"
             )
         return found

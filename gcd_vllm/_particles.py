@@ -1,15 +1,15 @@
-"""Sequential Monte Carlo over an engine that draws whole parts of answers.
+"""Sequential Monte Carlo with an engine that draws several tokens (a *part*) at a time.
 
     draw a part of each running particle, update weights, resample if needed, repeat
 
 Let Z_t be the model's probability of all tokens that the mask allows in step t. A part multiplies
-its particle's weight by the product of its Z_t. Resampling between parts is that of `smc.sample`
-(`smc._inference.algorithms.SMC`), with the part's number in place of the step's. The estimate of
-the evidence is the mean of the final weights. It is unbiased for any length of parts: E[estimate] =
-P_lm(C within n).
+its particle's weight by the product of its Z_t. Particles are resampled between parts as in
+`smc.sample` (`smc._inference.algorithms.SMC`), with the number of the part instead of the step. The
+estimate of the evidence is the mean of the final weights. It is unbiased for any length of parts:
+E[estimate] = P_lm(C within n).
 
-With P-GCD, each token multiplies the weight by p / q. Particles then compete by the product of
-weight and potential, the probability under the HMM that an answer is completed within its budget.
+With P-GCD, each token multiplies the weight by p / q. Particles are then resampled by weight times
+potential. The potential is the HMM's probability that the answer is completed within its budget.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Rollout(Sample):
 
     @property
     def token_log_q(self) -> tuple[float, ...]:
-        """Log-probability of each token under the distribution that it was drawn from."""
+        """Log q: log-probability of each token under the distribution that it was drawn from."""
         pairs = zip(self.token_log_p, self.token_log_z, strict=True)
         return tuple(log_p - log_z for log_p, log_z in pairs)
 
@@ -61,8 +61,8 @@ class Rollout(Sample):
 class EngineDiagnostics(Diagnostics):
     """Statistics of sampling answers to one prompt in an engine.
 
-    `ess`, `resampled`, `running` and `alive` have one entry for each part of the answers, where
-    `smc.Diagnostics` has one for each token.
+    `ess`, `resampled`, `running` and `alive` have one entry for each part of the answers, whereas
+    in `smc.Diagnostics` they have one for each token.
 
     Attributes:
         parts: cost of each part.
@@ -75,7 +75,7 @@ class Task(NamedTuple):
     """One prompt with its constraint and budget.
 
     Attributes:
-        name: identity, which keys its random numbers.
+        name: the prompt's identity, from which its random numbers are derived.
         prompt: its tokens.
         constraint: JSON text of the constraint, with the budget.
         automaton: the constraint, lifted.
@@ -90,10 +90,11 @@ class Task(NamedTuple):
 
 
 class _Particle(NamedTuple):
-    """Particle during sampling; see `Rollout`.
+    """Particle during sampling; `Rollout` is the finished form.
 
-    `state` is that of the automaton, -1 once it is dead; `founder` is the particle of the first
-    part that it descends from. `log_potential` belongs to the last token, and is 0 at the end.
+    `state` is the automaton's state, or -1 if the weight is zero. `founder` is the number of the
+    particle in the first part from which it descends. `log_potential` is the potential after the
+    last token; it is 0 for a finished answer.
     """
 
     ids: tuple[int, ...]
@@ -107,7 +108,7 @@ class _Particle(NamedTuple):
 
     @property
     def log_competing(self) -> float:
-        """Log of weight times potential."""
+        """Log of weight times potential, by which particles are resampled."""
         return self.log_weight + self.log_potential
 
     def runs(self, budget: int) -> bool:
@@ -117,11 +118,10 @@ class _Particle(NamedTuple):
         """Return the particle with the tokens of a part appended.
 
         Raises:
-            RuntimeError: the constraint doesn't allow them.
+            RuntimeError: the constraint doesn't allow these tokens.
         """
-        automaton, state = task.automaton, self.state
-        for token in drawn.ids:
-            state = automaton.step(state, token) if state >= 0 else -1
+        automaton = task.automaton
+        state = automaton.run(drawn.ids, self.state)
         if state < 0:
             raise RuntimeError(
                 f"expected tokens that the constraint allows, got {drawn.ids} after {self.ids}; "
@@ -131,7 +131,7 @@ class _Particle(NamedTuple):
         finished = bool(ids) and ids[-1] in automaton.vocabulary.eos_ids
         log_weight = self.log_weight + math.fsum(drawn.log_z)
         if not finished and len(ids) >= task.budget:
-            log_weight = -math.inf  # under "lcd", the budget ends answers anywhere
+            log_weight = -math.inf  # under "lcd", the budget can cut an answer off
         return _Particle(
             ids,
             self.log_p + drawn.log_p,
@@ -151,7 +151,7 @@ def run(engine: Engine, tasks: Sequence[Task], plan: Plan, draw: Draw) -> list[P
         engine: the engine that draws parts.
         tasks: the validated prompts.
         plan: settings that are the same for all prompts.
-        draw: random number generator of resampling; the engine has its own for tokens.
+        draw: random number generator for resampling; the engine draws tokens with its own.
     """
     started = time.perf_counter()
     systems = [
@@ -235,10 +235,10 @@ def _log_competing(system: Sequence[_Particle]) -> Float64[Tensor, "N"]:
 
 
 def _resample(system: list[_Particle], task: Task, how: SMC, number: int, draw: Draw) -> bool:
-    """Resample competing particles with a low ESS; return whether any were resampled.
+    """Resample groups of particles whose effective sample size is low; return whether any were.
 
-    Particles of one automaton state compete with each other (`strata="state"`), or all of them
-    do, finished ones included (`strata="none"`).
+    With `strata="state"`, a group is the particles in one automaton state. With `strata="none"`,
+    all particles are one group, including finished ones.
     """
     running = [n for n, particle in enumerate(system) if particle.runs(task.budget)]
     if not running:
@@ -267,7 +267,7 @@ def _resample(system: list[_Particle], task: Task, how: SMC, number: int, draw: 
 def _ancestors(
     weights: Weights, members: Sequence[int], name: int, number: int, how: SMC, draw: Draw
 ) -> list[int]:
-    """Return the particle that each member of one group becomes a copy of."""
+    """Return, for each member of one group, the particle that it becomes a copy of."""
     named = torch.tensor([list(members)], dtype=torch.int64, device="cpu")
 
     def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "1 M"]:
@@ -299,13 +299,14 @@ def _posterior(
     running: Sequence[int],
     alive: Sequence[int],
 ) -> Posterior:
-    """Build the posterior of one prompt's particles."""
+    """Make the posterior from one prompt's final particles."""
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
+    answers = {ids: vocabulary.decode(content(ids, eos)) for ids in {each.ids for each in system}}
     samples = [
         Rollout(
             ids=each.ids,
-            answer=vocabulary.decode(content(each.ids, eos)),
+            answer=answers[each.ids],
             log_weight=each.log_weight,
             finished=each.finished,
             log_p=math.fsum(each.log_p),

@@ -1,8 +1,8 @@
 """Parts of particles: requests to an engine, and the tokens that it draws for them.
 
-A particle that may be resampled is drawn in parts of about `chunk` tokens. After a part, the tokens
-so far are resubmitted at the end of the prompt. An engine with a prefix cache finds their keys and
-values there, in whole blocks: of a prompt of k B + 1 tokens, with blocks of B, all but the last
+If particles may be resampled, they are drawn in parts of about `chunk` tokens. After a part, the
+tokens so far are resubmitted at the end of the prompt. An engine's prefix cache has the keys and
+values of whole blocks of B tokens. For a prompt of k B + 1 tokens, it has all but those of the last
 token. So a part ends one token after the end of a block.
 """
 
@@ -20,13 +20,13 @@ class Plan(NamedTuple):
     """Settings that are the same for all prompts of a call.
 
     Attributes:
-        particles: N, per prompt.
+        particles: N, the number of particles per prompt.
         proposal: "gcd", "lcd" or "pgcd".
-        temperature: T.
+        temperature: T, the sampling temperature.
         seed: seed of all random numbers.
         chunk: minimum number of tokens of a part; None if each answer is one part.
         resampling: options of resampling between parts.
-        pgcd: the HMM of "pgcd", and its use.
+        pgcd: the HMM and options of "pgcd"; None for the other proposals.
     """
 
     particles: int
@@ -48,11 +48,11 @@ class Part(NamedTuple):
         prompt: tokens of the prompt.
         prefix: tokens of the answer so far.
         max_tokens: maximum number of tokens of this part.
-        partial: whether the answer may continue after it.
-        seed: seed of its random numbers.
-        temperature: T.
+        partial: whether the answer may continue after this part.
+        seed: seed of the part's random numbers.
+        temperature: T, the sampling temperature.
         proposal: "gcd", "lcd" or "pgcd".
-        pgcd: the HMM of "pgcd", and its use.
+        pgcd: the HMM and options of "pgcd"; None for the other proposals.
     """
 
     example: int
@@ -75,12 +75,12 @@ class Drawn(NamedTuple):
         ids: the tokens, EOS included.
         log_z: log p - log q of each token; for a mask, the log of the model's probability of all
             allowed tokens.
-        log_p: log-probability of each under the model.
+        log_p: log-probability of each token under the model.
         cached: number of tokens of the part's prompt and prefix that were in the prefix cache.
-        scored: number of tokens that the engine computed once more for log p, without its prefix
-            cache.
-        log_potential: log of the probability, under the HMM of P-GCD, that the answer is completed
-            within its budget after these tokens; 0 if it isn't known.
+        scored: number of tokens that the engine computed again, without its prefix cache, to report
+            log p.
+        log_potential: log of the HMM's probability (P-GCD) that the answer is completed within its
+            budget after these tokens; 0 if it isn't known.
     """
 
     ids: tuple[int, ...]
@@ -106,7 +106,7 @@ class Engine(Protocol):
 
     @property
     def block_size(self) -> int | None:
-        """Tokens in a block of the prefix cache; None if it isn't known or there is no cache."""
+        """Number of tokens in a block of the prefix cache; None if unknown or without a cache."""
         ...
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
@@ -126,11 +126,12 @@ def part_end(prompt: int, taken: int, budget: int, chunk: int, block: int | None
     """Return the number of tokens that the answer will have after its next part.
 
     Args:
-        prompt: tokens of the prompt.
+        prompt: number of tokens of the prompt.
         taken: number of tokens of the answer so far.
         budget: maximum number of tokens of the whole answer.
         chunk: minimum number of tokens of a part.
-        block: B, the tokens of a block; ignored if it exceeds `chunk`.
+        block: B, the number of tokens in a block of the prefix cache; ignored if it exceeds
+            `chunk`.
     """
     end = taken + chunk
     if block is not None and 1 < block <= chunk:
@@ -143,13 +144,13 @@ class PartRecord(NamedTuple):
 
     Attributes:
         admissions: number of requests.
-        prompt_tokens: tokens of the requests' prompts, including answers so far.
-        cached_tokens: of these, tokens found in the prefix cache.
-        drawn_tokens: tokens that the engine drew.
+        prompt_tokens: number of tokens of the requests' prompts, including answers so far.
+        cached_tokens: how many of these tokens were found in the prefix cache.
+        drawn_tokens: number of tokens that the engine drew.
         ess: effective sample size of the weights after the part.
         resampled: whether particles were resampled after the part.
-        scored_tokens: tokens that the model computed once more for their log-probabilities (HTTP
-            only).
+        scored_tokens: number of tokens that the model computed again to report their
+            log-probabilities (over HTTP only).
     """
 
     admissions: int

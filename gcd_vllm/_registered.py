@@ -1,4 +1,4 @@
-"""P-GCD in an engine: the HMMs that it may use, by name.
+"""P-GCD in an engine: HMMs that requests refer to by name.
 
 A request can't carry an HMM, so it names one. `GCD_VLLM_HMMS` is a directory, given when the engine
 starts, whose subdirectories are checkpoints of `hmm.save`. `gcd_vllm.PGCD("answers")` is P-GCD with
@@ -19,7 +19,7 @@ import torch
 from gcd import ConstraintError, Vocabulary
 
 DIRECTORY = "GCD_VLLM_HMMS"
-"""Environment variable of the engine: the directory of its HMMs."""
+"""Environment variable with the directory of the engine's HMMs."""
 MOST_PROPOSALS = 16
 """Most proposals that a process keeps, because clients choose their options."""
 
@@ -30,9 +30,9 @@ class PGCD:
 
     Args:
         hmm: name of a subdirectory of the directory `GCD_VLLM_HMMS` of the engine.
-        lookahead: as of `smc.PGCD`; "in_time" or 0 for models that read prompts.
-        exact_top_k: as of `smc.PGCD`.
-        defense: as of `smc.PGCD`.
+        lookahead: as in `smc.PGCD`; use "in_time" if the prompt states the content of the answer.
+        exact_top_k: as in `smc.PGCD`.
+        defense: as in `smc.PGCD`.
 
     Raises:
         ValueError: an argument is invalid.

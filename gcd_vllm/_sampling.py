@@ -21,7 +21,7 @@ from smc._models.checks import check_list
 from smc._models.protocol import check_ids, check_length
 
 Constraint = Mapping[str, Any] | str
-"""A constraint as requests state it, `{"json_schema": {...}}`, or the JSON text of one."""
+"""A constraint in the form of a request, such as `{"json_schema": {...}}`, or its JSON text."""
 
 
 def sample(
@@ -49,22 +49,23 @@ def sample(
         budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
             per prompt.
         particles: N, the number of particles per prompt.
-        proposal: "gcd" or "lcd", or `smc.GCD()` or `smc.LCD()`; or `gcd_vllm.PGCD(...)`, for an
-            engine that was started with a directory of HMMs.
+        proposal: "gcd" or `smc.GCD()`; "lcd" or `smc.LCD()`; or, if the engine was started with a
+            directory of HMMs, `gcd_vllm.PGCD(...)`.
         temperature: part of p_lm, and therefore of the target.
         seed: seed of all random numbers (`gcd_vllm._seeds`).
-        example_ids: identities that key each prompt's random numbers; 0, 1, 2, … by default.
+        example_ids: identities of the prompts, from which their random numbers are derived; by
+            default 0, 1, 2, …
         chunk: minimum number of tokens of a part of an answer. After each part, particles may be
             resampled and are resubmitted with their tokens so far (`gcd_vllm._parts`). None:
             particles are never resampled.
-        draw: replaces the random number generator of resampling.
+        draw: random number generator for resampling; None for the default.
         options: `resampling`, `ess_threshold`, `strata`, as in `smc.sample`.
 
     Returns:
-        One posterior per prompt, in order. Its particles are `gcd_vllm.Rollout`s, and its
-        diagnostics `gcd_vllm.EngineDiagnostics`. An engine doesn't report probabilities of tokens
-        that weren't drawn, so there are no bounds: `certified` is None, and the label is never
-        "certified".
+        One posterior per prompt, in order. Its particles are `gcd_vllm.Rollout` objects, and its
+        diagnostics are a `gcd_vllm.EngineDiagnostics`. There are no bounds, because an engine
+        doesn't report probabilities of tokens that weren't drawn. So `certified` is None, and the
+        label is never "certified".
 
     Raises:
         InfeasibleBudgetError: a budget is smaller than the shortest answer.
@@ -72,7 +73,7 @@ def sample(
         ConstraintError: a constraint doesn't compile, or doesn't fit into the engine's memory for
             constraints.
         ValueError: the engine lacks the plugin or the worker extension, or an argument is invalid.
-            All of these are raised before any token is generated.
+            This error and the ones above are raised before any token is generated.
         EngineStoppedError: the engine stopped during sampling; the error has the finished parts.
     """
     engine = InProcessEngine(llm)
@@ -103,11 +104,10 @@ def sample_from_server(
 ) -> list[Posterior]:
     """Sample as `sample` does, over HTTP, from a vLLM server with OpenAI's API.
 
-    Start the server with
-    `vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs`, so
-    that it has this project's logits processor and returns log-probabilities after masking. The
-    temperature is 1. The model computes every part once more for its weights
-    (`gcd_vllm._server_engine`; `EngineDiagnostics.parts` counts the tokens).
+    Start the server with `vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode
+    processed_logprobs`, so that it has this project's logits processor and returns
+    log-probabilities after masking. The temperature is 1. The model computes every part a second
+    time, for the weights (`gcd_vllm._server_engine`; `EngineDiagnostics.parts` counts the tokens).
 
     Args:
         url: address of the server.
@@ -115,16 +115,16 @@ def sample_from_server(
             `sample`.
         vocabulary: vocabulary of the server's model, such as
             `gcd.Vocabulary.from_tokenizer(tokenizer, size=number_of_logits)`.
-        model: name of the model; by default the first one that the server lists.
-        api_key: sent as a bearer token.
+        model: name of the model; by default the first model that the server lists.
+        api_key: the server's API key, sent as a bearer token.
         connections: maximum number of simultaneous requests.
         options: as in `sample`.
 
     Raises:
         InfeasibleBudgetError, PromptTooLongError, ConstraintError, EngineStoppedError: as in
             `sample`.
-        ValueError: an argument is invalid, or a first generated token shows that the server lacks
-            one of the options above; the message gives the command to start it.
+        ValueError: an argument is invalid, or the first generated token shows that the server
+            wasn't started with the options above. The message gives the command to start it.
     """
     engine = ServerEngine(
         url,
@@ -156,7 +156,7 @@ def sample_with(
     draw: Draw | None,
     options: Options,
 ) -> list[Posterior]:
-    """Sample as `sample` does, with any engine, compiling constraints with this cache."""
+    """Sample as `sample` does, with any `Engine`; `cache` compiles the constraints."""
     check_list(prompts)
     names = (
         list(range(len(prompts)))
@@ -212,8 +212,8 @@ def _compiled(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str
             ) from None
     if not isinstance(constraint, Mapping):
         raise ConstraintError(
-            "expected a constraint as requests state it, such as {'json_schema': {...}}, because "
-            f"the engine compiles it; got {type(constraint).__name__}"
+            "expected a constraint in the form of a request, such as {'json_schema': {...}}, got "
+            f"{type(constraint).__name__}; the engine compiles the constraint itself"
         )
     for member in ("budget", "deadline_ms"):
         if member in constraint:
@@ -233,7 +233,7 @@ def _proposal(given: object) -> str:
     if given not in ("gcd", "lcd"):
         raise ValueError(
             f"expected proposal 'gcd', 'lcd' or gcd_vllm.PGCD(name of an HMM), got {given!r}; for "
-            "others use smc.sample"
+            "other proposals use smc.sample"
         )
     return str(given)
 
@@ -248,8 +248,8 @@ def _positive(what: str, value: object) -> int:
 def _resampling(options: Options, chunk: int | None) -> SMC:
     if options and chunk is None:
         raise ValueError(
-            f"expected chunk= with {', '.join(options)}, got none; without it particles aren't "
-            "resampled"
+            f"expected chunk= together with {', '.join(options)}, got none; add it, because "
+            "without it particles aren't resampled"
         )
     found = algorithm("smc", options)
     assert isinstance(found, SMC), "it is the class of that name"

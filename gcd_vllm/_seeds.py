@@ -1,8 +1,8 @@
 """Seeds of requests, derived by hashing.
 
-With `n=64, seed=s`, vLLM gives sample i the seed s + i, so calls with seeds s and s + 1 share 63 of
-their 64 samples. Estimates that should be independent are then nearly the same. Seeds derived by
-hashing have no such overlap.
+With `n=64, seed=s`, vLLM gives sample i the seed s + i. So calls with seeds s and s + 1 share 63 of
+their 64 samples, and estimates that should be independent are nearly the same. Hashed seeds don't
+overlap in this way.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def request_seed(seed: int, example: int, particle: int, part: int) -> int:
     Args:
         seed: seed of the whole call.
         example: identity of the prompt.
-        particle: number of the particle within its example.
-        part: number of the part of the answer, from 0.
+        particle: number of the particle within its prompt.
+        part: number of the answer's part, from 0 (`gcd_vllm._parts`).
     """
     low = [number & ((1 << 64) - 1) for number in (seed, example, particle, part)]
     digest = blake2b(struct.pack("<4Q", *low), digest_size=8, person=b"gcd particle").digest()

@@ -1,12 +1,13 @@
-"""A vLLM server with OpenAI's API as an engine that draws parts of particles.
+"""Sampling engine on top of a vLLM server with OpenAI's API; it draws parts of particles.
 
-Only public fields of requests are used. For each part:
+It only uses public fields of requests. For each part:
 
 1. `/v1/completions` with the constraint draws the tokens. With `logprobs_mode=processed_logprobs`
    the server reports log q(x_t), after the mask.
-2. The same path with `prompt_logprobs` and the tokens at the end of the prompt reports log p(x_t),
-   before any mask and at temperature 1. Equal sequences are requested once. vLLM doesn't use its
-   prefix cache for such a request, so it computes the whole prompt (`Drawn.scored`).
+2. A second request to the same path has `prompt_logprobs`, and the tokens at the end of its prompt.
+  It reports log p(x_t), without a mask and at temperature 1. Equal sequences are requested once.
+  vLLM doesn't use its prefix cache for such a request, so it computes the whole prompt
+  (`Drawn.scored`).
 
 Then log Z_t = log p(x_t) - log q(x_t).
 """
@@ -29,8 +30,8 @@ from gcd_vllm._particle_request import PARTICLE, ParticleRequest
 from gcd_vllm._parts import Drawn, Part, Plan
 
 START = "vllm serve MODEL --logits-processors gcd_vllm:Processor --logprobs-mode processed_logprobs"
-"""Command that starts a server with all that is needed."""
-_CERTAIN = 1e-3  # most nats by which the log-probability of the only allowed token differs from 0
+"""Command that starts a suitable server."""
+_CERTAIN = 1e-3  # maximum deviation from 0 of the only allowed token's log-probability, in nats
 _TIMEOUT = 3600.0
 
 
@@ -40,14 +41,14 @@ class ServerEngine:
     Args:
         url: address of the server, without `/v1`.
         vocabulary: vocabulary of the server's model.
-        model: name of the model; by default the first one that the server lists.
-        api_key: sent as a bearer token.
+        model: name of the model; by default the first model that the server lists.
+        api_key: the server's API key, sent as a bearer token.
         connections: maximum number of simultaneous requests.
 
     Raises:
-        ValueError: the server doesn't answer, or lacks the plugin, its version, or the mode of
-            log-probabilities; the message has the command to start it. One token is generated for
-            this check.
+        ValueError: the server doesn't answer, lacks the plugin, has another version of it, or has
+            another mode of log-probabilities. The message has the command to start it. One token is
+            generated for this check.
     """
 
     block_size = None
@@ -77,18 +78,18 @@ class ServerEngine:
                 f"expected the model {model!r} at {self.url}, which serves {names}"
             ) from None
         self._model = found["id"]
-        # A token is generated behind every sequence that is scored.
+        # Computing log p of a sequence generates one token after it.
         self.context = int(found.get("max_model_len") or 1 << 30) - 1
         self._probe()
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
-        """Return a prompt as token ids; the server tokenizes text."""
+        """Return a prompt as token ids; a text is tokenized by the server."""
         if not isinstance(prompt, str):
             return [int(token) for token in prompt]
         return list(self._post("/tokenize", {"model": self._model, "prompt": prompt})["tokens"])
 
     def check_plan(self, plan: Plan) -> None:
-        """Raise `ValueError` for temperatures at which vLLM doesn't report log-probabilities."""
+        """Raise `ValueError` if the temperature isn't 1, because vLLM then doesn't report log p."""
         if plan.temperature != 1:
             raise ValueError(
                 "expected temperature=1 over HTTP, because vLLM reports the model's "
@@ -118,7 +119,7 @@ class ServerEngine:
             if text not in scores:
                 continue
             log_p = scores[text]
-            most = 0.0 if parts[i].pgcd is None else math.inf  # a mask leaves no more than 1
+            most = 0.0 if parts[i].pgcd is None else math.inf  # log Z of a mask is at most 0
             log_z = tuple(min(most, p - q) for p, q in zip(log_p, log_q, strict=True))
             cost = 0 if text in paid else len(text[0]) + len(ids)
             paid.add(text)
@@ -133,7 +134,7 @@ class ServerEngine:
         return [found[i] for i in range(len(parts))]
 
     def _all(self, do: Callable[[Any], Any], given: Sequence[Any]) -> dict[int, Any]:
-        """Call a function for each argument; return each result or error."""
+        """Call a function for each argument in threads; return each result or error by index."""
 
         def tried(argument: Any) -> Any:
             try:
@@ -145,7 +146,7 @@ class ServerEngine:
             return dict(enumerate(pool.map(tried, given)))
 
     def _draw(self, part: Part) -> tuple[tuple[int, ...], tuple[float, ...], int]:
-        """Return the tokens of a part, log q of each, and how many tokens were cached."""
+        """Draw a part; return its tokens, log q of each, and the number of cached prompt tokens."""
         particle = ParticleRequest("", len(part.prefix), part.partial, part.proposal, part.pgcd)
         reply = self._complete(
             [*part.prompt, *part.prefix],
@@ -169,7 +170,7 @@ class ServerEngine:
         return prompt_log_p(reply["choices"][0]["prompt_logprobs"], ids)
 
     def _complete(self, prompt: Sequence[int], **more: Any) -> dict[str, Any]:
-        """Request a completion, with a value for every field that affects the distribution."""
+        """Request a completion; set every field that affects the distribution explicitly."""
         given = {
             "model": self._model, "prompt": list(prompt), "temperature": 1.0, "top_p": 1.0,
             "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
@@ -197,8 +198,8 @@ class ServerEngine:
             ) from error
         if ids != (token,):
             raise ValueError(
-                f"expected a server with this project's logits processor, got tokens {list(ids)} "
-                f"where only [{token}] was allowed; start it: {START}"
+                f"expected a server with this project's logits processor, got tokens {list(ids)}, "
+                f"although the mask only allows [{token}]; start it: {START}"
             )
         if abs(log_q[0]) > _CERTAIN:
             raise ValueError(
@@ -231,18 +232,20 @@ class ServerEngine:
 
 
 def lone_byte(vocabulary: Vocabulary) -> int:
-    """Return a token with one ASCII character that no other token contains, so that it is forced.
+    """Return a token whose text is an ASCII character that no other token spells.
+
+    Under a constraint to this character, the token is forced.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such token.
     """
     count = Counter(vocabulary.token_bytes)
     for code in (*range(48, 127), *range(1, 48)):
         if count[bytes([code])] == 1:
             return vocabulary.token_bytes.index(bytes([code]))
     raise ValueError(
-        "expected a vocabulary in which an ASCII character is the text of exactly one token, got "
-        "none; without one a server can't be checked, so use vllm.LLM in process"
+        "expected a vocabulary in which an ASCII character is the text of exactly one token, but "
+        "there is no such character, so a server can't be checked; use vllm.LLM in process"
     )
 
 
@@ -255,7 +258,7 @@ def prompt_log_p(reported: Sequence[Any], ids: Sequence[int]) -> tuple[float, ..
     """Return log p of the last tokens of a prompt, from the `prompt_logprobs` of a reply.
 
     Args:
-        reported: for each token of the prompt, an object from token id to its log-probability.
+        reported: for each token of the prompt, a mapping from token ids to log-probabilities.
         ids: the last tokens.
     """
     last = reported[len(reported) - len(ids) :]
@@ -263,7 +266,7 @@ def prompt_log_p(reported: Sequence[Any], ids: Sequence[int]) -> tuple[float, ..
 
 
 def message_of(text: str) -> str:
-    """Return the message in the body of an error, or its beginning."""
+    """Return the message in the body of an HTTP error, or the beginning of the body."""
     try:
         found = json.loads(text)
         return str((found.get("error") or found)["message"])

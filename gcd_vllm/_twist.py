@@ -4,16 +4,17 @@ The engine samples from softmax(logits / T). P-GCD's distribution is
 
     q(v) = p(v) g(v) / Z,    p = softmax(logits / T),    Z = sum over v of p(v) g(v),
 
-with g the lookahead of `smc.PGCD`. So the row's logits become T (log p + log g). A drawn token
-multiplies the particle's weight by p / q, and g of the last token is the particle's potential.
+where g is the lookahead of `smc.PGCD`. So the row's logits are replaced by T (log p + log g). A
+drawn token multiplies the particle's weight by p / q, and g of the last token is the particle's
+potential.
 
-Rows with one constraint, budget and HMM share a `Group`. Its state (`smc.PGCD`) has one entry for
-each row, and entry 0 for the empty answer. A row's entry follows from its tokens: a step takes the
-entries of the step before along the tokens that are new. A row that is new, or whose list of tokens
-was cut, starts at entry 0.
+Batch rows with the same constraint, budget and HMM share a `Group`. The group's `smc.PGCD` state
+has one entry for each batch row, and entry 0 for the empty answer. In each step, a row's new tokens
+advance its entry from the previous step. If a row is new, or the engine removed some of its tokens,
+it starts again at entry 0.
 
-Cost of a step: that of `smc.PGCD`, and a log-softmax of the rows. The HMM's table is computed when
-the first row of a constraint and budget enters; the engine's other requests wait for that.
+Cost of a step: the cost of `smc.PGCD`, and a log-softmax of the rows. The HMM's table is computed
+when the first row of a constraint and budget enters. The engine's other requests wait for this.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from smc import Batch
 
 
 class Group:
-    """Rows that have the constraint, the budget and the HMM in common.
+    """Batch rows that have the constraint, the budget and the HMM in common.
 
     Args:
-        proposal: `smc.PGCD`.
+        proposal: the `smc.PGCD` of these rows.
         automaton: the constraint.
-        budget: most tokens of the whole answer.
-        device: of the logits.
+        budget: maximum number of tokens of the whole answer.
+        device: device of the logits.
 
     Raises:
         ConstraintError: the HMM's table would be too large.
@@ -57,7 +58,7 @@ class Group:
 
     @torch.inference_mode()
     def step(self, rows: Sequence[TwistedRow]) -> Any:
-        """Return the state of these rows; all others of the group lose theirs."""
+        """Advance the state for these rows and return it; drop the other rows of the group."""
         slots, new = [0], [[-1]]
         for row in rows:
             slot, tokens = row.unread()
@@ -77,13 +78,13 @@ class Group:
 
 
 class TwistedRow:
-    """A row of the batch.
+    """A batch row under P-GCD.
 
     Args:
-        group: what it belongs to.
-        prefix: tokens of the answer before those that this request draws.
-        tokens: tokens that this request has drawn; the engine appends to it.
-        temperature: T.
+        group: the group that the row belongs to.
+        prefix: tokens of the answer from before this request.
+        tokens: tokens that this request has drawn; the engine appends to this list.
+        temperature: T, the sampling temperature.
     """
 
     def __init__(
@@ -95,25 +96,25 @@ class TwistedRow:
         self._known: list[int] = []
 
     def unread(self) -> tuple[int, list[int]]:
-        """Return the entry of the group's state to go on from, and the tokens after it."""
+        """Return the entry of the group's state to continue from, and the tokens after it."""
         known = self._known
         if self._slot and self._tokens[: len(known)] == known:
             return self._slot, self._tokens[len(known) :]
         return 0, [*self._prefix, *self._tokens]
 
     def keep(self, slot: int) -> None:
-        """Note that all tokens are read, and the entry that has them."""
+        """Record the entry of the group's state that includes all tokens so far."""
         self._slot, self._known = slot, list(self._tokens)
 
 
 class Twisted(NamedTuple):
-    """Rows of one step, with P-GCD's distribution.
+    """New logits of some rows in one step, which have P-GCD's distribution.
 
     Attributes:
-        rows: rows of the logits.
-        logits: their new logits; rows without information keep the mask's.
-        log_z: log Z of each.
-        known: which rows have new logits.
+        rows: indices of the rows in the logits.
+        logits: their new logits.
+        log_z: log Z of each row.
+        known: whether each row has new logits; if not, its masked logits are used.
     """
 
     rows: Int64[Tensor, "R"]
@@ -126,7 +127,7 @@ class Twists:
     """The groups of one engine.
 
     Args:
-        device: of the logits.
+        device: device of the logits.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -142,7 +143,7 @@ class Twists:
         tokens: list[int],
         temperature: float,
     ) -> TwistedRow:
-        """Make a row; the HMM is loaded and its table computed if they are new.
+        """Make a row; load the HMM and compute its table if they are new.
 
         Raises:
             ConstraintError: there is no such HMM, or its table would be too large.
@@ -158,7 +159,7 @@ class Twists:
     def of(
         self, logits: Float[Tensor, "L V"], rows: Sequence[tuple[int, TwistedRow]]
     ) -> list[Twisted]:
-        """Compute the distributions of rows, from logits that aren't masked yet."""
+        """Compute P-GCD's logits of these rows from logits that aren't masked yet."""
         groups: dict[int, list[tuple[int, TwistedRow]]] = defaultdict(list)
         for index, row in rows:
             groups[id(row.group)].append((index, row))
@@ -178,7 +179,7 @@ class Twists:
 
 
 def log_z_of(twisted: Sequence[Twisted], rows: int) -> Float64[Tensor, "L"] | None:
-    """Return log Z for each of these rows of the logits; NaN where only a mask was applied."""
+    """Return log Z of each row of the logits, NaN for rows without P-GCD; None without any."""
     if not twisted:
         return None
     found = twisted[0].log_z.new_full((rows,), torch.nan)
@@ -188,7 +189,7 @@ def log_z_of(twisted: Sequence[Twisted], rows: int) -> Float64[Tensor, "L"] | No
 
 
 def write(logits: Float[Tensor, "L V"], twisted: Sequence[Twisted]) -> None:
-    """Put the distributions into masked logits, in place."""
+    """Replace rows of the masked logits by P-GCD's logits, in place."""
     for each in twisted:
         masked = logits.index_select(0, each.rows)
         new = torch.where(each.known.unsqueeze(1), each.logits, masked)

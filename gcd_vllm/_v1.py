@@ -1,17 +1,17 @@
 """Logits processor for vLLM's V1 engine, which passes the tokens of each request as a list.
 
-A row's state is computed from its constraint and its tokens. The list of tokens belongs to the
-engine, which may truncate it (preemption, discarded steps) or replace placeholders of -1 later
-(asynchronous scheduling). So each step continues after the tokens of the previous step if they are
-unchanged, and starts from the beginning otherwise. States are computed on the host, masks on the
-device of the logits.
+A batch row's state is computed from its constraint and its tokens. The list of tokens belongs to
+the engine, which may truncate it (preemption, discarded steps) or replace placeholders of -1 later
+(asynchronous scheduling). So if the tokens of the previous step are unchanged, a step continues
+after them. Otherwise it starts from the beginning. States are computed on the host, and masks on
+the device of the logits.
 
-A new constraint is served before it is lifted (`gcd._serving.lazy`). The masks of such rows are
-computed on the host, even after lifting is done. For the next request with the constraint, the
-automaton is on the device.
+A new constraint is served before it is lifted (`gcd._serving.lazy`). The masks of its rows are
+computed on the host, even after lifting is done. For later requests with the same constraint, the
+lifted automaton is on the device.
 
 Rows of particles (`gcd_vllm._particle_request`) use lifted constraints, and their weights are
-stored (`gcd_vllm._step_weights`). Those of P-GCD are drawn from another distribution
+stored (`gcd_vllm._step_weights`). Particles of P-GCD are drawn from another distribution
 (`gcd_vllm._twist`).
 """
 
@@ -32,12 +32,13 @@ from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, engine_of, prefix_of
 from gcd_vllm._deadlines import MANY, Deadlines
 from gcd_vllm._particle_request import ParticleRequest
-from gcd_vllm._step_weights import Record, StepWeights, WeightedRow
+from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._twist import TwistedRow, Twists, log_z_of, write
+from gcd_vllm._weight_table import Record
 
 
 class _Row:
-    """Request in the batch, with its constraint and its tokens so far."""
+    """A request in the batch, with its constraint and its tokens so far."""
 
     def __init__(
         self,
@@ -65,15 +66,15 @@ class _Row:
 
     @property
     def is_lazy(self) -> bool:
-        """Return whether its masks are computed on the host."""
+        """Return whether the row's masks are computed on the host."""
         return isinstance(self._reader, LazyReader)
 
     def fill_mask(self, out: np.ndarray, fit: int) -> None:
         """Write the packed mask of a row whose masks are computed on the host.
 
         Args:
-            out: array for the mask.
-            fit: tokens that there is time for.
+            out: the array that the mask is written to.
+            fit: number of further tokens that there is time for.
         """
         assert isinstance(self._reader, LazyReader)
         self._reader.fill_mask(self.tokens, out, fit)
@@ -101,10 +102,11 @@ class EngineProcessor(Processor):
         self._rows: dict[int, _Row] = {}
         self._deadlines = Deadlines()
         self._weights: StepWeights | None = None
+        self._weighted: WeightedRows | None = None  # of this batch
         self._twists: Twists | None = None
 
     def update_state(self, batch_update: Any) -> None:
-        """Update the rows: requests first leave the batch, then enter it, then move in it."""
+        """Update the rows; vLLM lists requests that leave the batch, enter it, and move in it."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -122,6 +124,12 @@ class EngineProcessor(Processor):
                 self._rows[here] = other
             elif other is not None:
                 self._leave(other)
+        weighted = [
+            WeightedRow(row.record, index, row.tokens, row.temperature, row.twist is not None)
+            for index, row in sorted(self._rows.items())
+            if row.record is not None
+        ]
+        self._weighted = WeightedRows(weighted, self._device) if weighted else None
 
     def _row(self, params: Any, text: str, prompt: list[int] | None, tokens: list[int]) -> _Row:
         if self._pool is None:
@@ -140,7 +148,7 @@ class EngineProcessor(Processor):
     def _twist(
         self, taken: Admitted, prefix: list[int], tokens: list[int], temperature: float
     ) -> tuple[Admitted, TwistedRow | None]:
-        """Return a request's P-GCD, if it asks for it, or the refusal of the request."""
+        """Return a request and, if it has P-GCD, its row; if that fails, the refused request."""
         pgcd = None if taken.particle is None else taken.particle.pgcd
         if pgcd is None or not isinstance(taken.automaton, TokenAutomaton):
             return taken, None
@@ -150,14 +158,14 @@ class EngineProcessor(Processor):
             return taken, self._twists.row(
                 pgcd, taken.automaton, taken.budget, prefix, tokens, temperature
             )
-        except Exception as error:  # one request must not end the engine
+        except Exception as error:  # an error in one request must not stop the engine
             return self._engine.refuse(error, taken.room), None
 
     def _record(self, params: Any, admitted: Admitted) -> Record | None:
         """Return the record of a particle's weights; None if they weren't requested."""
         try:
             particle = admitted.particle or ParticleRequest.of(params)
-        except ConstraintError:  # its reason is the answer
+        except ConstraintError:  # the answer is the reason of the refusal
             return None
         if particle is None or not particle.key:
             return None
@@ -178,12 +186,8 @@ class EngineProcessor(Processor):
         if not self._rows or self._pool is None:
             return logits
         now, lazy, rows = self._deadlines.step(), [], []
-        weighted = [
-            WeightedRow(row.record, index, row.tokens, row.temperature, row.twist is not None)
-            for index, row in self._rows.items()
-            if row.record is not None
-        ]
-        if weighted and self._weights is not None:
+        weighted = self._weighted
+        if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
         twists = [(i, row.twist) for i, row in self._rows.items() if row.twist is not None]
         twisted = self._twists.of(logits, twists) if twists and self._twists is not None else []
@@ -210,7 +214,7 @@ class EngineProcessor(Processor):
             penalty.masked_fill_(refused, -torch.inf)
             logits.index_add_(0, on_device(indices, logits.device), penalty)
         write(logits, twisted)
-        if weighted and self._weights is not None:
+        if weighted is not None and self._weights is not None:
             log_z = log_z_of(twisted, len(logits))
             self._weights.after_mask(logits, weighted, log_z_of=log_z)
         return logits

@@ -13,7 +13,7 @@ class WorkerExtension:
     """
 
     def gcd_status(self) -> dict[str, Any]:
-        """Return the protocol's version, and the engines whose processor this worker has loaded."""
+        """Return the plugin's protocol version, and the number of loaded processors."""
         from gcd_vllm._admission import loaded_processors
         from gcd_vllm._particle_request import VERSION
 
@@ -21,12 +21,12 @@ class WorkerExtension:
 
     def gcd_take_weights(self, run: str) -> dict[str, Any]:
         """Return and delete the weights of a run's particles; see `StepWeights.take`."""
-        from gcd_vllm._step_weights import take
+        from gcd_vllm._weight_table import take
 
         return take(run)
 
     def gcd_forget_weights(self, run: str) -> int:
         """Delete the weights of a run's particles; return how many there were."""
-        from gcd_vllm._step_weights import forget
+        from gcd_vllm._weight_table import forget
 
         return forget(run)

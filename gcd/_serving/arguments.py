@@ -1,8 +1,8 @@
 """Arguments from engines: token ids, numbers of tokens, and arrays for masks.
 
-Engines pass tensors, arrays and lists. Whole numbers of each kind are accepted, and so are mask
-arrays on the CPU, which are written in place. Other types raise an error that names them. numpy
-would convert them silently: 126.7 to 126, True to 1, and some arrays to copies.
+Engines pass tensors, arrays and lists. Whole numbers in any of these forms are accepted, and so are
+arrays on the CPU into which masks are written. Other types raise an error, because numpy would
+convert them silently: 126.7 to 126, True to 1, and some arrays to copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def whole_numbers(given: Any, what: str = "token") -> Int64[np.ndarray, "..."]:
 
     Args:
         given: the numbers.
-        what: name of each number, for the error.
+        what: the name of a number, such as "token", for the error.
 
     Raises:
         ValueError: if they are floats or booleans, or not on the CPU.
@@ -55,11 +55,11 @@ def whole_number(given: Any, what: str = "token") -> int:
 
 
 def rows(out: Any, shape: tuple[int, ...]) -> Int32[np.ndarray, "..."]:
-    """Return an array of this shape that writes masks to the memory of `out`, an array or tensor.
+    """Return `out`, an array or CPU tensor for masks, as an array that shares its memory.
 
     Raises:
-        ValueError: if it has another shape or type, is not contiguous, is read-only, or is not an
-            array or CPU tensor.
+        ValueError: if `out` doesn't have this shape, is of another type, isn't contiguous, or is
+            read-only.
     """
     array = out if type(out) is np.ndarray else array_of(out)
     if array is None:
@@ -82,16 +82,18 @@ def array_of(given: Any) -> np.ndarray | None:
     """View an array or a CPU tensor as an array, without a copy; return None for other types.
 
     Raises:
-        ValueError: if it is a tensor on another device, or of a type that numpy does not have.
+        ValueError: if it is a tensor on another device, or of a type that numpy doesn't support.
     """
     if isinstance(given, np.ndarray):
         return given
-    # Importing torch takes seconds, and is unnecessary: if there is a tensor, it has been imported.
+    # Importing torch takes seconds. It isn't necessary: if there is a tensor, torch is imported.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(given, torch.Tensor):
         return None
     if given.device.type != "cpu":
-        raise ValueError(f"expected a tensor on the CPU, got one on {given.device}; copy it")
+        raise ValueError(
+            f"expected a tensor on the CPU, got one on {given.device}; copy it with .cpu()"
+        )
     try:
         return given.numpy()
     except (TypeError, RuntimeError) as error:

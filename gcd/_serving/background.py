@@ -1,9 +1,9 @@
 """Lifting of constraints in background threads.
 
-A `BackgroundLift` belongs to one constraint, which it references weakly. If the constraint is no
-longer referenced, a queued lift is skipped, and a running one stops between two of its parts.
-Threads end when the queue is empty, and don't prevent a process from exiting. After a fork, the
-child restarts unfinished lifts.
+A `BackgroundLift` belongs to one constraint, which it references weakly. If nothing else references
+the constraint any longer, its lift is skipped if it is queued, and canceled at its next check if it
+is running. Threads end when the queue is empty, and don't prevent a process from exiting. After a
+fork, the child process restarts unfinished lifts.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ class BackgroundLift:
         owner: the object that needs the result; referenced weakly.
         language: the constraint.
         vocabulary: the tokens.
-        max_bytes: limit on the bytes of the lifted table.
-        take: function that is called with the owner and the result, in the thread that lifted.
-        keep: function that is called with the lifted automaton before it is released; None for
-            none.
+        max_bytes: maximum size of the lifted table in bytes.
+        take: function that is called with the owner and the result, in the background thread.
+        keep: optional function that is called with the lifted automaton before it is released.
 
     Attributes:
         reason: why there is no result; None before the end and after success.
@@ -73,7 +72,7 @@ class BackgroundLift:
         return self._done.wait(seconds)
 
     def run(self) -> None:
-        """Lift, and store any failure as the reason."""
+        """Lift the constraint; if that fails, store the error's message in `reason`."""
         if self._done.is_set() or self._owner() is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Batches: several sequences in one compiled call, each with its own constraint and budget."""
+"""Batches of matchers: several sequences in one compiled call, each with its own constraint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class MatcherBatch:
         matchers: the matchers, all over vocabularies of one size, none of them twice.
 
     Raises:
-        ConstraintError: if the sizes differ, or there are no matchers, or one occurs twice.
+        ConstraintError: if there are no matchers, a matcher occurs twice, or the vocabularies'
+            sizes differ.
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
@@ -33,7 +34,7 @@ class MatcherBatch:
             raise ConstraintError("expected at least one matcher in a batch, got none")
         if len({id(matcher) for matcher in matchers}) < len(matchers):
             raise ConstraintError(
-                "expected different matchers in a batch, got one twice; make one per sequence"
+                "expected distinct matchers in a batch, got one twice; make one for each sequence"
             )
         self.matchers: list[Matcher] = list(matchers)
         self.vocabulary_size = matchers[0].automaton.vocabulary.size
@@ -63,7 +64,8 @@ class MatcherBatch:
         self._check()
         if matcher in self.matchers:
             raise ConstraintError(
-                "the matcher is already in this batch; make another one for each row"
+                "expected a matcher that isn't in this batch yet, got one of its matchers; make "
+                "one for each row"
             )
         self._check_size(matcher)
         self.matchers[row]._membership = None
@@ -80,15 +82,16 @@ class MatcherBatch:
     def _check(self) -> None:
         if not self._membership.is_current:
             raise ConstraintError(
-                "a matcher of this batch has joined another batch; make a new batch"
+                "expected a batch whose matchers are in no other batch, but one has joined "
+                "another; make a new batch"
             )
 
     def advance(self, tokens: Sequence[int] | Integer[Any, "N"]) -> Bool[np.ndarray, "N"]:
-        """Advance each matcher by its token; return which matchers accepted theirs.
+        """Advance each matcher by its token; return which matchers accepted their token.
 
         Raises:
-            ValueError: if there are not as many tokens as matchers, or one is not a token id; no
-                matcher has changed then.
+            ValueError: if there are not as many tokens as matchers, or one is not a token id. No
+                matcher changes in this case.
         """
         self._check()
         ids = whole_numbers(tokens)
@@ -106,11 +109,11 @@ class MatcherBatch:
         return taken
 
     def rollback(self, num_tokens: int | Sequence[int] | Integer[Any, "*N"] = 1) -> None:
-        """Roll back the matchers, all by the same number of tokens or each by its own.
+        """Roll back the matchers, by one number of tokens for all or by one number for each.
 
         Raises:
             ValueError: if there are not as many numbers as matchers, or a number is negative or
-                exceeds the tokens of its matcher; no matcher has changed then.
+                exceeds the tokens of its matcher. No matcher changes in this case.
         """
         self._check()
         counts = whole_numbers(num_tokens, "number of tokens")
@@ -124,7 +127,8 @@ class MatcherBatch:
         have = np.array([matcher.num_tokens for matcher in self.matchers])
         for row in np.flatnonzero((counts < 0) | (counts > have)):
             raise ValueError(
-                f"cannot roll back {counts[row]} tokens of matcher {row}, which has {have[row]}"
+                f"expected at most {have[row]} tokens to roll back, as many as matcher {row} has, "
+                f"got {counts[row]}"
             )
         for matcher, count in zip(self.matchers, counts.tolist(), strict=True):
             matcher.rollback(count)

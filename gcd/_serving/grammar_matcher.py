@@ -1,14 +1,14 @@
-"""Matcher with the interface of xgrammar's `GrammarMatcher`, for engines that use that interface.
+"""Matcher with the interface of xgrammar's `GrammarMatcher`, for engines that use this interface.
 
-Signatures are those of xgrammar 0.2.8, names of arguments and defaults included, so that an engine
-only changes how it creates its matchers. `docs/serving.md` lists the differences, which are cases
-where an automaton over tokens with a budget can't give the same result.
+The methods have the signatures of xgrammar 0.2.8, including argument names and defaults, so that an
+engine only changes how it creates its matchers. `docs/serving.md` lists the differences, which are
+cases where an automaton over tokens with a budget can't give the same result.
 
-Two calls are about bytes, whereas a token automaton only has states after whole tokens:
+Two methods are about bytes, whereas a token automaton only has states after whole tokens:
 
 * `accept_string` appends the fewest tokens that spell the string (`gcd._serving.spelling`).
-* `find_jump_forward_string` follows all spellings of the text at once, as long as they agree on the
-  next byte. With a budget, the string may be longer than the language alone forces.
+* `find_jump_forward_string` follows all allowed token sequences at once, as long as they have the
+  same next byte. With a budget, the string may be longer than the language alone forces.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class GrammarMatcher:
     Args:
         compiled_grammar: the constraint, as `gcd.lift` returns it, or a language that is not
             lifted yet.
-        override_stop_tokens: only None or the vocabulary's EOS ids.
-        terminate_without_stop_token: only False; use `gcd.lift(..., eos="accept")` instead.
-        max_rollback_tokens: has no effect, as rollback is unlimited.
-        default_temperature: the value of `temperature`.
+        override_stop_tokens: None, or the vocabulary's EOS ids; other ids are refused.
+        terminate_without_stop_token: must be False; use `gcd.lift(..., eos="accept")` instead.
+        max_rollback_tokens: has no effect, because rollback is unlimited.
+        default_temperature: the value of the property `temperature`.
         budget: maximum number of tokens of a whole text, EOS included; None for no budget.
         vocabulary, exact: as in `gcd.Matcher`, for a language that is not lifted.
 
@@ -78,7 +78,7 @@ class GrammarMatcher:
         self._steps: list[int] = []  # tokens of each step, for `rollback`
 
     def accept_token(self, token_id: int, *, debug_print: bool = False) -> bool:
-        """Append a token; return False if it isn't allowed, isn't a token id, or follows the end.
+        """Append a token; return False if it isn't allowed, isn't an id, or the text has ended.
 
         Raises:
             ValueError: if `token_id` is not a whole number.
@@ -118,14 +118,17 @@ class GrammarMatcher:
         """Write the packed mask to row `index` (int32, CPU); return whether it excludes any id.
 
         Raises:
-            ValueError: if the array has another width or type, or is not on the CPU.
+            ValueError: if the array doesn't have W columns, is of another type, or is not on the
+                CPU.
         """
         del debug_print
         rows, index = _array(bitmask), whole_number(index, "row")
         if rows.ndim == 1 and index == 0:
             rows = rows[np.newaxis]
         if rows.ndim != 2 or not 0 <= index < rows.shape[0]:
-            raise ValueError(f"expected a row of a bitmask of shape {rows.shape}, got {index}")
+            raise ValueError(
+                f"expected the index of a row in a bitmask of shape {rows.shape}, got {index}"
+            )
         self._matcher.fill_mask(rows[index])
         return self._matcher.restricts
 
@@ -140,8 +143,9 @@ class GrammarMatcher:
     ) -> bool:
         """Write the mask of every node of a draft tree; return False if it took too long.
 
-        Node 0 is the matcher's current state, after its last token. The mask of a refused node
-        becomes 0. Masks of its descendants, and of nodes after a stop token, don't change.
+        Node 0 is the matcher's current state. If a node's token is refused, its mask becomes 0, and
+        the masks of its descendants don't change. Masks of nodes after a stop token don't change
+        either.
 
         Args:
             retrieve_next_token: the first child of each node, -1 for none.
@@ -181,7 +185,7 @@ class GrammarMatcher:
         return True
 
     def find_jump_forward_string(self) -> str:
-        """Return the longest common beginning of all continuations, in whole characters."""
+        """Return the longest text that all continuations begin with, in whole characters."""
         text = bytearray()
         here = {_place(self._matcher): self._matcher}
         later: list[tuple[bytes, Matcher, int]] = []  # the rest of a token, and the state after it
@@ -213,18 +217,20 @@ class GrammarMatcher:
         """
         num_tokens = whole_number(num_tokens, "number of steps")
         if not 0 <= num_tokens <= len(self._steps):
-            raise ValueError(f"cannot roll back {num_tokens} steps, there are {len(self._steps)}")
+            raise ValueError(
+                f"expected at most {len(self._steps)} steps to roll back, got {num_tokens}"
+            )
         kept = len(self._steps) - num_tokens
         self._matcher.rollback(sum(self._steps[kept:]))
         del self._steps[kept:]
 
     def get_captures(self, *, deduplicate: bool = True) -> list[tuple[str, bytes]]:
-        """Return no captures, because constraints here have no named parts."""
+        """Return an empty list, because constraints of this library don't have named parts."""
         del deduplicate
         return []
 
     def is_terminated(self) -> bool:
-        """Return whether the text has ended, with a stop token if there are any."""
+        """Return whether the text has ended, with a stop token if the vocabulary has any."""
         return self._matcher.is_finished
 
     def is_completed(self) -> bool:
@@ -242,7 +248,7 @@ class GrammarMatcher:
         return self._matcher.finish_within(tokens)
 
     def finish(self) -> int:
-        """Allow only shortest completions from here on; see `Matcher.finish`."""
+        """Allow only shortest completions from now on, as `Matcher.finish` does."""
         return self._matcher.finish()
 
     def fork(self) -> GrammarMatcher:
@@ -254,7 +260,7 @@ class GrammarMatcher:
 
     @property
     def max_rollback_tokens(self) -> int:
-        """Always -1: there is no limit."""
+        """Maximum number of steps to roll back: always -1, because there is no limit."""
         return -1
 
     @property
@@ -269,7 +275,7 @@ class GrammarMatcher:
 
 
 def _place(matcher: Matcher) -> tuple[bool, int, int | None]:
-    """Return a key that determines the possible continuations, in either form of the constraint."""
+    """Return a key for a matcher's possible continuations; equal keys have equal continuations."""
     return matcher.is_exact, matcher.state, matcher.remaining
 
 
@@ -285,20 +291,20 @@ def _check_tree(
     others = [child.shape, sibling.shape, rows.shape[:1]]
     others += [] if temperatures is None else [temperatures.shape]
     if len(size) != 1 or any(shape != size for shape in others):
-        raise ValueError(f"expected {size} links and rows, as many as draft tokens, got {others}")
+        raise ValueError(
+            f"expected arrays of shape {size}, one link and one mask per draft token, got {others}"
+        )
     links = np.concatenate([child, sibling])
     wrong = links[(links < -1) | (links >= size[0])]
     if wrong.size:
-        raise ValueError(f"expected nodes in -1..{size[0] - 1}, got {wrong[0]}")
+        raise ValueError(f"expected links to nodes in -1..{size[0] - 1}, got {wrong[0]}")
     links = links[links >= 0]
     if 0 in links or np.unique(links).size < links.size:
-        raise ValueError(
-            "expected the links of the drafts to form a tree, got a node with two parents"
-        )
+        raise ValueError("expected links that form a tree with root 0, got a node with two parents")
 
 
 def _array(given: Any) -> np.ndarray:
-    """View an array or a tensor on the CPU, in place."""
+    """Return an array or a CPU tensor as an array that shares its memory."""
     array = array_of(given)
     if array is None:
         raise ValueError(f"expected an array or a CPU tensor, got {type(given).__name__}")

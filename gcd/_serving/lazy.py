@@ -1,24 +1,24 @@
 """Constraints that give masks before they are lifted, and switch to the lifted form later.
 
 Lifting a constraint to a large vocabulary takes milliseconds to seconds. The first masks don't
-require lifting. Upper bounds on the distances (`gcd._tokens.completions`) guarantee that every
-answer is completed within its budget, and a mask is computed by following the vocabulary from the
-current state only.
+require it. A mask is computed by following the vocabulary from the current state only, and upper
+bounds U on the distances D to the end (`gcd._tokens.completions`) guarantee that every answer is
+completed within its budget:
 
     lazy mask(s, r)  = { v : U(delta(s, v)) <= r - 1 }
     exact mask(s, r) = { v : D(delta(s, v)) <= r - 1 },   D <= U
 
-So the lazy mask is a subset of the exact one, and never empty while U(s) <= r. The exact form is
-lifted in the background. A sequence switches to it between two tokens: its states are mapped, and
-because D <= U, the remaining budget is still enough.
+So the lazy mask is a subset of the exact mask, and isn't empty while U(s) <= r. Meanwhile, the
+constraint is lifted in the background. A sequence switches to the lifted form between two tokens:
+its states are converted, and because D <= U, the remaining budget is still enough.
 
-The time of this switch varies between runs. The option `exact` controls it:
+This switch happens at a different token in each run. The option `exact` controls it:
 
 * `"when_ready"`: switch as soon as the lift is done.
-* `"wait"`: lift first, and use bounds only if the lift is refused for its size.
-* `"never"`: use only bounds.
+* `"wait"`: lift first, and only use bounds if the lifted form would be too large.
+* `"never"`: only use bounds.
 
-The last two give the same masks in every run.
+With `"wait"` and `"never"`, masks are the same in every run.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary, num_words
 
 CACHE_BYTES = 1 << 20
-"""Bytes of the masks that one constraint caches."""
+"""Maximum size in bytes of the masks that one constraint caches."""
 MAX_BYTES = 128 << 20
-"""Bytes of a lifted table; a larger one is not built, and the constraint stays lazy."""
+"""Maximum size of a lifted table in bytes; if it would be larger, the constraint stays lazy."""
 MAX_WAIT = 60.0
-"""Seconds to wait for a lift that decides about a budget."""
+"""Maximum time in seconds to wait for a lift, to find out whether a budget is large enough."""
 EXACT = ("when_ready", "wait", "never")
 _UNITS = 32  # units of counted runs cached for one vocabulary
 
 
 class _Tokens:
-    """Vocabulary in the form of lazy tables, and the units of counted runs that they share."""
+    """A vocabulary's data for lazy tables: its prefix tree, and units of counted runs."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
@@ -79,7 +79,7 @@ class _Tokens:
         self._units: dict[bytes, Unit] = {}
 
     def unit(self, rows: np.ndarray) -> Unit:
-        """Return a unit, the same one for equal rows."""
+        """Return the unit with these rows; equal rows share one."""
         key = rows.tobytes()
         known = self._units.get(key)
         if known is None:
@@ -106,20 +106,19 @@ class LazyAutomaton:
         vocabulary: the tokens, with EOS.
         exact: when matchers switch to the lifted, exact form: `"when_ready"`, `"wait"` (before the
             first token) or `"never"`.
-        cache_bytes: limit on the bytes of cached masks.
-        max_bytes: limit on the bytes of the lifted table; a larger constraint stays lazy.
-        keep: function that is called with the lifted automaton, in the thread that lifted it; None
-            for none.
+        cache_bytes: maximum size of the cached masks in bytes.
+        max_bytes: maximum size of the lifted table in bytes; a larger constraint stays lazy.
+        keep: optional function that is called with the lifted automaton, in the background thread.
 
     Attributes:
         vocabulary: the tokens.
         initial: state in which a text starts.
         final: the state after the end of a text.
         num_words: int32 words in a mask.
-        max_bytes, caveats: those of the language.
-        max_budget: largest budget, EOS included, with which no text exceeds `max_bytes`; None for
-            any budget. The lifted form may allow a larger one, as it excludes tokens that are never
-            used.
+        max_bytes, caveats: the attributes of the language.
+        max_budget: largest budget for which no text exceeds `max_bytes`; None if there is no such
+            limit. The lifted form may allow a larger budget, because it ignores tokens that are
+            never allowed.
 
     Raises:
         EmptyLanguageError: the language is empty, or the tokens can't spell any of its strings.
@@ -157,8 +156,8 @@ class LazyAutomaton:
             raise ConstraintError(f"expected cache_bytes of at least 0, got {cache_bytes}")
         if not vocabulary.eos_ids:
             raise ConstraintError(
-                "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when "
-                "building it"
+                "expected a vocabulary with EOS ids, got none, so no text could end; pass eos_ids "
+                "when building it"
             )
         if language.is_empty:
             raise EmptyLanguageError(
@@ -192,8 +191,9 @@ class LazyAutomaton:
             self._lift.run()
             if self._exact is None and not self._has_bounds:
                 raise ConstraintError(
-                    "the vocabulary has no token for some bytes, so the constraint has to be "
-                    f"lifted, and that failed: {self._lift.reason}"
+                    "expected a vocabulary with a token for every byte, got one without; the "
+                    "constraint therefore had to be lifted at once, but that failed: "
+                    f"{self._lift.reason}"
                 )
         elif exact == "when_ready":
             submit(self._lift)
@@ -217,11 +217,11 @@ class LazyAutomaton:
 
     @property
     def exact(self) -> ServedAutomaton | None:
-        """Lifted form; None before the lift is done, and always with `exact="never"`."""
+        """Lifted form; None until the lift is done, and always None with `exact="never"`."""
         return self._exact
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the lift has ended; return whether there is an exact form.
+        """Wait until the lift has ended; return whether the constraint is lifted.
 
         Args:
             seconds: longest time to wait; None for no limit.
@@ -247,7 +247,7 @@ class LazyAutomaton:
         return 0 if state == self.final else int(self._bounds[state])
 
     def uses(self, token: int) -> bool:
-        """Return whether some state of the byte automaton allows this token, which has bytes."""
+        """Return whether any state of the byte automaton allows this token; False without bytes."""
         text, language = self.vocabulary.token_bytes[token], self._language
         states = np.arange(language.num_states if text else 0)
         for byte in text:
@@ -256,7 +256,7 @@ class LazyAutomaton:
         return bool((self._bounds[states] < UNREACHABLE).any())
 
     def check_bound(self, budget: int) -> None:
-        """Raise an error for a budget that the bounds don't prove sufficient, without waiting.
+        """Raise an error if the bounds don't prove that a budget is sufficient, without waiting.
 
         Raises:
             ConstraintError: the budget is not a whole number.
@@ -271,7 +271,7 @@ class LazyAutomaton:
             raise OverlongBudgetError(longest, budget, self.max_bytes or 0, caveats=self.caveats)
 
     def form(self, budget: int | None) -> LazyAutomaton | ServedAutomaton:
-        """Return the form that a new sequence starts with.
+        """Return the form with which a new sequence starts: lifted if ready, otherwise this one.
 
         If the bounds don't prove that the budget is sufficient, the call waits for the lifted form.
 
@@ -320,7 +320,7 @@ _LAZY: WeakKeyDictionary[Automaton, dict[tuple[Vocabulary, str], LazyAutomaton]]
 
 
 def lazy(language: Automaton, vocabulary: Vocabulary, exact: str) -> LazyAutomaton:
-    """Return the lazy form of a language; made once for each language, vocabulary and option."""
+    """Return the `LazyAutomaton` of a language; equal arguments share one."""
     known = _LAZY.setdefault(language, {})
     found = known.get((vocabulary, exact))
     if found is None or found.caveats != language.caveats:

@@ -7,10 +7,10 @@ and rolls tokens back (`rollback`). The mask, with r tokens left of the budget, 
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-as packed words (`gcd._tokens.bitmask`). A constraint that is lifted is served as a
-`gcd._serving.served.ServedAutomaton`, whose masks take microseconds. One that is not lifted yet is
-served at once as a `gcd._serving.lazy.LazyAutomaton`, with upper bounds in place of
-`steps_to_accept`. It is replaced by its lifted form between two tokens.
+as packed words (`gcd._tokens.bitmask`). A lifted constraint is served as a
+`gcd._serving.served.ServedAutomaton`, whose masks take microseconds. A constraint that isn't lifted
+yet is served at once as a `gcd._serving.lazy.LazyAutomaton`, with upper bounds instead of
+`steps_to_accept`. Its lifted form replaces it between two tokens.
 
 A `MatcherBatch` (`gcd._serving.batch`) serves many matchers, of different automata, in one compiled
 call.
@@ -48,16 +48,16 @@ _SEGMENTS: WeakKeyDictionary[Segments, dict[Vocabulary, TokenAutomaton]] = WeakK
 def served(
     automaton: Constraint, vocabulary: Vocabulary | None = None, exact: str = "when_ready"
 ) -> ServedAutomaton | LazyAutomaton:
-    """Return the form in which a constraint is served; made once for each constraint.
+    """Return the form in which a constraint is served; each constraint has a single one.
 
     Args:
         automaton: the constraint, lifted or not.
         vocabulary: the tokens, for a constraint that is not lifted.
-        exact: when such a constraint is replaced by its lifted form.
+        exact: when such a constraint is replaced by its lifted form, as in `Matcher`.
 
     Raises:
-        ConstraintError: a constraint that is not lifted comes without a vocabulary, or another
-            constraint with one.
+        ConstraintError: the vocabulary is missing for a constraint that is not lifted, or is given
+            for a lifted constraint.
     """
     if isinstance(automaton, Automaton | Segments):
         if vocabulary is None:
@@ -88,7 +88,7 @@ def served(
 
 
 class Membership:
-    """Matchers of one batch, referenced by each of them.
+    """Marker of a batch, shared by its matchers.
 
     Attributes:
         is_current: False once one of the matchers has joined another batch.
@@ -105,18 +105,19 @@ class Matcher:
 
     Args:
         automaton: the constraint, as `gcd.lift` returns it. Matchers of one automaton share its
-            masks. A language that is not lifted also works, without waiting for `gcd.lift`
+            masks. It may also be a language that is not lifted; its masks are available at once
             (`gcd._serving.lazy`).
         vocabulary: the tokens, for a language that is not lifted.
         budget: maximum number of tokens of a whole text, EOS included; None for no budget.
-        exact: when such a language is replaced by its lifted form: `"when_ready"`, `"wait"` (before
-            the first token) or `"never"`.
+        exact: when a language is replaced by its lifted form: `"when_ready"` (between two tokens),
+            `"wait"` (before the first token) or `"never"`.
 
     Raises:
-        ConstraintError: if the budget is not a whole number, or a constraint that is not lifted
-            comes without a vocabulary.
+        ConstraintError: if the budget is not a whole number, or the vocabulary is missing for a
+            language that is not lifted.
         InfeasibleBudgetError: if no text of the language fits into the budget.
-        UndecidedBudgetError: if this is unknown, because the language could not be lifted.
+        UndecidedBudgetError: if it is unknown whether a text fits, because the language could not
+            be lifted.
         OverlongBudgetError: if a text of this many tokens may be longer than the `max_bytes` that
             the constraint was compiled for.
 
@@ -156,16 +157,16 @@ class Matcher:
 
     @property
     def automaton(self) -> ServedAutomaton | LazyAutomaton:
-        """Automaton that `state` belongs to."""
+        """The form of the constraint whose states `state` refers to."""
         shared = self._shared
         if isinstance(shared, LazyAutomaton) and self._sequence.table is not shared._table:
-            assert shared.exact is not None, "the sequence goes on with it"
+            assert shared.exact is not None, "the sequence has switched to the lifted form"
             self._shared = shared.exact
         return self._shared
 
     @property
     def is_exact(self) -> bool:
-        """True if masks are computed from exact distances to the end, not from upper bounds."""
+        """True if masks are computed from exact distances to the end, instead of upper bounds."""
         return isinstance(self.automaton, ServedAutomaton)
 
     def reset(self) -> None:
@@ -175,12 +176,13 @@ class Matcher:
         self._sequence.limit(tokens_left(self.budget))
 
     def finish_within(self, tokens: int) -> int:
-        """Limit the rest of the text to `tokens`, but at least to its shortest completion.
+        """Limit the rest of the text to `tokens`, or to a shortest completion if that needs more.
 
-        This never increases a budget, and `rollback` doesn't undo it; `reset` restores the budget.
+        The limit never increases the budget. `rollback` doesn't undo it; `reset` restores the
+        budget.
 
         Args:
-            tokens: most tokens from here on, EOS included.
+            tokens: maximum number of further tokens, EOS included.
 
         Returns:
             The new value of `remaining`; 0 after the end.
@@ -200,15 +202,15 @@ class Matcher:
         return left
 
     def finish(self) -> int:
-        """Allow only shortest completions from here on; return how many tokens they take.
+        """Allow only shortest completions from now on; return how many tokens they take.
 
-        If there are several, the language model chooses among them.
+        If several completions are shortest, the mask allows all of them.
         """
         return self.finish_within(0)
 
     @property
     def budget_binds(self) -> bool:
-        """True if the budget restricts the mask of next tokens."""
+        """True if the budget excludes tokens that the constraint would allow next."""
         if self.budget is None or self.is_finished:
             return False
         automaton = self.automaton
@@ -243,7 +245,7 @@ class Matcher:
         return self.budget - (end if end >= 0 else self.num_tokens)
 
     def advance(self, token: int) -> bool:
-        """Append a token; return False, without a change, if the mask does not allow it.
+        """Append a token; if the mask doesn't allow it, change nothing and return False.
 
         Raises:
             ValueError: if the token is not an id of the vocabulary; 1.0 and True are refused.
@@ -265,17 +267,19 @@ class Matcher:
         """
         num_tokens = whole_number(num_tokens, "number of tokens")
         if not 0 <= num_tokens <= self.num_tokens:
-            raise ValueError(f"cannot roll back {num_tokens} tokens, there are {self.num_tokens}")
+            raise ValueError(
+                f"expected at most {self.num_tokens} tokens to roll back, got {num_tokens}"
+            )
         self._sequence.rollback(num_tokens)
 
     def fill_mask(self, out: Int32[Any, "W"]) -> None:
-        """Write the packed mask of next tokens to an array, in place.
+        """Write the packed mask of next tokens to an array.
 
         Args:
-            out: contiguous int32, an array or a tensor on the CPU.
+            out: a contiguous int32 array or CPU tensor of W words.
 
         Raises:
-            ValueError: if it has another form.
+            ValueError: if `out` has another shape, type or device.
         """
         self._sequence.fill_mask(rows(out, (self._shared.num_words,)))
 
@@ -286,10 +290,10 @@ class Matcher:
         return out
 
     def validate(self, tokens: Sequence[int] | Integer[Any, "n"]) -> int:
-        """Return how many of the first tokens are allowed, without appending them.
+        """Return how many of these tokens are allowed, from the first on, without appending them.
 
         Raises:
-            ValueError: if one of them is not an id of the vocabulary.
+            ValueError: if a token is not an id of the vocabulary.
         """
         return self._follow(
             whole_numbers(tokens), np.empty((0, self.automaton.num_words), np.int32)
@@ -302,15 +306,15 @@ class Matcher:
 
         Args:
             draft: tokens proposed by a cheaper model; they are not appended.
-            out: array or tensor on the CPU, contiguous int32, that is written in place. Row i
-                receives the mask after the first i tokens of the draft. Rows after a refused token
-                are 0.
+            out: a contiguous int32 array or CPU tensor. Row i receives the mask after the first i
+                tokens of the draft. Rows after a refused token become 0.
 
         Returns:
             The number of tokens at the beginning of the draft that are allowed.
 
         Raises:
-            ValueError: if a token is not an id of the vocabulary, or `out` has another form.
+            ValueError: if a token is not an id of the vocabulary, or `out` has another shape, type
+                or device.
         """
         tokens = whole_numbers(draft)
         return self._follow(tokens, rows(out, (tokens.size + 1, self.automaton.num_words)))
@@ -327,23 +331,25 @@ class Matcher:
 
     @property
     def restricts(self) -> bool:
-        """True if the mask excludes any id; otherwise it doesn't have to be applied.
+        """True if the mask excludes any id; if it doesn't, you can skip the mask.
 
-        It is always true for a vocabulary with padding or special tokens, because ids without bytes
-        are always excluded.
+        Ids without bytes are always excluded, so this is always True for a vocabulary with padding
+        or special tokens.
         """
         return self.num_allowed < self.automaton.vocabulary.size
 
     def forced(self, limit: int = 256) -> list[int]:
-        """Return up to `limit` next tokens that are forced, that is, the only allowed ones.
+        """Return up to `limit` next tokens that are forced, because no other token is allowed.
 
-        The list ends where several tokens are allowed, or with EOS. Raises `ValueError` for a
-        negative limit.
+        The list ends before a position where several tokens are allowed, or with EOS.
+
+        Raises:
+            ValueError: if the limit is negative.
         """
         if whole_number(limit, "limit") < 0:
             raise ValueError(f"expected a limit of at least 0 tokens, got {limit}")
-        # A forced token is on the shortest completion, so each one reduces the distance to the end
-        # by one.
+        # A forced token is on the shortest completion, so each forced token reduces the distance to
+        # the end by one.
         return self._sequence.forced(min(limit, self.automaton.num_states))
 
     def copy(self) -> Matcher:

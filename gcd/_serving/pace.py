@@ -1,7 +1,7 @@
-"""Pace of a sampler or an engine: seconds per token over its most recent steps.
+"""Pace of a sampler or an engine: the median seconds per token of its most recent steps.
 
-The pace converts a limit in seconds into a limit in tokens. It is a median, so that a single slow
-step (another request's prompt, a garbage collection) doesn't affect it.
+The pace converts a time limit into a limit in tokens. A single slow step (another request's prompt,
+a garbage collection) doesn't affect the median.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from statistics import median
 from time import monotonic
 
 LAPS = 15
-"""Number of steps in the median."""
+"""Number of recent steps that the median is computed from."""
 FEWEST_LAPS = 3
-"""Number of steps before the pace is known."""
+"""Number of steps that must be measured before the pace is known."""
 
 
 class Pace:
     """Seconds per token, measured once per step.
 
     Args:
-        clock: returns seconds; only differences count.
+        clock: function that returns a time in seconds; only differences matter.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -44,11 +44,11 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Seconds per token; 0 while fewer than `FEWEST_LAPS` steps are known."""
+        """Seconds per token; 0 before `FEWEST_LAPS` steps have been measured."""
         return median(self._laps) if len(self._laps) >= FEWEST_LAPS else 0.0
 
     def tokens_within(self, seconds: float) -> float | int:
-        """Return how many tokens fit into a time, rounded down; inf while no pace is known."""
+        """Return how many whole tokens fit into this time; inf while the pace is unknown."""
         if seconds <= 0:
             return 0
         return math.floor(seconds / self.seconds) if self.seconds > 0 else math.inf

@@ -1,26 +1,25 @@
-"""Pool of token automata on one device, with automata added and removed by an engine's requests.
+"""Pool of token automata on one device; an engine's requests add and remove automata.
 
-Engines sample on an accelerator, step by step, and a mask must not cause a host synchronization. So
-the automata of all requests are in tensors on the device, and so are the states of the batch rows.
-Next states and masks are gathers and comparisons, for any automata of the rows. Each batch row has
-the location of its automaton (`Place`), as one row of a tensor:
+Engines sample on an accelerator, and masks must not cause host synchronizations. So the automata of
+all requests and the states of all batch rows are tensors on the device. Next states and masks are
+computed by gathers and comparisons, although the batch rows have different automata. For each batch
+row, a row of a tensor has the location of its automaton (`Place`):
 
     after(s, v)  = after_flat[ base + s width + class_of[row, v] ]
     mask(s, r)_v = steps_flat[ base + s width + class_of[row, v] ] <= r - 1
 
-where `steps_flat` contains `steps_to_accept` of the state in each entry of `after_flat`. In
-contrast, `gcd.AutomatonBatch` and `gcd.BudgetMask` number the states of a fixed list of automata
-consecutively.
+where `steps_flat` has `steps_to_accept` of the state in each entry of `after_flat`. In contrast,
+`gcd.AutomatonBatch` and `gcd.BudgetMask` are for a fixed list of automata.
 
-**Memory** is a flat buffer of 8 bytes per entry, and a row of 4 bytes per token for each automaton.
-Each doubles when full, or takes half of what `max_bytes` leaves. Automata that no request uses stay
-until their memory is needed; the least recently used are evicted first. Requests with the same
-automaton share one copy. If all memory is in use, the next automaton is refused
-(`ConstraintError`).
+**Memory.** The tables take 8 bytes per entry, in one flat buffer. In a second buffer, each
+automaton has a row of 4 bytes per token. A full buffer doubles its size, or takes half of the rest
+of `max_bytes` if that is less. Automata that no request uses stay in the pool until their memory is
+needed; the least recently used automaton is evicted first. Requests with the same automaton share
+one copy. If all memory is in use, the next automaton is refused (`ConstraintError`).
 
-**Every row allows a token.** If no token is allowed (after a draft's token that the constraint
-refuses, after the end, or without budget left), the EOS ids are allowed. The sample of such a row
-is not used, but a row of minus infinities would turn into NaN.
+**Every mask allows a token.** If no token is allowed (after a draft token that the constraint
+refuses, after the end, or if the budget is used up), the mask allows the EOS ids. The token sampled
+from such a mask isn't used, but logits that are all minus infinity would become NaN.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ from gcd._tokens.token_automaton import TokenAutomaton
 
 MAX_BYTES = 1 << 30
 _FIRST_ENTRIES, _FIRST_ROWS = 1 << 16, 4
-# Mask entries computed at once: what fits into a CPU's cache, and fewer launches on a GPU.
+# Number of mask entries that are computed at once: on a CPU as many as fit into its cache,
+# elsewhere more, to launch fewer kernels.
 _AT_ONCE = {"cpu": 1 << 16}
 _AT_ONCE_ELSEWHERE = 1 << 22
 
@@ -49,13 +49,13 @@ DEAD = -1
 
 
 class Place(NamedTuple):
-    """Location of an automaton in the pool; as a row of a tensor, it represents the automaton.
+    """Location of an automaton in the pool, which is also stored as a row of a tensor.
 
     Attributes:
-        base: start of its table.
-        width: number of its classes, the last of which is that of EOS.
-        row: row of `class_of`.
-        initial: its initial state, counted in the automaton.
+        base: index in `after_flat` at which its table starts.
+        width: number of its token classes; the last class is EOS.
+        row: its row in `class_of`.
+        initial: its initial state; states are numbered from 0 in each automaton.
     """
 
     base: int
@@ -65,20 +65,20 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place(0, 0, 0, 0)
-"""Place of a batch row without a constraint, whose logits are not masked."""
+"""Place of a batch row without a constraint; its logits are not masked."""
 END = Place(0, 2, 0, 0)
-"""Place of a batch row that may only end; it takes no memory."""
+"""Place of a batch row that only allows EOS; it doesn't take additional memory."""
 
 
 def on_device(numbers: Tensor, device: torch.device) -> Tensor:
-    """Copy a CPU tensor to a device without waiting for the work queued there."""
+    """Copy a CPU tensor to a device without waiting for the device's queued work."""
     if device.type == "cuda":
-        numbers = numbers.pin_memory()  # a copy of pageable memory would wait
+        numbers = numbers.pin_memory()  # copying from pageable memory would wait
     return numbers.to(device, non_blocking=True)
 
 
 class _Entry:
-    """Automaton in the pool: its place, its number of entries, and its number of users."""
+    """Record of an automaton in the pool: its place, its number of entries, its number of users."""
 
     def __init__(self, place: Place, size: int) -> None:
         self.place, self.size, self.users = place, size, 0
@@ -91,7 +91,7 @@ class AutomatonPool:
         size: number of token ids, the width of the logits.
         eos_ids: the ids that end a text.
         device: device of the tensors.
-        max_bytes: limit on the bytes of the tensors.
+        max_bytes: maximum size of the tensors in bytes.
     """
 
     def __init__(
@@ -104,14 +104,13 @@ class AutomatonPool:
         self.size, self.max_bytes = size, max_bytes
         self.after_flat = torch.empty(_FIRST_ENTRIES, dtype=torch.int32, device=device)
         self.steps_flat = torch.empty_like(self.after_flat)
-        self.widest = END.width  # most classes of any automaton in use
+        self.widest = END.width  # largest number of classes of an automaton in use
         self.after_flat[: END.width] = DEAD
         self.steps_flat[: END.width] = UNREACHABLE
         class_of = torch.zeros((_FIRST_ROWS, size), dtype=torch.int32, device="cpu")
         class_of[END.row, list(eos_ids)] = END.width - 1
         self.class_of = class_of.to(device)
-        # Keyed by identity, because the entry references the automaton. The least recently used is
-        # first.
+        # Keys are compared by identity. The least recently used automaton comes first.
         self._entries: OrderedDict[TokenAutomaton, _Entry] = OrderedDict()
 
     @property
@@ -120,10 +119,11 @@ class AutomatonPool:
         return 8 * self.after_flat.numel() + 4 * self.class_of.numel()
 
     def enter(self, automaton: TokenAutomaton) -> Place:
-        """Add a user of an automaton, and copy the automaton to the pool if it isn't there.
+        """Add a user of an automaton, copy it to the pool if it isn't there, and return its place.
 
         Raises:
-            ConstraintError: its vocabulary has another size, or there is no room for it.
+            ConstraintError: its vocabulary has another size, or running requests use too much
+                memory.
         """
         if automaton.vocabulary.size != self.size:
             raise ConstraintError(
@@ -141,7 +141,7 @@ class AutomatonPool:
         return entry.place
 
     def leave(self, automaton: TokenAutomaton) -> None:
-        """Remove a user of an automaton; it stays in the pool until its memory is needed."""
+        """Remove a user of an automaton, which stays in the pool until its memory is needed."""
         self._entries[automaton].users -= 1
         used = (entry.place.width for entry in self._entries.values() if entry.users)
         self.widest = max((END.width, *used))
@@ -161,12 +161,12 @@ class AutomatonPool:
                     raise ConstraintError(
                         f"constraint needs {8 * needed / 2**20:.1f} MiB, but running requests "
                         f"leave too little of {self.max_bytes / 2**20:.1f} MiB on the device; "
-                        "retry later, or raise the limit"
+                        "retry later, or raise the limit of the pool"
                     )
                 del self._entries[unused]
 
     def _gap(self, needed: int) -> int | None:
-        """Return the first free position for this many entries, or None."""
+        """Return the first index with this many free entries; None if there is none."""
         begin = END.width
         for entry in sorted(self._entries.values(), key=lambda each: each.place.base):
             if entry.place.base - begin >= needed:
@@ -213,11 +213,11 @@ class AutomatonPool:
     def next(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"], tokens: Int64[Tensor, "R"]
     ) -> Int64[Tensor, "R"]:
-        """Return the state after each row's token, `DEAD` if it is not allowed.
+        """Return the state after each batch row's token; `DEAD` if the token is not allowed.
 
         Args:
-            places: the place of each row's automaton.
-            states: the rows' states, counted in their automata, or `DEAD`.
+            places: the place of each batch row's automaton.
+            states: the state of each batch row in its automaton, or `DEAD`.
             tokens: token ids; numbers out of range lead to `DEAD`.
         """
         base, width, row, _ = places.unbind(1)
@@ -229,9 +229,9 @@ class AutomatonPool:
     def steps_to_accept(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
     ) -> Int64[Tensor, "R"]:
-        """Return the fewest tokens, EOS included, from each row's state to its end.
+        """Return the fewest tokens, EOS included, from each batch row's state to the end.
 
-        If no token is allowed, and after the end, the result exceeds any budget.
+        The result exceeds any budget if no token is allowed, and after the end of the text.
         """
         entries, exists = self._entries_of(places, states)
         steps = self.steps_flat[entries].masked_fill(~exists, UNREACHABLE)
@@ -245,13 +245,14 @@ class AutomatonPool:
         remaining: Int64[Tensor, "R"],
         at: Int64[Tensor, "R"] | None = None,
     ) -> None:
-        """Set logits of tokens after which no answer can be completed in time to -inf, in place.
+        """Set logits to -inf, in place, for tokens after which no answer fits into the budget.
 
         Args:
-            logits: the logits; with `at`, of more rows than are masked.
-            places, states: those of each masked row, as in `next`. Rows at `NOWHERE` don't change.
-            remaining: tokens left, including the next token and EOS.
-            at: the row of `logits` for each of them.
+            logits: the logits. With `at`, they may have more rows than are masked.
+            places, states: the place and state of each masked row, as in `next`. Rows with the
+                place `NOWHERE` don't change.
+            remaining: tokens left for each masked row, including the next token and EOS.
+            at: the row of `logits` for each masked row; None if L = R.
         """
         classes = self._class_mask(places, states, remaining)
         # Adding minus infinity is several times faster than filling by a mask.
@@ -282,7 +283,7 @@ class AutomatonPool:
     def _entries_of(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"]
     ) -> tuple[Int64[Tensor, "R C"], Bool[Tensor, "R C"]]:
-        """Return the position of each state's row, class by class, and which classes exist."""
+        """Return each state's indices in `after_flat`, by class, and whether the class exists."""
         base, width = places[:, :1], places[:, 1:2]
         classes = torch.arange(self.widest, device=places.device)
         exists = classes < width

@@ -1,7 +1,7 @@
-"""State of an automaton after a list of tokens that the caller owns and may change.
+"""States and masks after a list of tokens that the caller passes at each step.
 
-Engines pass the tokens of a request at each step, and may have truncated them meanwhile
-(preemption, refused drafts, discarded steps). The common prefix with the previous call is not
+Engines pass all tokens of a request at each step, and may have removed some of the previous tokens
+(preemption, refused drafts, discarded steps). The prefix that equals the previous call's is not
 processed again.
 """
 
@@ -19,11 +19,11 @@ from gcd._tokens.vocabulary import BITS
 
 
 class TokenReader:
-    """State after tokens that usually continue those of the previous call.
+    """Computes the state after a list of tokens, which usually continues the previous call's list.
 
     Args:
         automaton: the constraint.
-        prefix: tokens of the text before those that `state` is given.
+        prefix: tokens of the text before the lists that are passed to `state`.
     """
 
     def __init__(self, automaton: TokenAutomaton, prefix: Sequence[int] = ()) -> None:
@@ -34,13 +34,13 @@ class TokenReader:
         self._read = []
 
     def state(self, tokens: Sequence[int]) -> int:
-        """Return the state after all tokens; `DEAD` if one is not allowed, or is not an id."""
+        """Return the state after all tokens; `DEAD` if a token is not allowed or is not an id."""
         automaton, count = self._automaton, len(self._read)
         if list(tokens[:count]) != self._read:
             self._read, self._state, count = [], self._initial, 0
         for token in tokens[count:]:
             if not 0 <= token < automaton.vocabulary.size:
-                return DEAD  # possibly a placeholder, so what follows it is not cached
+                return DEAD  # possibly a placeholder, so it and later tokens are not cached
             if self._state != DEAD:
                 self._state = int(automaton.delta[self._state, automaton.class_of[token]])
             self._read.append(token)
@@ -48,7 +48,7 @@ class TokenReader:
 
 
 class LazyReader:
-    """Masks after tokens that usually continue those of the previous call, from a matcher.
+    """Computes the mask after a list of tokens, which usually continues the previous call's list.
 
     Args:
         matcher: a matcher at the beginning of a text; the reader owns it from now on.
@@ -68,9 +68,9 @@ class LazyReader:
 
         Args:
             tokens: the text so far.
-            out: the mask's array.
-            fit: number of tokens that there is time for; the text ends within them, or as soon as
-                possible.
+            out: the array that the mask is written to.
+            fit: number of further tokens that there is time for. The text ends within them, or with
+                a shortest completion if that needs more.
         """
         same = 0
         for known, token in zip(self._read, tokens, strict=False):

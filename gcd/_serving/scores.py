@@ -1,10 +1,10 @@
-"""Masking of scores for runtimes that call f(tokens, scores) at each step.
+"""Masking of scores for runtimes that call a function of tokens and scores at each step.
 
-llama-cpp-python (`LogitsProcessor`), mlx-lm (`logits_processors`) and custom loops, as around
-onnxruntime-genai, pass the token ids so far and the scores of the next token. The ids include the
-prompt, or its end, without a marker between prompt and answer. So a processor serves one answer:
-the ids of the first call are the prompt, and later ids are the answer so far. The processor only
-processes new tokens, and handles tokens that were rolled back.
+llama-cpp-python (`LogitsProcessor`), mlx-lm (`logits_processors`) and your own loops pass the token
+ids so far and the scores of the next token. The ids include the prompt (or its end), without a
+marker between prompt and answer. So a processor serves a single answer: the ids of the first call
+are the prompt, and further ids in later calls are the answer so far. The processor only processes
+new tokens. If the runtime rolls tokens back, so does the processor.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from gcd._tokens.vocabulary import Vocabulary
 
 
 class ScoresProcessor:
-    """Scores processor that sets tokens to -inf after which the budget can't be met.
+    """Sets scores to -inf for tokens after which the answer can't be finished within the budget.
 
     Args:
-        automaton: the constraint, as `gcd.lift` returns it. With `literals="canonical"` fixed text
-            is tokenized as the tokenizer does it.
-        budget: most tokens of the answer, EOS included.
+        automaton: the constraint, as `gcd.lift` returns it. If it was lifted with
+            `literals="canonical"`, fixed text only has the tokenizer's own tokens.
+        budget: maximum number of tokens of the answer, EOS included.
         vocabulary, exact: as in `gcd.Matcher`, for a language that is not lifted.
         array: function that converts a numpy array to the runtime's type, such as `mlx.core.array`.
-            Needed if the runtime's scores cannot be written in place; they are then returned as a
-            new array.
+            It is needed if the runtime's scores can't be changed in place. The masked scores are
+            then a new array.
         prompt_length: number of ids in the prompt; by default, all ids of the first call.
 
     Raises:
@@ -55,16 +55,17 @@ class ScoresProcessor:
         """Mask the scores of the next token.
 
         Args:
-            tokens: ids of the prompt, or of its end, and of the answer so far.
-            scores: scores of all ids, one-dimensional: an array or a tensor on the CPU, which is
-                written in place; with `array`, anything that can be added to its result.
+            tokens: ids of the prompt (or its end), followed by the answer so far.
+            scores: one-dimensional scores of all ids. They are a CPU array or tensor, which is
+                changed in place; with `array`, they may be anything that can be added to its
+                result.
 
         Returns:
             The masked scores.
 
         Raises:
-            ConstraintError: the tokens do not continue those of the previous call, as in another
-                answer, or are not allowed; or the scores have the wrong size or type.
+            ConstraintError: the answer so far is not allowed (for example because it is another
+                answer than in the previous call), or the scores have the wrong size or type.
         """
         ids = whole_numbers(np.asarray(tokens))
         if any(n != 1 for n in ids.shape[:-1]):
@@ -94,8 +95,8 @@ class ScoresProcessor:
         row = array_of(scores)
         if row is None or not row.flags.writeable:
             raise ConstraintError(
-                f"expected scores that can be written in place, got {type(scores).__name__}; pass "
-                "array=, which converts to that type"
+                f"expected a writable CPU array or tensor of scores, got {type(scores).__name__}; "
+                "pass array=, a function that makes such scores from a numpy array"
             )
         if row.dtype.kind != "f":
             raise ConstraintError(f"expected scores as floating-point numbers, got {row.dtype}")
@@ -115,8 +116,7 @@ class ScoresProcessor:
         for token in answer[same:]:
             if not self._matcher.advance(token):
                 raise ConstraintError(
-                    f"token {token} is not allowed after {self._read}; it may belong to another "
-                    "answer, or other scores were used: make a processor for each answer, and "
-                    "apply it last"
+                    f"expected a token that the mask allows after {self._read}, got {token}; make "
+                    "a processor for each answer, and apply it after all other processors"
                 )
             self._read.append(token)

@@ -1,4 +1,4 @@
-"""Lifted constraints in the form that matchers share, with packed masks.
+"""Lifted constraints in the compact form that matchers share, with packed masks.
 
 The mask of state s with r tokens left of the budget is
 
@@ -7,18 +7,17 @@ The mask of state s with r tokens left of the budget is
 as packed words (`gcd._tokens.bitmask`), 19 kB for 152,000 tokens. It is not computed token by
 token:
 
-* A `ServedAutomaton` stores a token automaton in a layout of a few megabytes, where the dense table
-  has hundreds. Rows of transitions that differ only in their targets, such as those of the
-  positions in a bounded string, share one **pattern**.
-* A mask is assembled from the tokens of its classes: classes of many tokens are stored as whole
-  masks, the others as (word, bits) pairs. Masks of few tokens are always written directly.
-* Wide masks are cached in at most `cache_bytes`; approximately the least recently used one is
-  evicted (second chance). The key of a mask is its set of classes. It is determined by the state's
-  pattern and the successors from which r - 1 tokens are enough; if r exceeds all distances, by the
-  pattern alone. A new wide mask starts from a similar recent one, or from the mask with the most
-  tokens, which is computed in advance.
+* A `ServedAutomaton` stores a token automaton in a few megabytes, whereas its dense table may take
+  hundreds. Rows of transitions that only differ in their targets, such as the rows of the positions
+  in a bounded string, share one **pattern**.
+* A mask is assembled from its token classes. A class of many tokens is stored as a whole mask, any
+  other class as pairs (word, bits). Masks of few tokens are always written directly.
+* Masks of many tokens are cached, in at most `cache_bytes`. If the cache is full, a mask that
+  wasn't used recently is evicted (second-chance algorithm). The key of a mask is its set of
+  classes. A new mask is computed from a similar recent one, or from the mask with the most tokens,
+  which is computed in advance.
 
-The first mask of a state therefore takes some microseconds, and later ones are copied.
+So the first mask of a state takes some microseconds, and later masks of it are copied.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ _MAX_ROWS = 1024  # in the cache, if masks are short; they are searched linearly
 class ServedAutomaton:
     """Transitions and cached masks of a token automaton, shared by its matchers.
 
-    Of the `TokenAutomaton` it references only the vocabulary and the map from tokens to classes.
+    It doesn't keep the `TokenAutomaton`, only its vocabulary and its map from tokens to classes.
 
     Args:
         automaton: the token automaton.
-        cache_bytes: limit on the bytes of cached masks.
+        cache_bytes: maximum size of the cached masks in bytes.
 
     Attributes:
         vocabulary: the tokens.
         initial: state in which a text starts.
         final: the state after the end of a text.
         num_words: int32 words in a mask.
-        max_bytes, max_budget, caveats: those of the `TokenAutomaton`.
+        max_bytes, max_budget, caveats: the attributes of the `TokenAutomaton`.
     """
 
     vocabulary: Vocabulary
@@ -86,7 +85,7 @@ class ServedAutomaton:
         pair_start, pair_word, pair_bits, dense_of, dense = kernels.spread(
             start, word, bits, alive, self.num_words
         )
-        # A whole mask counts less than its words, because copying it is vectorized.
+        # A whole mask costs less than its number of words, because copying it is vectorized.
         cost = np.where(dense_of >= 0, self.num_words // NARROW_PART, np.diff(pair_start))
         num_patterns = pattern_start.size - 1
         num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
@@ -122,7 +121,7 @@ class ServedAutomaton:
             ),
             self.num_words,
         )
-        # The mask with the most tokens comes first, as a starting point for others.
+        # The mask with the most tokens is computed first, as a starting point for others.
         num_tokens = np.add.reduceat(size[pattern_class], pattern_start[:-1])
         self.row(int(np.flatnonzero(pattern_of == num_tokens.argmax())[0]))
 
@@ -173,7 +172,7 @@ class ServedAutomaton:
 
 
 def tokens_left(remaining: int | None) -> int:
-    """Return the number of tokens left as compiled steps expect it; None for no budget."""
+    """Return the number of tokens left as compiled steps expect it; None is for no budget."""
     return NO_BUDGET if remaining is None else min(remaining, NO_BUDGET)
 
 

@@ -1,8 +1,8 @@
 """Spelling of a text with the fewest tokens under a constraint.
 
-A tokenizer's own spelling of a text may not be allowed here (it may merge the text with what came
-before), and may take more tokens than necessary. The shortest spelling is found by breadth-first
-search over pairs of a position in the text and a state of the automaton.
+The tokenizer's own tokens of a text may not be allowed (because the tokenizer may merge the text
+with the preceding text), and may be more than necessary. The shortest spelling is found by
+breadth-first search over pairs of a position in the text and a state of the automaton.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gcd._tokens.trie import Trie
 
 
 def fewest_tokens(matcher: Matcher, text: bytes) -> list[int] | None:
-    """Return the fewest allowed tokens that spell a text; None if no tokens do.
+    """Return the fewest allowed tokens that spell a text; None if it can't be spelled.
 
-    The matcher doesn't change. O(len(text)) states at most, if the state depends only on the text,
-    which is the case unless `gcd.lift` was called with canonical spellings.
+    The matcher doesn't change. The search visits O(len(text)) states if the state only depends on
+    the text. This holds unless the constraint was lifted with `literals="canonical"`.
     """
     trie = matcher.automaton.vocabulary.trie
     ways: list[tuple[int, Matcher, list[int]]] = [(0, matcher, [])]
@@ -31,7 +31,7 @@ def fewest_tokens(matcher: Matcher, text: bytes) -> list[int] | None:
             after = here.copy()
             if not after.advance(token):
                 continue
-            place = (end, after.is_exact, after.state)  # the two forms number states differently
+            place = (end, after.is_exact, after.state)  # the lazy form numbers states differently
             if place not in seen:
                 seen.add(place)
                 ways.append((end, after, [*tokens, token]))
@@ -39,7 +39,7 @@ def fewest_tokens(matcher: Matcher, text: bytes) -> list[int] | None:
 
 
 def _prefixes(trie: Trie, text: bytes, position: int) -> Iterator[tuple[int, int]]:
-    """Yield the tokens that begin at a position of the text, shortest first, and their ends."""
+    """Yield (end, token) for the tokens that the text has at a position, the shortest first."""
     node, depth = 0, 0
     while node < trie.num_nodes and trie.depth[node] == depth and position + depth < len(text):
         if trie.byte[node] != text[position + depth]:

@@ -1,11 +1,11 @@
-"""Tables of served constraints, validated so that compiled steps stay inside their arrays.
+"""Tables of served constraints, validated so that compiled code only accesses valid memory.
 
-* **The arrays live as long as they can be reached**: a `Table` references them, each sequence its
-  table.
-* **Their types and layouts are what compiled code expects**: `Table` refuses others.
-* **Indices are in range.** Those stored in a table (states, classes, patterns, words) are checked
-  here, once, when it is made. States of sequences come from it; token ids and states from outside
-  are checked before they are used. Cached masks are found by slots that compiled code makes itself.
+* **Lifetime.** A `Table` references its arrays, and each sequence references its table.
+* **Types and layouts.** `Table` refuses arrays of other types or layouts than compiled code
+  expects.
+* **Indices.** The indices in a table (states, classes, patterns, words) are checked here once, when
+  the table is made. The states of sequences come from the table. Token ids and states from outside
+  are checked before they are used. Slots of cached masks are chosen by compiled code itself.
 * **One writer at a time.** Compiled steps hold the interpreter's lock.
 """
 
@@ -29,7 +29,7 @@ def make_table(arrays: TableArrays, num_words: int) -> Table:
 
 
 def _check(table: TableArrays, num_words: int) -> None:
-    """Check that sizes agree, and that all indices are in range."""
+    """Check that the arrays' sizes match, and that all indices are in range."""
     num_states, num_classes = table.steps.size, table.dense_of.size
     num_patterns, num_slots = table.pattern_start.size - 1, table.row.shape[0]
     assert table.reach.size == table.pattern_of.size == num_states
@@ -49,7 +49,7 @@ def _check(table: TableArrays, num_words: int) -> None:
     _check_lists(table.target_start, num_states, table.targets)
     _check_lists(table.pattern_start, num_patterns, table.pattern_class, table.pattern_target)
     _check_lists(table.pair_start, num_classes, table.pair_word, table.pair_bits)
-    # A pattern's numbers index the targets of each state that has it.
+    # The numbers in a pattern are indices into the targets of each state with this pattern.
     most = np.zeros(num_patterns, np.int64)
     nonempty = np.flatnonzero(np.diff(table.pattern_start))
     if nonempty.size:
@@ -65,7 +65,7 @@ def _check_indices(indices: np.ndarray, size: int, least: int = 0) -> None:
 
 
 def _check_lists(start: np.ndarray, count: int, *contents: np.ndarray) -> None:
-    """Check concatenated lists: the start of each, and the end of all."""
+    """Check the start of each of several concatenated lists, and the end of the last one."""
     assert start.size == count + 1
     assert start[0] == 0
     assert (np.diff(start) >= 0).all()

@@ -1,9 +1,9 @@
 """Reading of whole files with checks for damage, and atomic writing.
 
-Copies get truncated and disks fill up, so damaged files occur in practice. Each library reports
-them differently: safetensors with its own error, an unpickler with any exception. Here they are
-converted to a `ValueError` with the file, the cause, and the remedy. Files are written beside their
-final path and then moved there, so that an interruption preserves the previous version.
+Files get damaged when a copy is truncated or a disk fills up. Libraries report this differently:
+safetensors with its own error, an unpickler with any exception. The functions of this module raise
+a `ValueError` with the file, the cause, and the remedy. Files are written under a temporary name in
+the same folder and then renamed, so that an interruption preserves the previous version.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ COPY_AGAIN = "copy it again, or recreate it"
 def read_tensors(
     path: Path, device: torch.device | str = "cpu", *, remedy: str = COPY_AGAIN
 ) -> dict[str, Tensor]:
-    """Read the arrays of a `.safetensors` file, or (any other name) a pickle of tensors.
+    """Read the tensors of a `.safetensors` file; a file with another suffix is read as a pickle.
 
     Args:
         path: the file. Pickles are read without running any code in them.
-        device: device of the arrays.
+        device: device of the tensors.
         remedy: what the user can do if the file cannot be read.
 
     Raises:
@@ -42,9 +42,9 @@ def read_tensors(
 
 
 def check_tensors(path: Path, *, remedy: str = COPY_AGAIN) -> None:
-    """Refuse a file that `read_tensors` would refuse, as far as possible without reading arrays.
+    """Refuse a missing or truncated file of tensors, without reading the tensors.
 
-    The header of a `.safetensors` file gives the file's length; other kinds only have to exist.
+    The header of a `.safetensors` file gives the file's length. Other files only have to exist.
 
     Raises:
         ValueError: the file doesn't exist, or is damaged.
@@ -72,10 +72,10 @@ def _read_pickle(path: Path, remedy: str) -> dict[str, Tensor]:
 
 
 def read_json(path: Path, kind: type = dict, *, remedy: str = COPY_AGAIN) -> Any:
-    """Read the content of a JSON file, which must be of this kind.
+    """Read a JSON file, whose content must be of type `kind`.
 
     Raises:
-        ValueError: the file doesn't exist, is damaged, or has content of another kind.
+        ValueError: the file doesn't exist, is damaged, or has content of another type.
     """
     if not path.is_file():
         raise ValueError(f"{path} does not exist; {remedy}")

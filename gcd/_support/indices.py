@@ -1,9 +1,9 @@
 """Range checks of token ids, states and other indices, before tensors or compiled code use them.
 
-Indexing a tensor with a negative number counts from the end, and compiled code reads arbitrary
-memory; neither raises an error. On the CPU the values are compared with their bounds, which takes
-some microseconds per batch. On other devices that would be a host synchronization, so only the type
-is checked, and PyTorch's own device-side assertions apply.
+A wrong index may not raise an error by itself: a negative index of a tensor counts from the end,
+and compiled code reads arbitrary memory. On the CPU the values are compared with their bounds,
+which takes some microseconds per batch. On other devices this would be a host synchronization, so
+only the type is checked, and PyTorch's own device-side assertions apply.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def check_indices(
 
     Args:
         indices: indices, of any shape.
-        size: number of things that are indexed.
-        what: name of each thing, for the error.
-        least: the smallest index: -1 if that is allowed as a placeholder.
+        size: number of indexed items; indices are below it.
+        what: the name of an item, such as "token", for the error.
+        least: the smallest allowed index, such as -1 for a placeholder.
 
     Raises:
         ValueError: an index is out of range, or indices are not whole numbers.

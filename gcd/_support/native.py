@@ -2,7 +2,8 @@
 
 The modules of a kernel folder are Python files that Cython compiles when the project is built
 (setup.py). The build writes a digest of each source into the folder. Importing the folder's package
-compares them: kernels that aren't compiled, or that were compiled from other sources, are an error.
+compares the digests with the sources. It raises an error if a kernel isn't compiled, or was
+compiled from another source.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ UNCOMPILED = "GCD_UNCOMPILED"
 
 
 def is_kernel(path: Path) -> bool:
-    """Return whether Cython compiles a Python file of a kernel folder; Triton compiles its own."""
+    """Return whether Cython compiles a file of a kernel folder, unlike files of Triton kernels."""
     return path.stem != "__init__" and not path.stem.startswith("triton")
 
 

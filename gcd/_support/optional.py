@@ -1,7 +1,7 @@
 """Errors for optional dependencies that are not installed.
 
-A package that only some calls need is imported by those calls. If it is missing, the error names
-the extra to install, in one line.
+If only some calls need a package, they import it themselves. If the package is missing, the error
+names the extra that installs it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ def missing(package: str, extra: str, purpose: str) -> ImportError:
 
     Args:
         package: the package that could not be imported.
-        extra: the extra of this distribution that installs the package.
-        purpose: the feature that needs the package, as the subject of the sentence.
+        extra: the extra of this library that installs the package.
+        purpose: the feature that needs the package. It begins the error message.
     """
     return ImportError(
         f"{purpose} needs the package {package}, which is not installed; run "

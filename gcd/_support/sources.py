@@ -1,4 +1,4 @@
-"""Digests of source code, to identify results computed by the same code."""
+"""Digests of source code, to recognize cached results of the same code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IMPORT = re.compile(r"^\s*from (\w+(?:\.\w+)*) import ", re.MULTILINE)
 def source_digest(module: str) -> str:
     """Return a digest of a module's source and of everything that it imports from this project.
 
-    Imports of the form `from ... import` are followed recursively. For an extension module, the
+    Imports of the form `from ... import` are followed recursively. For a compiled module, the
     Python file beside it is read.
     """
     found: dict[str, bytes] = {}

@@ -1,7 +1,7 @@
 """Cancellation of work whose result isn't needed any longer.
 
-Long work calls `stop_if_asked` between its parts. Code that runs it in the background uses
-`stopped_when` to provide the condition; elsewhere the check is free and work continues.
+Long computations call `stop_if_asked` from time to time. Code that runs them in the background
+provides the condition with `stopped_when`. Without a condition, the check does nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 
 class WorkStoppedError(Exception):
-    """Raised inside work that is canceled."""
+    """Raised by `stop_if_asked` in a computation that is canceled."""
 
 
 _ASKED: ContextVar[Callable[[], bool] | None] = ContextVar("asked", default=None)
@@ -20,7 +20,7 @@ _ASKED: ContextVar[Callable[[], bool] | None] = ContextVar("asked", default=None
 
 @contextmanager
 def stopped_when(asked: Callable[[], bool]) -> Iterator[None]:
-    """Cancel the work inside the block, at its next check, once `asked()` is true."""
+    """Cancel the computation inside the block at its first check after `asked()` becomes true."""
     token = _ASKED.set(asked)
     try:
         yield
@@ -29,7 +29,7 @@ def stopped_when(asked: Callable[[], bool]) -> Iterator[None]:
 
 
 def stop_if_asked() -> None:
-    """Raise `WorkStoppedError` if the current work is canceled."""
+    """Raise `WorkStoppedError` if the current computation is canceled."""
     asked = _ASKED.get()
     if asked is not None and asked():
         raise WorkStoppedError

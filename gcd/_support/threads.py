@@ -1,7 +1,7 @@
 """Distribution of work over as many threads as torch uses.
 
-Compiled loops and matrix products release the interpreter's lock. The distributed parts are
-independent of each other, so the result does not depend on the number of threads.
+Threads run in parallel because compiled loops and matrix products release the interpreter's lock.
+The parts are independent of each other, so the result doesn't depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> None:
-    """Call `loop(first, last, *arguments)` in threads, on parts of the rows 0 .. count - 1."""
+    """Divide the rows 0 .. count - 1 among threads, which call `loop(first, last, *arguments)`."""
     threads = min(torch.get_num_threads(), count)
     if threads <= 1:
         loop(0, count, *arguments)
@@ -34,10 +34,10 @@ def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> N
 
 
 def in_turn(work: Callable[[int], object], count: int) -> None:
-    """Call `work(i)` for i = 0 .. count - 1 in threads, each taking the next remaining number.
+    """Call `work(i)` for i = 0 .. count - 1 in threads; each thread takes the next remaining i.
 
-    Gradients are disabled, and torch uses one thread inside, so that a matrix product is summed in
-    the same order for any number of threads, and thread pools don't compete for cores.
+    Gradients are disabled. Inside `work`, torch uses one thread, so that the order of summation in
+    a matrix product doesn't depend on the number of threads, and thread pools don't compete.
     """
     threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
     numbers = iter(range(count))  # its next() is atomic

@@ -1,9 +1,9 @@
 """Batches of token automata as one set of tensors, which advance all of them in one step.
 
-The states of all automata are numbered consecutively, those of the first automaton first. One
-integer for each particle then identifies both its automaton and its state. The rows of all
-transition tables are concatenated in `delta_flat`, that of state s from `row_start[s]` on, with
-states numbered as in their own automaton, so that
+The states of all automata are numbered consecutively, beginning with those of the first automaton.
+So a single integer per particle identifies both its automaton and its state. The array `delta_flat`
+concatenates the rows of all transition tables, and the row of state s begins at `row_start[s]`. Its
+entries are states numbered as in their own automaton, so that
 
     next(s, v) = first_state[s]
                  + delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
@@ -12,9 +12,9 @@ takes a few gathers without host synchronization, for automata of any sizes. Exa
 automaton share its table, which may take hundreds of megabytes. Appending automata to a batch
 doesn't change the numbers of the existing states.
 
-`steps_after_flat` contains `steps_to_accept` of the state in every entry of that table
-(`UNREACHABLE` where there is no state), so the budget mask of `gcd._tokens.budget` is one gather
-and one comparison.
+For every entry of `delta_flat`, `steps_after_flat` has `steps_to_accept` of the next state
+(`UNREACHABLE` if there is none). So the budget mask of `gcd._tokens.budget` takes one gather and
+one comparison.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 
 DEAD = -1
-"""State after a token that is not allowed; no token leads out of it."""
+"""State after a token that is not allowed. Every token leads from it to itself."""
 
 
 class TokenClasses(NamedTuple):
@@ -45,8 +45,8 @@ class TokenClasses(NamedTuple):
     Attributes:
         of: class of each token, under each of the B automata.
         tokens: all token ids, ordered by class.
-        start: the tokens of class c are `tokens[b, start[b, c] : start[b, c + 1]]`. Rows of
-            automata with fewer classes than the largest number are padded with V.
+        start: the tokens of class c are `tokens[b, start[b, c] : start[b, c + 1]]`. If an automaton
+            has fewer classes than another one, its row is padded with V.
     """
 
     of: Int32[Tensor, "B V"]
@@ -68,7 +68,7 @@ class TokenClasses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AutomatonBatch:
-    """Tensors of B token automata over one vocabulary, which have S states in total.
+    """Tensors of B token automata over one vocabulary, with S states in total.
 
     Attributes:
         automata: the automata, one per example; the same automaton may occur more than once.
@@ -76,13 +76,13 @@ class AutomatonBatch:
         class_of: class of each token in each automaton.
         delta_flat: next states, numbered from 0 in each automaton, -1 for none; the row of state s
             is `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
-        steps_after_flat: `steps_to_accept` of each entry of `delta_flat`.
+        steps_after_flat: `steps_to_accept` of the state in each entry of `delta_flat`.
         row_start: where each state's row starts in `delta_flat`.
         automaton_of: index of the automaton that each state belongs to.
         first_state: for each state, the number of its automaton's first state.
         num_classes: number of token classes of each automaton.
         initial: initial state of each automaton.
-        final: the state of each automaton after the end of the text.
+        final: for each automaton, the state after the end of the text.
         is_final: whether a state is a final state.
         accepting: whether the tokens that lead to a state spell a string of the language.
         steps_to_accept: fewest tokens, EOS included, from each state to the end.
@@ -167,13 +167,13 @@ class AutomatonBatch:
 
     @cached_property
     def reach(self) -> Int64[Tensor, "S"]:
-        """`TokenAutomaton.reach` of every state; computed once."""
+        """For every state, `TokenAutomaton.reach`; computed once."""
         arrays = np.concatenate([automaton.reach for automaton in self.automata])
         return torch.tensor(arrays, dtype=torch.int64, device=self.device)
 
     @cached_property
     def widest(self) -> int:
-        """Largest number of classes of an automaton."""
+        """Largest number of classes that an automaton has."""
         return max(automaton.num_classes for automaton in self.automata)
 
     @property
@@ -210,9 +210,10 @@ class AutomatonBatch:
         check_indices(states, self.num_states, "state", least=-1)
 
     def entries(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
-        """Return the positions in `delta_flat` of each state's row, class by class.
+        """Return the indices in `delta_flat` of each state's row, class by class.
 
-        Entries past the number of classes of a state's automaton, and for state -1, are -1.
+        If a state's automaton has fewer than C classes, its remaining entries are -1, and so are
+        all entries for state -1.
         """
         here = states.clamp(min=0)
         classes = torch.arange(self.widest, device=self.device)
@@ -221,7 +222,7 @@ class AutomatonBatch:
         return torch.where(exists, self.row_start[here].unsqueeze(-1) + classes, -1)
 
     def next_by_class(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
-        """Return the state after one token of each class, or -1."""
+        """Return the state after one token of each class; -1 if the class is not allowed."""
         entries = self.entries(states)
         after = self.delta_flat[entries.clamp(min=0)]
         first = self.first_state[states.clamp(min=0)].unsqueeze(-1)

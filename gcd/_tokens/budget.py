@@ -1,15 +1,16 @@
 """Token budgets: masks of tokens after which the text can still be completed in time.
 
-A budget of n counts generated tokens, EOS included. With r tokens left, a state is alive if
-`final` can be reached from it in at most r tokens, that is, if `steps_to_accept[s] <= r`: one
-integer for each state, computed by one breadth-first search. So the mask over next tokens doesn't
-need a table over time:
+A budget is the maximum number of generated tokens, EOS included. With r tokens left, a text in
+state s can be completed if `steps_to_accept[s] <= r`, the fewest tokens from s to `final`. One
+breadth-first search computes this number for every state. So the mask over next tokens doesn't need
+a table over r:
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
-If r exceeds the longest distance, this is the mask of locally constrained decoding. `BudgetMask`
-computes it on the device, per batch row: a gather over classes, a comparison, a gather over tokens.
-The tests compare it with the backward pass of arXiv 2606.01926, one boolean vector for each r.
+If r exceeds the longest distance, this is the mask of locally constrained decoding (LCD).
+`BudgetMask` computes it on the device, for each batch row, by a gather over classes, a comparison,
+and a gather over tokens. Tests compare it with the backward pass of arXiv 2606.01926, which has one
+boolean vector for each r.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> Non
 
     Raises:
         ConstraintError: if the budget is not a whole number.
-        InfeasibleBudgetError: if no text of the language fits into it. The message begins with
-            `where`, and gives the budget and the smallest possible one.
+        InfeasibleBudgetError: if no text of the language fits into the budget. The message begins
+            with `where`, and gives the budget and the smallest possible budget.
         OverlongBudgetError: if a text of this many tokens may be longer than `max_bytes`.
     """
     check_whole(budget, where)
@@ -56,7 +57,8 @@ class BudgetMask:
             automaton.
 
     Raises:
-        InfeasibleBudgetError: if some budget is below `steps_to_accept` of its initial state.
+        InfeasibleBudgetError: if a budget is below `steps_to_accept` of its automaton's initial
+            state.
         OverlongBudgetError: if a text of this many tokens may be longer than `max_bytes`.
         ConstraintError: if there are not as many budgets as automata.
 
@@ -100,9 +102,8 @@ class BudgetMask:
             remaining: tokens left, including the next token and EOS.
 
         Raises:
-            ValueError: if a state is out of range, or `remaining` and `states` differ in length;
-                values
-                on a GPU are not checked.
+            ValueError: if a state is out of range, or `remaining` and `states` differ in length.
+                States on a GPU are not checked.
         """
         self.batch.check_states(states)
         check_shape(states, tuple(states.shape[:1]), "states, one for each batch row")
@@ -113,16 +114,17 @@ class BudgetMask:
         return fits(self.steps_after(states), left.unsqueeze(-1))
 
     def steps_after(self, states: Int[Tensor, "N"]) -> Int32[Tensor, "N C"]:
-        """Return the fewest tokens from after a token of each class to the end, or `UNREACHABLE`.
+        """Return the fewest further tokens to the end after a token of each class.
 
-        Entries past a batch row's number of classes, and for rows with state -1, are `UNREACHABLE`.
+        Entries are `UNREACHABLE` for classes that are not allowed or don't exist in a batch row's
+        automaton, and for batch rows with state -1.
         """
         entries = self.batch.entries(states)
         steps = self.batch.steps_after_flat[entries.clamp(min=0)]
         return torch.where(entries >= 0, steps, UNREACHABLE)
 
     def mask(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
-        """Return tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.
+        """Return, for each batch row, the tokens v with steps_to_accept[delta(s, v)] <= r - 1.
 
         Args:
             states: current states; batch rows with state -1 allow no tokens.
@@ -134,7 +136,7 @@ class BudgetMask:
         return self._over_tokens(states, self.class_mask(states, remaining))
 
     def lcd_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
-        """Return the mask without a budget: tokens after which the text can be completed at all."""
+        """Return the mask without a budget: the tokens that the automaton allows (LCD)."""
         return self._over_tokens(states, self.lcd_class_mask(states))
 
     def lcd_class_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N C"]:

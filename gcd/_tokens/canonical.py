@@ -1,26 +1,27 @@
 """Restriction of a token automaton to the tokenizer's own spelling of literal text.
 
-Most of a structured answer is fixed text: names of members, quotes, commas. Its bytes are fixed,
-but its tokens are not, because `"name"` can be split into tokens in many ways. The tokenizer
-produces one of these spellings, the canonical one. This module removes the others, so that nearly
-every token of such a text is the only one allowed.
+Most of a structured answer is fixed text: names of members, quotes, commas. The bytes of `"name"`
+are fixed, but they can be split into tokens in many ways (spellings). The tokenizer produces one of
+them, the canonical spelling. This module removes the others, so that nearly every token of fixed
+text is the only allowed one.
 
 **Allowed spellings.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside a
-free string nearly all may). After a token t, a literal state allows the token u only if the
+free string nearly all tokens may). After a token t, a literal state allows the token u only if the
 tokenizer produces u after t (`gcd._tokens.segmentation.Segmentation.admits`). The first token of a
-text has no predecessor, and the end of the text may follow any token; special tokens, which end
-segments, split text in the same way. Other states don't change. So the tokenizer's own spelling of
-every text remains, and in languages that are literal throughout, it is the only one.
+text has no predecessor, and the text may end after any token. The same holds next to special
+tokens, which end segments. Other states don't change. So the tokenizer's own spelling of every text
+remains. If all states are literal, it is the only spelling.
 
-**Product.** A literal state s is copied for each *behavior* of the tokens that lead to it, where a
-behavior is the set of tokens that may follow in s. States that are not literal are not copied.
-There are few behaviors, and most are dead ends: after the closing quote `"` alone a comma would
-have to follow, but the tokenizer produces `",` as one token. So that quote is a dead end, and is
-removed everywhere. Behaviors that are equal except for dead ends are merged. Token classes are
-split where tokens now behave differently, and merged where nothing distinguishes them any longer.
+**Product.** The tokens that lead to a literal state s are grouped by the set of tokens that may
+follow them in s, their *behavior*, and s is copied for each behavior. States that are not literal
+are not copied. There are few behaviors, and most are dead ends: after a closing quote `"` a comma
+must follow, but the tokenizer produces `",` as one token. So the quote alone is a dead end, and is
+removed everywhere. Behaviors that are equal except for dead ends are merged. Finally, token classes
+are split if their tokens now behave differently, and merged if no state distinguishes them.
 
-Cost: one query for each pair of tokens around each literal state, most of them cached from other
-automata over the same vocabulary; the rest is linear in the pairs and in the table.
+Cost: one query for each pair of a token that leads to a literal state and a token that follows it.
+Most answers are cached from other automata over the same vocabulary. The rest is linear in the
+number of pairs and in the table.
 """
 
 from __future__ import annotations
@@ -43,21 +44,23 @@ from gcd._tokens.trimming import TokenTable, add_end, trim
 LITERALS = ("all", "canonical")
 
 MOST_LIVE = 63
-"""Most tokens that a literal state allows. A character has 64 possible continuation bytes, which is
-more; otherwise each character of a free string would be copied once for each first byte.
+"""Maximum number of tokens that a literal state allows. It is below 64, the number of continuation
+bytes in UTF-8. Otherwise the states inside a free string's characters would be literal, and would
+be copied for each first byte.
 """
 
 MOST_PAIRS = 1 << 15
-"""Most pairs, at a literal state, of a token that leads to it and a token that leads on."""
+"""Maximum number of pairs, at one literal state, of a token that leads to it and a token after it.
+"""
 
 _AT_ONCE = 1 << 21  # pairs per query
 
 
 def canonical(automaton: TokenAutomaton) -> TokenTable | None:
-    """Return the table of the same texts, with literal text in the tokenizer's own spelling.
+    """Return the table of an automaton's texts, with fixed text in the tokenizer's own spelling.
 
     Returns:
-        The table, or None if no text is left, because the tokenizer can produce none of them.
+        The table, or None if no text is left, because the tokenizer doesn't produce any of them.
 
     Raises:
         ConstraintError: if the vocabulary doesn't include the tokenizer's segmentation.
@@ -65,9 +68,9 @@ def canonical(automaton: TokenAutomaton) -> TokenTable | None:
     segmentation = automaton.vocabulary.segmentation
     if segmentation is None:
         raise ConstraintError(
-            'literals="canonical" needs the tokenizer\'s own spelling, which this vocabulary of '
-            f"{automaton.vocabulary.size} ids does not have; make it with "
-            'Vocabulary.from_tokenizer, or lift with literals="all"'
+            'expected a vocabulary made from a tokenizer for literals="canonical", got a '
+            f"vocabulary of {automaton.vocabulary.size} ids without the tokenizer's rules; make it "
+            'with Vocabulary.from_tokenizer, or lift with literals="all"'
         )
     places = _Places.of(automaton)
     admitted = places.admitted(segmentation)
@@ -84,10 +87,11 @@ class _Places(NamedTuple):
         automaton: the whole automaton.
         is_literal: whether each of its states is literal.
         live_state, live_token, live_target: the tokens that lead on from literal states, by state.
-        arrival_state, arrival_token: the tokens that lead to literal states, by state and token;
-            `START` for none, at the beginning.
-        pair_start: index of each arrival's first pair, and the number of all pairs.
-        pair_arrival, pair_live: each arrival with each token that leads on from its state.
+        arrival_state, arrival_token: the *arrivals*: tokens that lead to literal states, by state
+            and token. At the beginning of the text, the token is `START`.
+        pair_start: index of each arrival's first pair, followed by the number of all pairs.
+        pair_arrival, pair_live: the pairs of an arrival and a token that leads on from its state,
+            as indices in the arrays above.
     """
 
     automaton: TokenAutomaton
@@ -149,9 +153,9 @@ class _Places(NamedTuple):
         )
 
     def admitted(self, segmentation: Segmentation) -> Bool[np.ndarray, "P"]:
-        """Return, for every pair, whether the tokenizer produces its tokens side by side."""
+        """Return, for every pair, whether the tokenizer produces its two tokens in a row."""
         token_bytes = self.automaton.vocabulary.token_bytes
-        # The last entry is START.
+        # The last entry is for START.
         is_special = np.array([not token for token in token_bytes] + [False])
         found = np.zeros(self.pair_live.size, np.bool_)
         for first in range(0, found.size, _AT_ONCE):
@@ -188,7 +192,7 @@ def _arrivals(
 def _spread(
     automaton: TokenAutomaton, classes: Int64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "m"], Int64[np.ndarray, "m"]]:
-    """List the tokens of each class in turn: (index of the class in the list, token)."""
+    """List the tokens of each class in `classes`, as (index in `classes`, token)."""
     width = automaton.tokens_per_class
     start = np.cumsum(width) - width
     each = np.repeat(np.arange(classes.size), width[classes])
@@ -198,11 +202,11 @@ def _spread(
 
 
 class _Behaviors(NamedTuple):
-    """Behaviors: groups of arrivals at one state after which the same tokens are allowed.
+    """Behaviors: groups of arrivals at one state, after which the same tokens are allowed.
 
     Attributes:
         of: the behavior of each arrival.
-        first: an arrival of each behavior.
+        first: for each behavior, one of its arrivals.
     """
 
     of: Int64[np.ndarray, "A"]
@@ -210,7 +214,7 @@ class _Behaviors(NamedTuple):
 
 
 def _behaviors(places: _Places, admitted: Bool[np.ndarray, "P"]) -> _Behaviors:
-    """Group arrivals by hashes (sums of random numbers), and verify that the groups are equal."""
+    """Group arrivals with equal hashes (sums of random numbers), and verify that they are equal."""
     weights = _weights(places.automaton.vocabulary.size)
     terms = np.where(admitted, weights[places.live_token[places.pair_live]], np.uint64(0))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
@@ -230,7 +234,7 @@ def _weights(count: int) -> UInt64[np.ndarray, "n"]:
 def _groups(
     place: Int64[np.ndarray, "n"], total: UInt64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "g"]]:
-    """Assign numbers to distinct pairs by position: (number of each, first index of each)."""
+    """Assign numbers to distinct pairs (place, total); also return a first index of each."""
     order = np.lexsort((total, place))
     new = np.ones(order.size, np.bool_)
     new[1:] = (np.diff(place[order]) != 0) | (total[order][1:] != total[order][:-1])
@@ -242,11 +246,12 @@ def _groups(
 class _Product:
     """Product of the automaton with the behavior of the last token.
 
-    Its states are numbered as in the automaton, where literal states become unused, followed by one
-    for each behavior.
+    The first states are those of the automaton; its literal states are unused. One state for each
+    behavior follows.
 
     Attributes:
-        leads_on: whether each token that leads on from a literal state leads to the end.
+        leads_on: for each token that follows a literal state, whether the end can be reached after
+            it.
     """
 
     def __init__(
@@ -282,7 +287,7 @@ class _Product:
         return after
 
     def _edges(self) -> list[np.ndarray]:
-        """List the pairs (state, next state), the end included."""
+        """List the pairs (state, next state), including those to the final state."""
         places, behaviors = self._places, self._behaviors
         automaton, literal = places.automaton, places.is_literal
         plain = edges(automaton.delta)
@@ -307,7 +312,7 @@ class _Product:
         return [plain, inner, entering, np.stack([ends, np.full_like(ends, automaton.final)], 1)]
 
     def table(self) -> TokenTable | None:
-        """Return the table of states between the beginning and the end."""
+        """Return the table of the states on paths from beginning to end; None if there are none."""
         automaton, num_states = self._places.automaton, self._places.automaton.num_states
         alive = self._alive.copy()
         alive[automaton.final] = False  # it becomes the last state
@@ -334,10 +339,10 @@ class _Product:
         return trim(table, class_of, int(number[self._initial]), merge=True)
 
     def _classes(self) -> tuple[Int32[np.ndarray, "V"], Int64[np.ndarray, "C"]]:
-        """Split tokens that behave differently: (class of each, the last one EOS; a token of each).
+        """Split classes whose tokens behave differently; return all classes, and a token of each.
 
         Tokens behave differently if they lead to different behaviors of a state, or if different
-        behaviors of a state allow them.
+        behaviors of a state allow them. The last class is EOS.
         """
         places, automaton = self._places, self._places.automaton
         partition = from_classes(automaton.class_of.copy(), automaton.num_classes)
@@ -371,7 +376,7 @@ def _part(
     token: Int64[np.ndarray, "n"],
     label: Int64[np.ndarray, "n"],
 ) -> None:
-    """Split tokens that have different labels at one place; `place` ascends."""
+    """Split classes of tokens that have different labels at the same place; `place` ascends."""
     bounds = np.append(np.flatnonzero(np.diff(place, prepend=-1)), place.size)
     token, label = token.astype(np.int32), label.astype(np.int32)
     for first, last in pairwise(bounds):

@@ -1,12 +1,13 @@
 """Upper bounds on the tokens of an answer, without lifting its constraint.
 
-Exact distances require lifting, which follows the vocabulary from every byte state. An upper bound
-is enough for a guarantee. Let w(s) be one shortest byte string that completes byte state s, and
+Exact distances require lifting, which follows the vocabulary from every byte state. But upper
+bounds are enough to guarantee that answers are finished (docs/first_mask.md). Let w(s) be one
+shortest byte string that completes byte state s, and
 
     U(s) = fewest tokens that spell w(s), EOS included.
 
-One backward breadth-first search gives every state its next byte and next state, and the trie of
-the vocabulary, followed along that one string, gives U by dynamic programming:
+One backward breadth-first search finds the next byte of w(s), and the next state, for every state.
+Following the vocabulary's trie along w(s) then gives U by dynamic programming:
 
     U(s) = 1                                                                   if s accepts
     U(s) = 1 + min { U(state after n bytes) : the first n bytes of w(s) are a token }
@@ -14,15 +15,17 @@ the vocabulary, followed along that one string, gives U by dynamic programming:
 With D the exact distance (`steps_to_accept` of the lifted state):
 
 * D <= U, because U is the length of an actual spelling.
-* Some token leads from s to a state of bound at most U(s) - 1. So the mask { v : U(delta(s, v)) <=
-  r - 1 } allows a token whenever U(s) <= r, and an answer that starts with U(initial) <= budget is
-  completed within the budget.
+* Some token leads from s to a state with a bound of at most U(s) - 1. So if U(s) <= r, the mask
+  { v : U(delta(s, v)) <= r - 1 } allows at least one token. If U(initial) <= budget, every answer
+  is completed within the budget.
 
-Completions use bytes that are tokens by themselves, so all of them can be spelled. If the
-vocabulary lacks a token for some byte, some states may not have such a completion. For these, U is
-`1 + min U` over all of their tokens, computed iteratively. So U is finite if and only if D is.
+Completions only use bytes that are tokens by themselves, so all completions can be spelled. If the
+vocabulary lacks a token for some byte, some states may not have such a completion. For these
+states, U is `1 + min U` over all of their tokens, computed iteratively. So U is finite if and only
+if D is.
 
-Cost: O(states x (byte classes + longest token)); for the remaining states, a walk of the trie.
+Cost: O(states x (byte classes + longest token)); for states without such a completion, the nodes of
+the trie.
 """
 
 from __future__ import annotations
@@ -79,16 +82,16 @@ def token_bounds(
 def _choices(
     class_of_byte: UInt8[np.ndarray, "256"], num_classes: int, trie: Trie
 ) -> tuple[Int32[np.ndarray, "256"], Int32[np.ndarray, "K"]]:
-    """Return how many nodes of the trie begin with each byte, and the best byte of each class.
+    """Return the number of trie nodes below each first byte, and the best byte of each class.
 
-    Completions with bytes that begin many tokens take fewer tokens. A byte that is not a token by
-    itself cannot represent its class; -1 if no byte can.
+    Completions with bytes that begin many tokens take fewer tokens. A byte can only represent its
+    class if it is a token by itself; the entry is -1 for a class without such a byte.
     """
     children = np.flatnonzero(trie.depth == 0)
     weights = np.zeros(NUM_BYTES, np.int32)
     weights[trie.byte[children]] = trie.skip[children] - children
     usable = trie.byte[children[trie.entry[children] >= 0]]
-    # Of several bytes of one class, the last one remains.
+    # The last byte of a class, which has the largest weight, overwrites the others.
     usable = usable[np.argsort(weights[usable], kind="stable")]
     byte_of_class = np.full(num_classes, -1, np.int32)
     byte_of_class[class_of_byte[usable]] = usable

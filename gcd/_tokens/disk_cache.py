@@ -1,18 +1,19 @@
 """Disk cache of arrays, shared by processes.
 
-It contains the prefix trees of vocabularies (`gcd._tokens.trie`), whose construction mostly sorts,
-and lifted constraints of requests (`gcd._serving.constraint_cache`).
+It stores the prefix trees of vocabularies (`gcd._tokens.trie`), which take long to sort, and the
+lifted constraints of requests (`gcd._serving.constraint_cache`).
 
-**Location.** The folder in the environment variable `GCD_CACHE_DIR`; without it, the user's cache
-folder: `$XDG_CACHE_HOME/gcd`, `~/.cache/gcd`, `~/Library/Caches/gcd`, `%LOCALAPPDATA%\\gcd\\Cache`.
-An empty `GCD_CACHE_DIR` disables the cache. Vocabularies of fewer than 10,000 ids are not stored.
+**Location.** The environment variable `GCD_CACHE_DIR` names the folder. If it is unset, the folder
+is the user's cache folder: `$XDG_CACHE_HOME/gcd`, `~/.cache/gcd`, `~/Library/Caches/gcd` or
+`%LOCALAPPDATA%\\gcd\\Cache`. An empty `GCD_CACHE_DIR` disables the cache. Vocabularies of fewer
+than 10,000 ids are not stored.
 
-**Files** contain an npz archive of plain arrays, never pickles, after a digest of the archive and
-of the file's name. The name consists of the vocabulary's fingerprint (token bytes and EOS ids) and
-the kind of content. The digest is checked before anything is parsed, and readers validate the
-arrays before using them; an invalid file is ignored and rewritten. Files are written under a
-temporary name and then renamed, so that no process reads an incomplete file. A read-only folder is
-still read. Above half a gigabyte, the least recently used files are deleted.
+**Files** begin with a digest of their name and their content, followed by an npz archive of plain
+arrays, never pickles. The name consists of the vocabulary's fingerprint (token bytes and EOS ids)
+and the kind of content. The digest is checked before anything is parsed, and readers validate the
+arrays before using them. An invalid file is ignored and rewritten. Files are written under a
+temporary name and then renamed, so that no process reads an incomplete file. Files in a read-only
+folder are used as well. If the files exceed half a gigabyte, the least recently used are deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FORMAT = 1
 """Version of the files; increase it whenever the meaning of an array changes."""
 
 FEWEST_IDS = 10_000
-"""Smallest vocabulary that is cached; building the trees of smaller ones is faster than reading."""
+"""Ids of the smallest vocabulary that is stored; smaller trees are faster to build than to read."""
 
 _MOST_BYTES = 512 * 2**20
 _DIGEST_SIZE = 16
@@ -60,7 +61,7 @@ def folder() -> Path | None:
 
 
 def load(name: str) -> dict[str, np.ndarray] | None:
-    """Return the arrays stored under a name, or None if there is no intact file."""
+    """Return the arrays stored under a name; None if there is no such file, or it is damaged."""
     path = _path(name)
     if path is None:
         return None
@@ -78,7 +79,7 @@ def load(name: str) -> dict[str, np.ndarray] | None:
 
 
 def store(name: str, arrays: Arrays) -> None:
-    """Store arrays under a name; do nothing if the folder cannot be written."""
+    """Store arrays under a name; do nothing if the folder isn't writable."""
     path = _path(name)
     if path is None:
         return

@@ -1,12 +1,12 @@
 """Distances in tokens to the end of an answer, and the budget rule based on them.
 
 `steps_to_accept[s]` is the fewest tokens, EOS included, from state s to the end of a text. With r
-tokens left before the next one, that token is allowed if and only if
+tokens left, a next token is allowed if and only if
 
     steps_to_accept[ state after it ] <= r - 1
 
-This is the whole definition of a budget. `fits` is this comparison for numbers, arrays and tensors;
-kernels write it as `steps < remaining`.
+This is the whole definition of a budget. `fits` makes this comparison for numbers, arrays and
+tensors; kernels write it as `steps < remaining`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from gcd._tokens.kernels import token_graph as kernels
 from gcd._tokens.trie import read_only
 
 UNREACHABLE = 2**30
-"""`steps_to_accept` of a state that cannot reach `final`; exceeds any budget, fits into int32."""
+"""Distance of a state that doesn't lead to `final`; it exceeds every budget and fits into int32."""
 
 
 def fits(steps_after: Any, remaining: Any) -> Any:
-    """Return whether a token fits into a budget, so that the text can be completed after it.
+    """Return whether the text can be completed within the budget after a next token.
 
     Args:
         steps_after: `steps_to_accept` of the state that the token leads to; `UNREACHABLE` if the
             token is not allowed.
         remaining: tokens left, including the next token and EOS.
     """
-    return steps_after < remaining  # that is, steps_after <= remaining - 1, without the subtraction
+    return steps_after < remaining  # equals steps_after <= remaining - 1, without the subtraction
 
 
 def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
@@ -44,7 +44,7 @@ def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.nda
 def edges(delta: Int32[np.ndarray, "S C"]) -> Int32[np.ndarray, "E 2"]:
     """Return the pairs (state, next state) of a table, each once; O(S C).
 
-    Tables are wide (hundreds of classes) and have few distinct targets per row.
+    A table has hundreds of classes, but few distinct targets per row.
     """
     # A read-only view, because compiled code accepts a single array type.
     start, targets = distinct_edges(read_only(delta.view()))
@@ -53,12 +53,12 @@ def edges(delta: Int32[np.ndarray, "S C"]) -> Int32[np.ndarray, "E 2"]:
 
 
 def reach(delta: Int32[np.ndarray, "S C"], steps: Int32[np.ndarray, "S"]) -> Int32[np.ndarray, "S"]:
-    """Return, for each state, the most tokens that may be needed after a next token; O(S C).
+    """Return, for each state, the largest `steps` after any allowed next token; O(S C).
 
     If more tokens than that are left, the budget doesn't exclude any token.
 
     Args:
-        delta: states after (state, class); every state has at least one.
+        delta: state after (state, class), -1 for none; every state has at least one next state.
         steps: `steps_to_accept` of each state.
     """
     start, targets = distinct_edges(read_only(delta.view()))
@@ -66,7 +66,7 @@ def reach(delta: Int32[np.ndarray, "S C"], steps: Int32[np.ndarray, "S"]) -> Int
 
 
 def check_whole(budget: Any, where: str = "") -> None:
-    """Raise `ConstraintError`, prefixed by `where`, for budgets such as 1.5 or True."""
+    """Raise `ConstraintError` for a budget such as 1.5 or True; `where` begins the message."""
     if isinstance(budget, bool | np.bool_) or not isinstance(budget, int | np.integer):
         raise ConstraintError(
             f"{where}{': ' if where else ''}expected a whole number of tokens, got {budget!r}"

@@ -1,13 +1,15 @@
 """Size of a token automaton's language: its longest answer, and its number of prefixes.
 
-Both count token sequences, so a text counts once for each way to split it into tokens. With w(c)
-the number of token ids of class c, and the sums over the edges within a budget of n tokens,
+Both refer to token sequences, so a text counts once for each way to split it into tokens. With w(c)
+the number of token ids of class c, and paths(t, s) the number of prefixes of t tokens that lead to
+state s,
 
     longest(s)   = max over edges s -> s' of 1 + longest(s'),        longest(final) = 0
     paths(t, s') = sum over edges s -> s' by class c of paths(t - 1, s) w(c)
 
-Cost: O(E log E) for the first, with E the number of connected pairs of states; O(t S C) for the
-second, up to the step at which the limit is exceeded.
+The second sum only includes edges that the budget allows. Cost: O(E log E) for the longest answer,
+with E the number of connected pairs of states. O(t S C) for the number of prefixes, up to the step
+t in which the limit is exceeded.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from gcd._tokens.token_automaton import TokenAutomaton
 
 
 def longest_answer(automaton: TokenAutomaton) -> int | None:
-    """Return the most tokens of an answer, EOS included; None if answers are unbounded."""
+    """Return the tokens of a longest answer, EOS included; None if answers are unbounded."""
     pairs = edges(automaton.delta)
-    pairs = pairs[pairs[:, 0] != automaton.final]  # its loop
+    pairs = pairs[pairs[:, 0] != automaton.final]  # without the loop of the final state
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     start = np.searchsorted(pairs[:, 0], np.arange(automaton.num_states + 1))
     waiting = np.bincount(pairs[:, 1], minlength=automaton.num_states)
@@ -37,9 +39,9 @@ def longest_answer(automaton: TokenAutomaton) -> int | None:
 
 
 def count_prefixes(automaton: TokenAutomaton, budget: int, most: int) -> int:
-    """Count the non-empty proper prefixes, in tokens, of answers of at most `budget` tokens.
+    """Count the token sequences that begin an answer of at most `budget` tokens.
 
-    Counting stops once there are more than `most`.
+    Empty sequences and whole answers don't count. Counting stops at a number above `most`.
     """
     paths = {automaton.initial: 1} if automaton.initial != automaton.final else {}
     total = 0

@@ -1,36 +1,35 @@
 """Lifting: conversion of a byte automaton into an automaton over the tokens of a vocabulary.
 
-The state after a token is the state after its bytes. Each state walks the vocabulary's prefix tree
-once, and skips a subtree as soon as a byte has no transition.
+The state after a token is the state after its bytes. From each state, the vocabulary's prefix tree
+is followed once, and a subtree is skipped as soon as a byte has no transition.
 
-**Classes.** Tokens with the same column of next states form one class. The partition is refined
-state by state, from a single block: a state splits the entries (distinct byte strings) of a block
-that it sends to different targets. A step takes time linear in the allowed tokens, and no table
-over states and tokens is built. Then a prefix tree of one representative per class is followed
-again, for the table over states and classes.
+**Classes.** Tokens that lead to the same state from every state form one class. At first, all
+entries (distinct byte strings of tokens) are in one class. State by state, classes are split if
+their entries lead to different states. A split takes time linear in the allowed tokens, and no
+table over states and tokens is built. Then a prefix tree with one entry per class is followed
+again, to write the table over states and classes.
 
-**Counted runs.** Inside a string literal nearly every token is live, and a schema has such a state
-for each of its strings, or some twenty for each character of a string of bounded length. The
+**Counted runs.** Inside a string literal nearly every token is allowed. A schema has such a state
+for each of its strings, or about twenty for each character of a string of bounded length. The
 vocabulary isn't followed from each of these states. Instead, repetitions of a unit, such as a
-character, are recognized in the automaton (`gcd._tokens.kernels.counted_runs`). The vocabulary is
-followed through the unit once (`gcd._tokens.profiles`). A token that stays inside advances the
-counter by the number of units that it completes. Tokens that leave the run are followed once for
-each different way out. So each state of a bounded string takes time linear in the classes, not in
-the tokens. For a state that differs from such a boundary only in a few words, only the differences
+character, are recognized in the automaton (`gcd._tokens.kernels.counted_runs`), and the vocabulary
+is followed through the unit once (`gcd._tokens.profiles`). A token that stays inside the string
+advances by the number of units that it completes. Tokens that leave the string are followed once
+for each different continuation. So each state of a bounded string takes time linear in the classes,
+not in the tokens. If a state differs from a state of a run in a few words only, only these words
 are followed.
 
 **Factors.** If an automaton is known to be a Boolean combination of others (`Automaton.factors`),
-tokens with the same columns in all of these have the same column in it. So the vocabulary is
-followed from the states of the factors, whose numbers add up, instead of those of the product,
-whose numbers multiply. From the product's states, only one representative per class is followed.
+tokens that are in one class in each factor are in one class in the combination. So the vocabulary
+is followed from the states of the factors, whose numbers add up, instead of the states of the
+product, whose numbers multiply. From the product's states, only one token per class is followed.
 
-**Removed states.** States remain only if whole tokens lead to them, and from them to acceptance. A
-byte automaton may have others: without a token that begins in the middle of a character, the bytes
-of a character cannot be completed. Such states are dropped, and classes that only they
-distinguished are merged.
+**Removed states.** A state remains only if whole tokens lead to it, and whole tokens lead from it
+to acceptance. Other states are dropped, for example a state in the middle of a character if no
+token begins there. Classes that only these states distinguished are merged.
 
-Cost: O(V) once, the live tree nodes for each state outside counted runs, the live classes for each
-state inside, and the table itself (states x classes).
+Cost: O(V) once; for each state outside of counted runs, the allowed nodes of the tree; for each
+state inside, the allowed classes; and the table itself (states x classes).
 """
 
 from __future__ import annotations
@@ -107,8 +106,8 @@ def lift(
         raise ConstraintError(f"expected eos to be one of {ENDINGS}, got {eos!r}")
     if eos == "token" and not vocabulary.eos_ids:
         raise ConstraintError(
-            "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when building "
-            'it, or lift with eos="accept" if the language itself defines where a text ends'
+            "expected a vocabulary with EOS ids, got none, so no text could end; pass eos_ids when "
+            'building it, or lift with eos="accept" if the language itself defines where texts end'
         )
     table = (
         _table_of_segments(automaton, vocabulary, eos)
@@ -125,8 +124,8 @@ def lift(
     table = canonical(lifted)
     if table is None:
         raise EmptyLanguageError(
-            "the tokenizer produces no string of the language, such as "
-            f'{automaton.shortest()[:60]!r}; lift it with literals="all"'
+            "expected a language with strings that the tokenizer produces, got one without, such "
+            f'as {automaton.shortest()[:60]!r}; lift it with literals="all"'
         )
     return TokenAutomaton(
         vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
@@ -134,7 +133,7 @@ def lift(
 
 
 def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
-    """Return the table of a language; None if the tokens can spell no string of it."""
+    """Return the table of a language; None if the tokens can't spell any of its strings."""
     if automaton.is_empty:
         raise EmptyLanguageError(
             "expected a constraint that some string satisfies, got an empty language"
@@ -155,9 +154,9 @@ def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable
 def _numbered_table(
     automaton: Automaton, vocabulary: Vocabulary, max_bytes: int | None
 ) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
-    """Return the table of a language that ends with EOS, and each byte state's number in it.
+    """Return the table of a language whose texts end with EOS, and each byte state's new number.
 
-    The last number is the final state's. Returns None in the same cases as `_table`.
+    The last number is that of the final state. Return None if the tokens can't spell any string.
     """
     delta, class_of, edges = lift_arrays(
         automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors, max_bytes
@@ -176,16 +175,16 @@ def lift_numbered(
     """Lift a language as `lift` does, and return the number of each byte state in the result.
 
     Args:
-        automaton: the language; the tokens can spell some string of it.
+        automaton: the language; the tokens can spell at least one of its strings.
         vocabulary: the tokens, EOS included.
-        max_bytes: limit on the bytes of the table.
+        max_bytes: maximum size of the table in bytes.
 
     Returns:
-        The token automaton, and its state for each byte state and, last, for the final state; -1
-        for states that whole tokens do not reach.
+        The token automaton, and its state for each byte state, followed by its final state. The
+        number is -1 for byte states to which no whole tokens lead.
 
     Raises:
-        ConstraintError: the table would be larger.
+        ConstraintError: the table would be larger than `max_bytes`.
     """
     found = _numbered_table(automaton, vocabulary, max_bytes)
     assert found is not None, "some string can be written"
@@ -197,11 +196,11 @@ def lift_numbered(
 
 
 def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
-    """Return the table of segments; None if the tokens can spell no answer."""
+    """Return the table of segments; None if the tokens can't spell any answer."""
     if eos == "accept":
         raise ConstraintError(
-            'expected eos="token" for segments, which end with an EOS id of the last segment, got '
-            f"{eos!r}"
+            f'expected eos="token" for segments, got {eos!r}; lift them with eos="token", because '
+            "an answer in segments ends with an EOS id"
         )
     segments.check(vocabulary)
     states = segments.states()
@@ -216,17 +215,17 @@ def lift_arrays(
     factors: Sequence[Automaton] = (),
     max_bytes: int | None = None,
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
-    """Return the token transitions of a byte automaton with initial state 0, without those of EOS.
+    """Return the token transitions of a byte automaton with initial state 0, except those of EOS.
 
-    `factors` are automata whose Boolean combination it is, empty if unknown. A table of more
-    than `max_bytes` is refused (`ConstraintError`).
+    If the automaton is known to be a Boolean combination of other automata, these are `factors`. A
+    table of more than `max_bytes` is refused (`ConstraintError`).
 
     Returns:
-        table: the state after a token of each class, -1 for none, from all states, whether whole
-            tokens lead there or not; and one more row and column, for the end.
-        class_of: class of every token id, -1 for EOS. Classes are numbered by their first id;
-            two ids share one exactly if they have the same targets.
-        edges: (state, next state), each pair once.
+        table: the state after a token of each class, -1 for none. It has a row for every byte
+            state, and one more row and column for the end of the text.
+        class_of: class of every token id, -1 for EOS. Classes are numbered by their first id. Two
+            ids share a class exactly if they lead to the same state from every state.
+        edges: the pairs (state, next state), without repetition.
     """
     trie = vocabulary.trie
     runs = _Runs.of(delta, class_of_byte, vocabulary)
@@ -269,14 +268,14 @@ def lift_arrays(
 
 
 class _Runs(NamedTuple):
-    """Data about an automaton before the vocabulary is walked, including its counted runs.
+    """The inputs for following the vocabulary through an automaton, with its counted runs.
 
     Attributes:
         delta: its transitions.
         width: number of bytes in each of its byte classes.
         tree: the prefix tree of the vocabulary, labeled with its byte classes.
-        cells, ways: its counted runs and the ways out of them.
-        profiles: profiles of the units that these runs repeat.
+        cells, ways: its counted runs, and the transitions that leave them.
+        profiles: the profile of each unit that these runs repeat.
     """
 
     delta: Int32[np.ndarray, "S K"]
@@ -293,7 +292,7 @@ class _Runs(NamedTuple):
         class_of_byte: UInt8[np.ndarray, "256"],
         vocabulary: Vocabulary,
     ) -> _Runs:
-        """Find the runs of an automaton."""
+        """Find the counted runs of an automaton, and profile their units."""
         trie = vocabulary.trie
         delta = read_only(np.ascontiguousarray(delta).view())
         label = read_only(class_of_byte[trie.byte])
@@ -312,7 +311,7 @@ class _Runs(NamedTuple):
 def _split(
     partition: tuple[np.ndarray, ...] | None, runs: _Runs, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, ...]:
-    """Split entries that lead to different states from some state of one automaton."""
+    """Split classes whose entries lead to different states from some state of an automaton."""
     trie, (delta, width, tree, cells, ways, profiles) = vocabulary.trie, runs
     counted = _is_counted(cells)
     partition = _by_profiles(partition, profiles, counted, trie.num_entries)
@@ -335,7 +334,7 @@ def _split(
 def _equal_columns(
     total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
 ) -> Int64[np.ndarray, "C"]:
-    """Return, for each column, the first one with the same sum and the same number of live rows."""
+    """Return, for each column, the first column with the same sum and number of live rows."""
     order = np.lexsort((live, total))  # stable, so the first of equal columns comes first
     if not order.size:
         return order
@@ -347,7 +346,7 @@ def _equal_columns(
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
-    """Return, for each unit, whether its runs are bounded, so that completed units are counted."""
+    """Return, for each unit, whether some run of it is bounded, so that copies must be counted."""
     boundary = cells.states[cells.start]
     whole = cells.cell_at[boundary] == np.arange(boundary.size)
     chained = cells.unit_of[whole & (cells.after != boundary)]
@@ -360,7 +359,7 @@ def _by_profiles(
     counted: Bool[np.ndarray, "units"],
     num_entries: int,
 ) -> tuple[np.ndarray, ...]:
-    """Split entries that end differently inside the runs of some unit."""
+    """Split classes whose entries behave differently inside the runs of some unit."""
     classes = [p.counted if c else p.uncounted for p, c in zip(profiles, counted, strict=True)]
     if partition is None:
         if not classes:
@@ -373,20 +372,19 @@ def _by_profiles(
 
 
 def _refuse_continuations(automaton: Automaton) -> None:
-    """Refuse a language in which a string is a prefix of another; it needs an EOS token."""
+    """Refuse a language in which a string is a prefix of another string; it needs an EOS token."""
     goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
     if goes_on.any():
         example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
         raise ConstraintError(
-            'eos="accept" needs a language in which no string is a prefix of another, but '
-            f"{example!r} "
-            "is; end every string with a terminator such as a newline, "
-            "or use a vocabulary with an EOS id"
+            'expected a language without prefixes of other strings for eos="accept", got '
+            f"{example!r}; end every string with a terminator such as a newline, or use a "
+            "vocabulary with an EOS id"
         )
 
 
 def why_unwritable(automaton: Automaton | Segments, vocabulary: Vocabulary) -> str:
-    """Explain that the tokens can spell no string, naming bytes that no token has."""
+    """Return the error text for a language that the tokens can't spell; it names missing bytes."""
     example = automaton.shortest()
     missing = sorted(set(example) - set(b"".join(vocabulary.token_bytes)))
     reason = f"no string of the language, such as {example[:60]!r}, can be written with the tokens"

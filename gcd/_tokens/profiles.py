@@ -1,16 +1,17 @@
-"""Profiles of a vocabulary's tokens inside a counted run.
+"""Profiles: the behavior of a vocabulary's tokens inside a counted run.
 
-A text of at most 200 characters is a run of 200 copies of one small automaton, the *unit*, which
-consumes one character (`gcd._tokens.kernels.counted_runs` finds such runs). The same unit occurs in
-every string of every schema. So the behavior of tokens in it is computed once for a unit and a
-vocabulary, not once for each of the 200 copies. The states of a unit are called its *places*;
-place 0 is the boundary between two copies. From a place, a token does one of three things:
+The automaton of a text of at most 200 characters has 200 copies of one small automaton, the *unit*,
+which consumes one character. They form a *counted run* (`gcd._tokens.kernels.counted_runs` finds
+such runs). The same unit occurs in every string of every schema. So the behavior of tokens in it is
+computed once for each unit and vocabulary, not for each of the 200 copies. The states of a unit are
+called its *places*; place 0 is the boundary between two copies. From a place, there are three cases
+for a token:
 
-* it stays in the run; then only the place where it ends matters, and how many copies of the unit it
-  completes;
-* it leaves the run, at the first byte that is not part of the unit but follows a boundary (the
-  closing quote of a string);
-* it is not allowed, because a byte inside a copy has no transition.
+* It stays in the run. Then only two things matter: the place where it ends, and the number of
+  copies that it completes.
+* It leaves the run, at the first byte that is not part of the unit but follows a boundary (such as
+  the closing quote of a string).
+* It is not allowed, because a byte inside a copy has no transition.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class UnitProfile:
     """Profile of a unit, over the entries (distinct byte strings) of a prefix tree.
 
     Attributes:
-        counted: a class for each entry. Two entries are in one class if, from every place, they
-            end at the same place and complete the same number of copies, or both do not stay in
-            the run. Numbered from 0 without gaps.
-        uncounted: the same, but copies are not counted, as in a run without bound.
-        exit_start: index in `exits` of each place's first exit, and the number of all exits.
+        counted: a class for each entry, numbered from 0 without gaps. Two entries are in one class
+            if, from every place, they end at the same place and complete the same number of copies,
+            or neither of them stays in the run.
+        uncounted: the same without the number of copies, for runs of unbounded length.
+        exit_start: index in `exits` of each place's first exit, followed by the number of exits.
         exits: pairs (node of the tree whose byte leaves the run, copies completed before it).
     """
 
@@ -44,11 +45,11 @@ class UnitProfile:
 
     @classmethod
     def of(cls, unit: Int16[np.ndarray, "places 256"], trie: Trie) -> UnitProfile:
-        """Walk the tree from each place of the unit, in O(places x visited nodes).
+        """Follow the tree from each place of the unit, in O(places x visited nodes).
 
         Args:
-            unit: `unit[p, b]` is the place after byte b at place p: 0 for the next boundary, -1
-                for a byte that is not part of the unit.
+            unit: `unit[p, b]` is the place after byte b at place p. It is 0 for the next boundary,
+                and -1 for a byte that is not part of the unit.
             trie: the prefix tree of the vocabulary.
         """
         tree = (trie.byte, trie.depth, trie.skip, trie.entry)

@@ -1,27 +1,28 @@
-"""Segmentation of text by a tokenizer: which tokens it produces side by side.
+"""Segmentation of text by a tokenizer: which pairs of neighboring tokens it produces.
 
 A text can be spelled with the tokens of a vocabulary in many ways. The tokenizer's own spelling,
 the **canonical** one, is the only one that occurs in a language model's training data. For
-byte-pair encoding it can be recognized from pairs of neighbors. A sequence of tokens is canonical
+byte-pair encoding, pairs of neighbors are enough to recognize it. A sequence of tokens is canonical
 if and only if every two adjacent tokens are those that the tokenizer produces for their bytes
 (Vieira et al., "Language Models over Canonical Byte-Pair Encodings", arXiv 2506.07956). One
-direction also holds for Unigram models: no merge crosses the boundaries of a pair in a canonical
-sequence, so the same merges happen for the pair alone.
+direction also holds for Unigram models: if a sequence is canonical, so is every pair of neighbors
+in it.
 
 **Contexts.** Before merging tokens, most tokenizers split text by a pattern that depends on the
-neighborhood. In `it's` the letters `'s` are one piece, in `"'s` they are not; digits are split into
-groups of three; of several spaces the last one belongs to the following word. So a pair that is
-canonical in some text may be split differently by itself. Therefore it is tried by itself, and then
-beside a letter, a digit or two, a space, a line feed, a sign. These are rare characters that are
-part of no merge, so they only determine the kind of the neighbor. A pair that the tokenizer
-produces in any context is **admitted**. This admits a few pairs too many, which does no harm (a
-text can then be spelled in several ways). Admitting too few would lose texts.
+surrounding characters. In `it's` the letters `'s` are one piece, but in `"'s` they are not. Digits
+are split into groups of three. The last of several spaces belongs to the following word. So a pair
+that is canonical in some text may be split differently by itself. Therefore each pair is tried by
+itself, and then next to a letter, one or two digits, a space, a line feed, and a sign. The
+characters used for this are rare and not part of any merge, so they only determine the kind of the
+neighbor. A pair that the tokenizer produces in any of these contexts is **admitted**. This admits a
+few pairs too many, which only means that some texts can be spelled in several ways. Admitting too
+few pairs would exclude texts.
 
-A pair that is not valid UTF-8 cannot be tried, and is admitted.
+A pair that is not valid UTF-8 cannot be tried, so it is admitted.
 
-The tokenizer's steps before splitting a text (a space before the first word, Unicode's normal
-forms, special tokens) are disabled, because an answer is the text that its tokens spell, after a
-prompt.
+Some steps of the tokenizer change a text before splitting it: a space before the first word,
+Unicode normalization, special tokens. They are disabled, because an answer continues a prompt and
+must be exactly the text of its tokens.
 """
 
 from __future__ import annotations
@@ -41,25 +42,25 @@ from gcd._tokens.token_bytes import elementary_steps
 
 _LETTER, _DIGIT, _SPACE, _SIGN = "ʬ", "௧", "\u2003", "§"
 _BEFORE = ("", _SIGN, _LETTER, _SPACE, _DIGIT, 2 * _DIGIT, "\n", f"{_LETTER}'")
-"""Texts before a pair, tried in turn, because the context before it determines how text is split.
-"""
+"""Texts that are tried before a pair, because they influence how the pair is split."""
 
 _AFTER = ("", _LETTER)
-"""Texts after a pair; they matter if the pair ends in a space."""
+"""Texts that are tried after a pair; they only matter if the pair ends in a space."""
 
 _MOST_PAIRS = 1 << 22
-"""Most cached pairs, at nine bytes each."""
+"""Maximum number of cached pairs; each takes nine bytes."""
 
 START = -1
 """Placeholder for the token before the first one of a text."""
 
 
 class Segmentation:
-    """Oracle for which tokens a tokenizer produces side by side, with cached answers.
+    """Answers whether a tokenizer produces one token after another; answers are cached.
 
     Args:
         description: the tokenizer, as `tokenizers.Tokenizer.to_str` writes it.
-        parse: makes a tokenizer of such a description, `tokenizers.Tokenizer.from_str`.
+        parse: function that makes a tokenizer from such a description, such as
+            `tokenizers.Tokenizer.from_str`.
         token_bytes: the bytes of each id, `b""` for ids that are never part of a text.
     """
 
@@ -110,7 +111,7 @@ class Segmentation:
         return self._answers[np.searchsorted(self._known, keys)]
 
     def _ask(self, keys: Int64[np.ndarray, "pairs"]) -> Bool[np.ndarray, "pairs"]:
-        """Query the tokenizer in one context after the other, until it produces the pair."""
+        """Query the tokenizer for each pair, in one context after the other."""
         left, right = np.divmod(keys, len(self._bytes))
         left -= 1
         admitted = self._stand_apart(left, right)
@@ -150,10 +151,10 @@ class Segmentation:
     def _stand_apart(
         self, left: Int64[np.ndarray, "pairs"], right: Int64[np.ndarray, "pairs"]
     ) -> Bool[np.ndarray, "pairs"]:
-        """Return the pairs that no merge could join: no token contains the bytes at their boundary.
+        """Return which pairs are admitted because no merge can join their tokens.
 
-        Such tokens may be neighbors if the tokenizer produces each of them at all. This avoids most
-        queries about words and the marks after them.
+        This is so if no token contains the two bytes at the pair's boundary, and the tokenizer
+        produces each token by itself. It avoids most queries about words and punctuation.
         """
         apart = left != START
         last, first = self._ends
@@ -197,10 +198,10 @@ class Segmentation:
         return [self._parse(variant) for variant in self._variants()]
 
     def _variants(self) -> Iterator[str]:
-        """Yield the description without the steps before splitting.
+        """Yield the tokenizer's description without the steps that change text before splitting it.
 
-        A tokenizer that takes whole words from its vocabulary regardless of its merges is also
-        yielded without this rule, because merges decide inside a longer word.
+        Some tokenizers take whole words from their vocabulary and ignore the merges. These are also
+        yielded without this rule, because inside a longer word the merges decide.
         """
         description = json.loads(self._description)
         description |= {"truncation": None, "padding": None, "post_processor": None}
@@ -232,6 +233,6 @@ def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 
 def _replacements(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Keep the steps of a normalizer that only re-encode characters, such as `▁` for a space."""
+    """Keep the steps of a normalizer that only replace characters, such as a space by `▁`."""
     kept = [step for step in elementary_steps(normalizer) if step["type"] == "Replace"]
     return {"type": "Sequence", "normalizers": kept} if kept else None

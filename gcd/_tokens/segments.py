@@ -1,21 +1,21 @@
 """Segments: consecutive parts of one answer, such as free text followed by structure.
 
-"Think in at most 200 tokens, then write JSON" is a list of segments, each with a language and,
-optionally, an end marker (`until`) and a token limit (`tokens`). `gcd.lift` compiles them to one
-token automaton, and budgets, masks, matchers and samplers work with it as with any other. The mask
-accounts for the tokens that the whole answer still needs, so the structure after the free text
-always fits.
+"Think in at most 200 tokens, then write JSON" is a list of two segments. Each segment has a
+language and, optionally, an end marker (`until`) and a token limit (`tokens`). `gcd.lift` compiles
+the segments to one token automaton, and budgets, masks, matchers and samplers work with it as with
+any other. The mask accounts for the tokens that the rest of the answer needs, so the structure
+after the free text always fits.
 
-An answer satisfies the segments if it can be split into one part for each of them, in order
-(`Segment` defines the parts; docs/segments.md has examples). If the end of a segment is ambiguous
-(free text without `until`), one split that satisfies all limits is enough.
+An answer satisfies the segments if it can be split into one part per segment, in order (`Segment`
+defines the parts; docs/segments.md has examples). If the end of a segment is ambiguous (free text
+without `until`), one split that satisfies all limits is enough.
 
-**Bytes.** One deterministic automaton reads all segments, the subset construction over their
-states. Its first rows are these states. The other rows are sets of several states, which occur if
-one segment may either end or continue. It is not minimized, because equal states of two segments
-count for different limits. `gcd._tokens.unrolling` counts the tokens.
+**Automaton over bytes.** The subset construction over the states of all segments gives one
+deterministic automaton. Its first rows are these states. The other rows are sets of several states,
+which occur if a segment may either end or continue. The automaton is not minimized, because equal
+states of two segments count for different limits. `gcd._tokens.unrolling` counts the tokens.
 
-Cost: the states of all segments, and the sets; unambiguous ends produce few sets.
+Cost: the states of all segments, and the sets. If the ends are unambiguous, there are few sets.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ class Segment:
         )
 
     def ends(self, symbols: Sequence[int], begin: int) -> Iterator[int]:
-        """Yield possible ends of the part that starts at `begin` (special tokens: -1 - id)."""
+        """Yield the possible ends of the part that starts at index `begin` of `symbols`.
+
+        Symbols are bytes, and -1 - id for a special token.
+        """
         text, state = self.text, 0
         for place, symbol in enumerate(symbols[begin:], begin):
             if self.special is None and text.accepting[state]:
@@ -135,13 +138,13 @@ class SegmentStates(NamedTuple):
 
     Attributes:
         delta: row after (row, byte class), -1 for none. The first M rows are the M states of the
-            segments; the others are sets of several of these.
+            segments; the other rows are sets of several states.
         class_of_byte: class of each byte.
         segment: the segment of each state, counted from zero.
-        after_special: the row after the special token that ends the state's segment, -1 where it
-            may not end.
+        after_special: the row after the special token that ends the state's segment; -1 if the
+            segment can't end in this state.
         accepting: whether the answer may end in a state.
-        sets: the states of each row from M on, ascending.
+        sets: the states that each row from M on represents, ascending.
         start: the row in which an answer begins.
     """
 
@@ -167,7 +170,7 @@ class Segments:
 
     @property
     def max_bytes(self) -> int | None:
-        """Length of answers in bytes up to which the language is exact; None for any length."""
+        """Length of answers in bytes up to which the segments are exact; None for any length."""
         known = [part.text.max_bytes for part in self.parts]
         return min((bound for bound in known if bound is not None), default=None)
 
@@ -188,7 +191,7 @@ class Segments:
         )
 
     def check(self, vocabulary: Vocabulary) -> None:
-        """Raise `ConstraintError` for token ids that end a segment and aren't special tokens."""
+        """Raise `ConstraintError` if a segment ends with a token id that isn't a special token."""
         for index, part in enumerate(self.parts):
             token, name = part.special, self.name(index)
             if token is None:
@@ -199,20 +202,22 @@ class Segments:
                 )
             if token in vocabulary.eos_ids:
                 raise ConstraintError(
-                    f"{name}: token {token} ends the whole text; use another token, or a text"
+                    f"{name}: expected until to be a token that doesn't end the whole text, got "
+                    f"EOS id {token}; use another token, or a text"
                 )
             if vocabulary.token_bytes[token]:
                 raise ConstraintError(
-                    f"{name}: token {token} has bytes, so other tokens may spell it too; pass its "
-                    f"text, until={vocabulary.token_bytes[token]!r}"
+                    f"{name}: expected until to be a special token, got token {token}, which has "
+                    "bytes that other tokens may also spell; pass "
+                    f"until={vocabulary.token_bytes[token]!r}"
                 )
 
     def split(self, tokens: Ids, vocabulary: Vocabulary) -> tuple[bytes, ...]:
         """Return the text of each segment of an answer, without the end markers.
 
         Args:
-            tokens: the answer's token ids, such as `Sample.ids`; its text isn't enough, as it omits
-                special tokens. Ids after EOS, such as padding, are ignored.
+            tokens: the answer's token ids, such as `Sample.ids`. (The text isn't enough, because it
+                omits special tokens.) Ids after EOS, such as padding, are ignored.
             vocabulary: the vocabulary of the token ids.
 
         Returns:
@@ -224,7 +229,7 @@ class Segments:
                 range.
         """
         symbols: list[int] = []  # bytes, and special tokens as negative numbers
-        begun = [0]  # number of tokens that begin before each symbol
+        begun = [0]  # number of tokens that begin before each index of `symbols`
         for token in as_ids(tokens):
             if token in vocabulary.eos_ids:
                 break
@@ -262,7 +267,7 @@ class Segments:
         )
 
     def states(self) -> SegmentStates:
-        """Return the automaton over the bytes of all segments.
+        """Return the automaton over the bytes of all segments (`SegmentStates`).
 
         Raises:
             StateLimitError, WorkLimitError: if ambiguous ends produce too many sets of states.
@@ -280,8 +285,8 @@ def segments(parts: Iterable[Segment]) -> Segments:
 
     Raises:
         ConstraintError: if there are no parts, or one of them is not a `Segment`.
-        EmptyLanguageError: if a segment has no text, for example because each possible text
-            contains its `until` before the end.
+        EmptyLanguageError: if a segment has no text, for example because every text of its language
+            contains `until` before the end.
     """
     check_kind(parts, Iterable, "expected a list of segments", "pass [gcd.Segment(...), ...]")
     found = Segments(tuple(parts))
@@ -292,7 +297,8 @@ def segments(parts: Iterable[Segment]) -> Segments:
             raise ConstraintError(f"expected gcd.Segment(...) for segments(), got {part!r}")
         if part.text.is_empty:
             raise EmptyLanguageError(
-                f"{found.name(index)} has no text, because its language is empty"
+                f"{found.name(index)}: expected a language with at least one text, got an empty "
+                "language"
             )
     return found
 
@@ -303,7 +309,7 @@ class _Joining:
     def __init__(self, parts: Sequence[Segment]) -> None:
         texts = [part.text for part in parts]
         self.class_of_byte, columns = joint_classes([text.class_of_byte for text in texts])
-        # A segment that ends with a special token has one more state after it, without bytes.
+        # If a segment ends with a special token, it has one more state, after this token.
         sizes = [t.num_states + (p.special is not None) for t, p in zip(texts, parts, strict=True)]
         first = np.cumsum([0, *sizes])
         self.size = int(first[-1])
@@ -357,7 +363,7 @@ class _Joining:
         return self._number[members]
 
     def states(self) -> SegmentStates:
-        """Follow every set of states, including those found along the way."""
+        """Compute the row of every set of states, including sets that are found meanwhile."""
         rows = []
         for members in self.sets:  # grows during the loop
             columns, inverse = np.unique(self.own[list(members)], axis=1, return_inverse=True)

@@ -2,13 +2,13 @@
 
 `delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that lead to the
 same state from every state. So `class_of` (one entry per token) and a narrow table replace a table
-that is hundreds of times wider. The tokens that end a text form the class `eos_class`; it is
-allowed exactly in accepting states and leads to the state `final`, whose only edge is a loop under
-it.
+that is hundreds of times wider. The tokens that end a text form the class `eos_class`. It is
+allowed exactly in accepting states and leads to the state `final`, whose only edge is a loop with
+the same class.
 
-`steps_to_accept[s]` is the fewest tokens, EOS included, from s to `final`. Because `final` loops,
-"final can be reached in at most r tokens" is `steps_to_accept[s] <= r`: one integer per state
-covers every budget.
+`steps_to_accept[s]` is the fewest tokens, EOS included, from s to `final`. A text in state s can be
+completed with r tokens if and only if `steps_to_accept[s] <= r`. So one integer per state serves
+every budget.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ class TokenAutomaton:
         vocabulary: the tokens.
         class_of: class of every token id. Ids that no state allows share one class.
         delta: state after (state, class), -1 if the class is not allowed there.
-        accepting: whether the tokens so far spell a string of the language, so that
-            `delta[:, eos_class] == final`. True for `final`, too.
+        accepting: for each state, whether the tokens so far spell a string of the language, so that
+            `delta[s, eos_class] == final`. Also true for `final`.
         steps_to_accept: fewest tokens, EOS included, from each state to `final`; 0 for `final`.
         initial: state in which a text starts.
         eos_class: class of the ids that end a text, which is the last class. It is empty if the
             vocabulary has no such ids.
-
         max_bytes: length of texts in bytes up to which the language is exact
-            (`gcd._automata.horizon`); None for any length.
+            (`gcd._automata.horizon`); None if it is exact at any length.
         caveats: parts of the constraint that are not enforced in every text.
 
-    Every state can be reached from `initial`, and `final`, the last state, from every state. Arrays
-    are read-only.
+    Every state can be reached from `initial`, and the last state, `final`, can be reached from
+    every state. Arrays are read-only.
     """
 
     vocabulary: Vocabulary
@@ -60,9 +59,9 @@ class TokenAutomaton:
     caveats: tuple[Caveat, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the arguments in O(S + C + V); `check` and the tests validate the whole table.
+        """Check the arguments in O(S + C + V); `check` validates the whole table.
 
-        The table becomes C-contiguous, because kernels are compiled for one layout.
+        The table becomes C-contiguous, because kernels are compiled for this layout.
         """
         object.__setattr__(self, "delta", np.ascontiguousarray(self.delta))
         num_states, num_classes = self.delta.shape
@@ -101,7 +100,7 @@ class TokenAutomaton:
         initial: Hashable,
         eos: str = "token",
     ) -> TokenAutomaton:
-        """Make an automaton from edges (source, token ids, target): see `gcd._tokens.wiring`."""
+        """Make an automaton from edges (source, token ids, target); see `gcd._tokens.wiring`."""
         table = wiring.from_transitions(
             vocabulary, edges, accepting=accepting, initial=initial, eos=eos
         )
@@ -117,7 +116,7 @@ class TokenAutomaton:
 
     @property
     def final(self) -> int:
-        """State after the end of a text: the last one."""
+        """State after the end of a text, which is the last state."""
         return self.delta.shape[0] - 1
 
     @cached_property
@@ -134,20 +133,20 @@ class TokenAutomaton:
 
     @cached_property
     def reach(self) -> Int32[np.ndarray, "S"]:
-        """Most tokens that completing a text may take after a next token, for each state.
+        """For each state, the largest `steps_to_accept` after any allowed next token.
 
-        The budget restricts the mask of a state only if at most this many tokens are left.
+        A budget excludes tokens in a state only if at most this many tokens are left.
         """
         return reach(self.delta, self.steps_to_accept)
 
     @property
     def fewest_tokens(self) -> int:
-        """Tokens of the shortest text, EOS included: the smallest feasible budget."""
+        """Number of tokens of a shortest text, EOS included: the smallest possible budget."""
         return int(self.steps_to_accept[self.initial])
 
     @cached_property
     def max_budget(self) -> int | None:
-        """Largest budget, EOS included, for which no text exceeds `max_bytes`; None for any."""
+        """Largest budget for which no text exceeds `max_bytes`; None if there is no such limit."""
         if self.max_bytes is None:
             return None
         classes = np.flatnonzero((self.delta >= 0).any(axis=0))
@@ -156,7 +155,7 @@ class TokenAutomaton:
         return self.max_bytes // max(longest, 1) + 1
 
     def step(self, state: int, token: int) -> int:
-        """Return the state after a token, -1 if it is not allowed; from -1 it is always -1.
+        """Return the state after a token; -1 if the token is not allowed or `state` is -1.
 
         Raises:
             ValueError: if the state or the token id is out of range.
@@ -167,9 +166,11 @@ class TokenAutomaton:
 
     def run(self, tokens: Iterable[int], state: int | None = None) -> int:
         """Return the state after several tokens, from `initial` by default; -1 after a refusal."""
-        state = self.initial if state is None else state
+        state = self.initial if state is None else self._state(state)
+        delta, class_of, check_id = self.delta, self.class_of, self.vocabulary.check_id
         for token in tokens:
-            state = self.step(state, token)
+            token = check_id(token)
+            state = int(delta[state, class_of[token]]) if state >= 0 else -1
             if state < 0:
                 return -1
         return state

@@ -2,15 +2,15 @@
 
 A tokenizer stores its tokens as text, in which bytes are encoded in one of two ways:
 
-* **byte-level** (GPT-2 and most since): every byte is written as one printable character, by a
-  fixed table;
-* **SentencePiece-style** (Llama 2, Mistral, Gemma, T5): text in UTF-8, a space written `▁`, and
-  where the tokenizer falls back to bytes, tokens named `<0xAB>`.
+* **byte-level** (GPT-2 and most later models): every byte is written as one printable character, by
+  a fixed table.
+* **SentencePiece-style** (Llama 2, Mistral, Gemma, T5): tokens are text in UTF-8, in which `▁`
+  stands for a space. Single bytes are tokens named `<0xAB>`.
 
-The tokenizer's `decoder`, which reverses the encoding, determines which one it is. Nothing is
-guessed: a tokenizer with another decoder (such as WordPiece, which loses spaces) is refused by
-name. Some decoders also strip a leading space from the text. That step is skipped, because a
-constraint has to include the space.
+The tokenizer's `decoder`, which reverses the encoding, shows which of the two is used. A tokenizer
+with another decoder (such as WordPiece, which loses spaces) is refused with the decoder's name.
+Some decoders also strip a leading space from the text. That step is ignored, because a constraint
+has to include the space.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def bytes_of_tokenizer(tokenizer: Any) -> list[bytes]:
-    """Return the bytes of the ids 0, 1, ... up to the largest; `b""` for special and unused ids.
+    """Return the bytes of the ids 0, 1, ... up to the largest id; `b""` for special and unused ids.
 
     Args:
         tokenizer: a `transformers` fast tokenizer, or a `tokenizers.Tokenizer`.
@@ -53,8 +53,7 @@ def bytes_of_tokenizer(tokenizer: Any) -> list[bytes]:
             tokens[token["id"]] = b""
         elif own.get(token["content"]) != token["id"]:
             # Added tokens are matched as plain text before any encoding applies. (An added token
-            # that is also
-            # in the model's own vocabulary is an ordinary token that is never split.)
+            # that is also in the model's own vocabulary is an ordinary token that is never split.)
             tokens[token["id"]] = token["content"].encode()
     return tokens
 
@@ -78,14 +77,14 @@ def _model_vocabulary(model: dict[str, Any]) -> dict[str, int]:
 
 
 def _unknown_id(model: dict[str, Any], own: dict[str, int]) -> int | None:
-    """Return the id of text that the tokenizer cannot encode; it has no bytes."""
+    """Return the id for text that the tokenizer cannot encode; None if there is no such id."""
     if model.get("unk_id") is not None:
         return int(model["unk_id"])
     return own.get(model.get("unk_token") or "")
 
 
 def elementary_steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yield the elementary steps of a decoder, normalizer or pre-tokenizer, sequences flattened."""
+    """Yield the single steps of a decoder, normalizer or pre-tokenizer; flatten its sequences."""
     if part is None:
         return
     if part["type"] == "Sequence":
@@ -123,8 +122,9 @@ def _decoder(description: dict[str, Any]) -> Any:
     if marks_spaces:
         return _sentence_piece_bytes if "ByteFallback" in kinds else _sentence_piece_text
     raise ConstraintError(
-        "expected a decoder that is ByteLevel or SentencePiece-style (Replace or Metaspace of "
-        f"'▁'), got {', '.join(kinds) or None}; build the vocabulary with Vocabulary.from_bytes"
+        "expected a tokenizer whose decoder is ByteLevel or SentencePiece-style (Replace or "
+        f"Metaspace of '▁'), got {', '.join(kinds) or None}; build the vocabulary with "
+        "Vocabulary.from_bytes"
     )
 
 
@@ -145,7 +145,10 @@ def _byte_level(text: str) -> bytes:
 
 
 def _byte_level_table() -> dict[str, int]:
-    """Return the byte-level table: printable Latin-1 for itself, the other 68 bytes from U+0100."""
+    """Return the byte of each character of the byte-level encoding.
+
+    Printable characters of Latin-1 stand for themselves; the other 68 bytes are U+0100 and up.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
     table = {chr(byte): byte for byte in printable}

@@ -1,14 +1,14 @@
-"""Prefix tree (trie) of a vocabulary, stored so that a walk is one pass over arrays.
+"""Prefix tree (trie) of a vocabulary, stored in arrays that are traversed sequentially.
 
 Lifting an automaton needs, from every state, the state after every token. Many tokens begin with
-the same bytes. So their bytes are stored as a prefix tree, and the tree as arrays in **preorder**:
-a node comes first, then all nodes below it, then the first node after its subtree. A walk stores
-the automaton's state at each depth. After an allowed byte it continues with the next node; after a
-byte without a transition it skips the whole subtree and continues at `skip[node]`. There are no
-pointers and no recursion, and memory is accessed sequentially.
+the same bytes, so the tokens are stored as a prefix tree. The arrays have its nodes in
+**preorder**: each node is followed by its subtree. A traversal stores the automaton's state at each
+depth. After an allowed byte it continues with the next node. After a byte without a transition it
+skips the whole subtree and continues at `skip[node]`. So it needs neither pointers nor recursion.
 
-Tokens with the same bytes share one *entry*, a distinct byte string. Entries are numbered in the
-order of their bytes, which is preorder, so the entries of a subtree are a contiguous range.
+Each distinct byte string of a token is an *entry*; tokens with the same bytes share it. Entries are
+numbered in the order of their bytes, which is preorder, so the entries of a subtree are a
+contiguous range.
 
 Building costs O(V log V) comparisons to sort the tokens, then O(total bytes).
 """
@@ -35,7 +35,7 @@ _ARRAYS = {
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """Make an array read-only and return it; kernels are compiled for trees of such arrays."""
+    """Make an array read-only and return it, as kernels require for trees."""
     array.flags.writeable = False
     return array
 
@@ -46,12 +46,13 @@ class Trie:
 
     Attributes:
         byte: the byte on the edge into each node.
-        depth: number of bytes before that one; 0 for the children of the root, which is not stored.
+        depth: number of bytes before that byte; 0 for the children of the root. The root isn't
+            stored.
         skip: the first node after this node's subtree.
         entry: the entry that ends at each node, -1 for none.
         entry_of_token: the entry of every token id, -1 for tokens without bytes.
         num_entries: number of distinct non-empty byte strings.
-        max_depth: length of the longest one in bytes, 0 if there are none.
+        max_depth: length of the longest byte string, 0 if there are none.
     """
 
     byte: UInt8[np.ndarray, "nodes"]
@@ -91,11 +92,10 @@ class Trie:
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], token_bytes: Sequence[bytes]
     ) -> Trie | None:
-        """Make the tree of these tokens from its arrays, or return None if the arrays don't match.
+        """Make the tree of these tokens from its arrays; return None if the arrays don't match.
 
-        The check is complete, and costs O(total bytes): nodes are in preorder, every token spells
-        its
-        entry, and every entry is spelled by a token.
+        The check is complete and takes O(total bytes): nodes must be in preorder, every token must
+        spell its entry, and every entry must be spelled by a token.
         """
         types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
         if types != {name: (np.dtype(kind), 1) for name, kind in _ARRAYS.items()}:
@@ -117,19 +117,19 @@ class Trie:
 
     @cached_property
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
-        """Parent of every node (-1 for the root), and the node at which every entry ends."""
+        """Parent of every node (-1 if it is the root), and the node at which every entry ends."""
         return kernels.ancestry(self.depth, self.entry, self.num_entries, self.max_depth)
 
     @cached_property
     def children(self) -> tuple[Int64[np.ndarray, "nodes2"], Int32[np.ndarray, "nodes"]]:
-        """Index of each node's first child (those of the root first), and the children."""
+        """Index of each node's first child, beginning with the root, and all children."""
         nodes = np.arange(self.num_nodes, dtype=np.int32)
         start, child = by_key(self.ancestry[0] + 1, self.num_nodes + 1, nodes)
         return read_only(start), read_only(child)
 
     @cached_property
     def tokens(self) -> tuple[Int64[np.ndarray, "entries1"], Int32[np.ndarray, "tokens"]]:
-        """Index of each entry's first token id, and the token ids."""
+        """Index of each entry's first token id, and all token ids by entry."""
         ids = np.flatnonzero(self.entry_of_token >= 0).astype(np.int32)
         start, ordered = by_key(self.entry_of_token[ids], self.num_entries, ids)
         return read_only(start), read_only(ordered)
@@ -140,7 +140,7 @@ class Trie:
         """Reduce the tree to some of its entries: `chosen[i]` is entry i of the new tree.
 
         Args:
-            chosen: the entries to keep, none of them twice, in any order; -1 keeps none.
+            chosen: the distinct entries to keep, in any order; values of -1 are ignored.
 
         Returns:
             The nodes that remain, and their `depth`, `skip` and `entry` in the new tree.

@@ -1,7 +1,7 @@
 """Normalization of token automata: one final state, no dead ends, few classes.
 
-It is the last step of lifting and of hand-made wiring. Dead ends are removed, tokens that no
-remaining state distinguishes share a class, and the state after EOS is the last one.
+This is the last step of `gcd.lift` and of `gcd._tokens.wiring`. It removes dead ends, merges
+classes of tokens that no remaining state distinguishes, and makes the state after EOS the last one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def with_final(
     class_of: Int32[np.ndarray, "V"],
     eos: str,
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"]]:
-    """Add a final state and an EOS class, both last, to a table; EOS ids have class -1 before.
+    """Add a final state and an EOS class to a table, as the last row and the last column.
 
-    With `eos="accept"` accepting states have no outgoing edges, and edges to them lead to the end.
+    In `class_of`, EOS ids have class -1. With `eos="accept"`, accepting states have no outgoing
+    edges, and edges to them lead to the final state instead.
     """
     final = accepting.size
     if eos == "accept":
@@ -51,7 +52,7 @@ def with_final(
 
 
 def add_end(delta: Int32[np.ndarray, "S1 C1"], accepting: Bool[np.ndarray, "S"]) -> None:
-    """Write the final state and the EOS class to the last row and column, all -1 before."""
+    """Write the transitions of EOS to the last row and column of a table, where all were -1."""
     final = accepting.size
     delta[:-1, -1] = np.where(accepting, final, -1)
     delta[-1, -1] = final
@@ -65,11 +66,11 @@ def trim(
     *,
     merge: bool = False,
 ) -> TokenTable | None:
-    """Keep the states between `initial` and the final state (the last), and their classes.
+    """Keep the states on paths from `initial` to the final state (the last), and their classes.
 
-    `edges` are the pairs (state, next state) of the table, if known. The whole table is assumed to
-    distinguish all classes, unless `merge` is set. Return None if no tokens lead from `initial` to
-    the final state.
+    `edges` are the pairs (state, next state) of the table, if known. Equal classes are merged if
+    states were removed or `merge` is set. Return None if no tokens lead from `initial` to the final
+    state.
     """
     found = trim_numbered(delta, class_of, initial, edges, merge=merge)
     return None if found is None else found[0]
@@ -83,7 +84,7 @@ def trim_numbered(
     *,
     merge: bool = False,
 ) -> tuple[TokenTable, Int32[np.ndarray, "S"]] | None:
-    """Trim as `trim` does, and return the new number of each state, -1 for dropped ones."""
+    """Trim as `trim` does, and also return the new number of each state, -1 if it was removed."""
     edges = edges_of(delta) if edges is None else edges
     num_states = delta.shape[0]
     final, eos_class = num_states - 1, delta.shape[1] - 1
@@ -121,12 +122,12 @@ def merge_classes(
     class_of: Integer[np.ndarray, "V"],
     apart: Bool[np.ndarray, "V"],
 ) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
-    """Merge classes of equal columns, and number classes by their first token.
+    """Merge classes with equal columns, and number the classes by their first token.
 
-    Tokens marked `apart` get no class (number -1); classes without tokens are dropped.
+    Tokens marked `apart` get the number -1 instead of a class. Classes without tokens are dropped.
     """
     same = first_equal(table, *table.shape)
-    # Number 0 is for the tokens apart, while the others are numbered by their first token.
+    # Number 0 is for the tokens marked `apart`; classes are numbered by their first token.
     merged = np.where(apart, 0, same[class_of] + 1)
     merged, first = number_by_first(np.append(0, merged), same.size + 1)
     kept = class_of[first[1:] - 1]

@@ -1,18 +1,17 @@
-"""Unrolling of segments into automata that count their tokens, to enforce the limits.
+"""Unrolling of segments into automata that count their tokens, to enforce token limits.
 
-If segments have limits of tokens (`gcd._tokens.segments`), a state of the token automaton is a set
-of pairs (state of a segment, tokens that belong to that segment so far). There is one pair for each
-way to split the text so far. Of two pairs with one state, the one with fewer tokens allows
-everything that the other does, so only it is kept, and the set is a map from states to the fewest
-tokens. With unambiguous ends it has one pair.
+If segments have token limits (`gcd._tokens.segments`), a state of the token automaton is a set of
+pairs (state of a segment, tokens of this segment so far). The set has one pair for each way to
+split the text so far. Of two pairs with the same state, the pair with fewer tokens allows
+everything that the other allows, so only this pair is kept. If the ends of segments are
+unambiguous, the set has one pair.
 
 A token belongs to the segment in which it begins. So from the pair (state of segment i, n) it leads
-to states of segment i with n + 1 tokens, if that is within the limit, and to states of later
-segments with 0 tokens. Segments without a limit are not counted.
+to states of segment i with n + 1 tokens, if this is within the limit, and to states of later
+segments with 0 tokens. Tokens of segments without a limit are not counted.
 
-Cost: a segment of S states with a limit of n tokens becomes n S states, each with a row over
-classes of tokens. It is refused if the table would exceed `gcd.state_limit` or the bound on
-entries.
+Cost: a segment of S states with a limit of n tokens becomes n S states, each with a row over the
+token classes. It is refused if the table would exceed `gcd.state_limit` or the limit on entries.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _COUNTING = (
 _PER_COLUMN = 1000  # units of work per distinct token class, in an interpreted loop
 
 Ways = tuple[tuple[int, int], ...]
-"""States of segments and the fewest tokens of each so far, by state."""
+"""Pairs (state of a segment, fewest tokens of this segment so far), ordered by state."""
 
 
 def count_tokens(
@@ -50,14 +49,15 @@ def count_tokens(
         segments: the segments.
         states: the automaton over their bytes.
         table: the row after a token of each class, for the rows of `states`; -1 for none.
-        class_of: class of every token id, -1 for EOS; those of special tokens are replaced.
+        class_of: class of every token id, -1 for EOS. The classes of special tokens that end
+            segments are replaced.
 
     Returns:
-        The table; None if the tokens can spell no answer, with or without limits.
+        The table; None if the tokens can't spell any answer, even without limits.
 
     Raises:
-        InfeasibleBudgetError: if a segment's limit is too low, with the fewest tokens that it
-            needs when the segments before it satisfy their limits.
+        InfeasibleBudgetError: if a segment's limit is too low. The error has the fewest tokens that
+            the segment needs if the segments before it satisfy their limits.
         StateLimitError, WorkLimitError: if counting takes too many states, or too large a table.
     """
     table, class_of = _with_specials(segments, states, table, class_of)
@@ -97,7 +97,7 @@ def _with_specials(
     table: Int32[np.ndarray, "F C"],
     class_of: Int32[np.ndarray, "V"],
 ) -> tuple[Int32[np.ndarray, "M C2"], Int32[np.ndarray, "V"]]:
-    """Keep the rows of single states, and add a class for each special token of a segment."""
+    """Keep the rows of single states, and add a class for each special token of the segments."""
     num_states, num_classes = states.segment.size, table.shape[1]
     specials = [part.special for part in segments.parts]
     distinct = sorted({token for token in specials if token is not None})
@@ -114,12 +114,15 @@ def _with_specials(
 def _unrolled(
     states: SegmentStates, table: Int32[np.ndarray, "M C"], limits: Sequence[int | None]
 ) -> tuple[Int32[np.ndarray, "N C"], Bool[np.ndarray, "N"]]:
-    """Return the states after a token of each class, the first one initial, and which may end."""
+    """Return the unrolled states' table over token classes, and whether the answer may end.
+
+    The first state is the initial one.
+    """
     segment = states.segment.tolist()
 
     @lru_cache(1 << 16)
     def after(row: int, source: int, used: int) -> Ways:
-        """Return the targets of a token that begins in segment `source`, its `used`-th one."""
+        """Return the pairs after the `used`-th token of segment `source`, which leads to `row`."""
         ways = ((state, used if segment[state] == source else 0) for state in states.members(row))
         return tuple(
             (state, 0 if limit is None else count)
@@ -129,7 +132,7 @@ def _unrolled(
 
     @lru_cache(1 << 10)
     def columns(members: tuple[int, ...]) -> tuple[list[list[int]], np.ndarray]:
-        """Return the distinct columns of these states' rows, and the column of each class."""
+        """Return the distinct columns of these states' rows, and each class's index in them."""
         if len(members) == 1:
             distinct, inverse = np.unique(table[members[0]], return_inverse=True)
             return [[row] for row in distinct.tolist()], inverse

@@ -2,9 +2,9 @@
 
 The size of a vocabulary is the width of the model's logits, which often exceeds the tokenizer's
 number of tokens (models are padded for the hardware). Ids without bytes are never allowed, except
-for special tokens that end a segment (`gcd._tokens.segments`). The ids that end a text are listed
-separately, and don't have bytes, either. The text of a sequence of tokens is the concatenation of
-their bytes; nothing is stripped from it.
+for special tokens that end a segment (`gcd._tokens.segments`). The ids that end a text (EOS) are
+listed separately, and have no bytes. The text of a sequence of tokens is the concatenation of their
+bytes; nothing is stripped from it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Ids = int | np.integer | Iterable[int]
 
 
 BITS = 32
-"""Tokens in a word of a packed mask (`gcd._tokens.bitmask`)."""
+"""Number of tokens in a word of a packed mask (`gcd._tokens.bitmask`)."""
 
 
 def num_words(num_tokens: int) -> int:
@@ -56,8 +56,8 @@ class Vocabulary:
         size: number of ids V, the width of the model's logits.
         token_bytes: the bytes of each id, `b""` for ids that are never part of an answer.
         eos_ids: the ids that end a text, in ascending order; may be empty (see `gcd.lift`).
-        segmentation: rules by which the tokenizer splits texts into tokens, if known. They don't
-            affect whether two vocabularies are equal.
+        segmentation: the tokenizer's rules for splitting texts into tokens; None if unknown. The
+            comparison of vocabularies ignores them.
 
     Raises:
         ConstraintError: if an EOS id is outside the vocabulary, or there are no ids.
@@ -149,12 +149,14 @@ class Vocabulary:
                 token, index = decode(encoded, strict_mode=True), int(rank)
             except (ValueError, binascii.Error) as error:
                 raise ConstraintError(
-                    f"{path}, line {number}: expected `base64 rank`, got {line[:60]!r}"
+                    f"{path}, line {number}: expected a token in base64 and its rank, got "
+                    f"{line[:60]!r}; pass a file in tiktoken's format"
                 ) from error
             if index < 0 or index in bytes_of:
                 raise ConstraintError(
-                    f"{path}, line {number}: rank {index} is "
-                    f"{'negative' if index < 0 else 'given twice'}"
+                    f"{path}, line {number}: expected distinct ranks of at least 0, got rank "
+                    f"{index}, which is {'negative' if index < 0 else 'given twice'}; correct the "
+                    "file"
                 )
             bytes_of[index] = token
         ends = as_ids(eos_ids)
@@ -172,17 +174,16 @@ class Vocabulary:
     ) -> Vocabulary:
         """Read the bytes of all tokens from a Hugging Face tokenizer.
 
-        Byte-level BPE and SentencePiece-style tokenizers (`▁` for a space, `<0xAB>` for a byte)
-        are supported exactly; the tokenizer's own decoder determines which of the two it is.
-        Special
-        tokens have no bytes; added tokens that are not special have the bytes of their text. The
-        tokenizer's current splitting rules are stored as `segmentation`.
+        Byte-level BPE and SentencePiece-style tokenizers (`▁` for a space, `<0xAB>` for a byte) are
+        supported exactly; the tokenizer's own decoder shows which kind it is. Special tokens have
+        no bytes; added tokens that are not special have the bytes of their text. The tokenizer's
+        current splitting rules are stored as `segmentation`.
 
         Args:
             tokenizer: a fast tokenizer of `transformers`, or a `tokenizers.Tokenizer`.
             size: the width of the model's logits; by default one more than the largest id.
-            eos_ids: the ids that end a text; by default the tokenizer's `eos_token_id`. Models
-                may have more of them in their generation config: see `eos_ids_of`.
+            eos_ids: the ids that end a text; by default the tokenizer's `eos_token_id`. A model's
+                generation config may have more of them; get them with `eos_ids_of`.
 
         Raises:
             ConstraintError: for a tokenizer of another kind, or a size too small for its ids.
@@ -295,7 +296,7 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
 
 
 def whole_index(value: Any, what: str) -> int:
-    """Return a whole number as an int; raise `ValueError` for 1.0, True and other kinds."""
+    """Return a whole number as an int; raise `ValueError` for other values, such as 1.0 or True."""
     if type(value) is int:
         return value
     try:

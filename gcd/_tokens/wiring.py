@@ -1,9 +1,9 @@
 """Token automata from hand-written tables, without any text.
 
-There are two forms: a set of allowed tokens for each position, and states with edges between them.
-They are for constraints on tokens rather than on text.
-`TokenAutomaton.from_position_sets` and `.from_transitions` make ordinary automata of the tables
-built here, so budgets, masks and sampling work as with any other constraint.
+They are for constraints on tokens rather than on text. There are two forms: a set of allowed tokens
+for each position, and states with edges between them. `TokenAutomaton.from_position_sets` and
+`.from_transitions` make ordinary automata of the tables built here, so budgets, masks and sampling
+work as with any other constraint.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gcd._tokens.trimming import ENDINGS, TokenTable, trim, with_final
 from gcd._tokens.vocabulary import Ids, Vocabulary
 
 Edge = tuple[Hashable, Ids, Hashable]
-"""Edge: source state, the consumed token id or ids, target state."""
+"""Edge: (source state, token id or ids, target state)."""
 
 Wire = tuple[Int64[np.ndarray, "_"], int]
-"""Edge of a known source state: (token ids, ascending; number of the target state)."""
+"""Edge from a given source state: (token ids in ascending order, number of the target state)."""
 
 
 def from_position_sets(
@@ -36,7 +36,7 @@ def from_position_sets(
         eos: how a text ends, as in `from_transitions`.
 
     Raises:
-        ConstraintError: for an id outside the vocabulary, or one that is never part of a text.
+        ConstraintError: for an id outside the vocabulary, or an id that is never part of a text.
         EmptyLanguageError: if a position allows no token.
     """
     edges = []
@@ -79,7 +79,8 @@ def from_transitions(
         raise ConstraintError(f"expected eos to be one of {ENDINGS}, got {eos!r}")
     if eos == "token" and not vocabulary.eos_ids:
         raise ConstraintError(
-            'the vocabulary has no EOS id; pass eos_ids when building it, or use eos="accept"'
+            "expected a vocabulary with EOS ids, got none; pass eos_ids when building it, or use "
+            'eos="accept"'
         )
     names: dict[Hashable, int] = {initial: 0}
     wired: dict[int, list[Wire]] = {}
@@ -95,8 +96,8 @@ def from_transitions(
         for end in ends:
             if wired.get(end):
                 raise ConstraintError(
-                    f'with eos="accept", the accepting state {named[end]!r} cannot have edges, '
-                    "because it ends the text; remove them, or use a vocabulary with an EOS id"
+                    'expected accepting states without edges for eos="accept", got edges from '
+                    f"{named[end]!r}; remove them, or use a vocabulary with an EOS id"
                 )
 
     leaving = [wired.get(state, []) for state in range(len(names))]
@@ -115,9 +116,10 @@ def from_transitions(
 def _classed(
     leaving: Sequence[Sequence[Wire]], names: Sequence[Hashable], vocabulary: Vocabulary
 ) -> tuple[Int32[np.ndarray, "S C"], Int32[np.ndarray, "V"]]:
-    """Group tokens that lead to the same state from every state into one class.
+    """Group tokens into classes, and return the table over classes and each token's class.
 
-    The partition into classes is refined state by state.
+    Tokens that lead to the same state from every state are in one class. The classes are split
+    state by state.
     """
     class_of, count = np.zeros(vocabulary.size, np.int64), 1
     for state, wires in enumerate(leaving):
@@ -141,7 +143,7 @@ def _classed(
 def _row(
     wires: Sequence[Wire], state: int, names: Sequence[Hashable], vocabulary: Vocabulary
 ) -> Int32[np.ndarray, "V"]:
-    """Return the state after each token, -1 for none."""
+    """Return the state after each token from one state, -1 for none."""
     row = np.full(vocabulary.size, -1, np.int32)
     for tokens, target in wires:
         taken = tokens[(row[tokens] >= 0) & (row[tokens] != target)]
@@ -166,12 +168,12 @@ def _ids(vocabulary: Vocabulary, ids: Ids, where: str) -> Int64[np.ndarray, "ids
     for token in tokens.tolist():
         if token in vocabulary.eos_ids:
             raise ConstraintError(
-                f"{where}: token {token} ends a text, which accepting states allow "
-                "automatically; remove it"
+                f"{where}: expected tokens that don't end the text, got EOS id {token}; remove it, "
+                "because accepting states allow EOS automatically"
             )
         if not vocabulary.token_bytes[token]:
             raise ConstraintError(
-                f"{where}: token {token} has no bytes (special, padding or empty) and is never "
-                "part of a text; remove it"
+                f"{where}: expected tokens with bytes, got token {token}, which is special, "
+                "padding or empty; remove it"
             )
     return tokens

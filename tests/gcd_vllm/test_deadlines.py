@@ -146,7 +146,7 @@ def test_several_workers_have_several_clocks(tokens):
     config = VllmConfig(tokens)
     config.parallel_config = SimpleNamespace(world_size=2)
     request = ConstraintRequest.parse('{"regex": "a", "deadline_ms": 5}')
-    with pytest.raises(gcd.ConstraintError, match="served by 2 workers"):
+    with pytest.raises(gcd.ConstraintError, match="got 2 workers"):
         deadlines.check_deadline(request, config)
     config.parallel_config.world_size = 1
     deadlines.check_deadline(request, config)

@@ -1,12 +1,13 @@
 """Masks of a constraint that is not lifted, computed when a state is first visited.
 
-A state is a state of the byte automaton, and `final` follows them. The tokens of a mask are stored
-in parts (`gcd._serving.kernels.parts`): all tokens of a part lead to states of one bound
-(`gcd._tokens.completions`), so a budget selects parts.
+The states are those of the byte automaton, and `final` is one more. The tokens of a mask are stored
+in parts (`gcd._serving.kernels.parts`). All tokens of a part lead to states with the same bound
+(`gcd._tokens.completions`), so a mask within a budget consists of whole parts.
 
 Inside counted runs (repetitions of a character, for example) the vocabulary is not followed from
-each state. The tokens that stay in the run are shared by all constraints over a vocabulary; only
-those that leave the run are followed. Oracle: the definition, and the lifted table.
+each state. The tokens that stay in the run are computed once for all constraints over a vocabulary.
+Only tokens that leave the run are followed. Tests compare the masks with the definition and with
+the lifted table.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ else:
 
 _PLACES = cython.declare(cython.int, PLACES)
 _NONE = cython.declare(cython.int, UNREACHABLE)
-_PER_PART = cython.declare(cython.longlong, 200)  # bytes of a part besides its tokens
+_PER_PART = cython.declare(cython.longlong, 200)  # bytes of a part in addition to its tokens
 
 
 def _steps_of(part: Part) -> int:
-    """Return the bound of a part, as a sort key."""
+    """Return the bound of a part; a sort key."""
     return int(part.steps)
 
 
@@ -64,12 +65,12 @@ class LazyTable(Steps):
 
     Args:
         tree: the vocabulary.
-        delta, class_of_byte, accepting: the byte automaton; every index is in range.
+        delta, class_of_byte, accepting: the byte automaton; every index must be in range.
         bounds: upper bound on the tokens from each state to the end, `UNREACHABLE` for states that
-            no tokens complete; int32.
-        cells: its counted runs.
-        units: their units, over the same vocabulary.
-        most_bytes: limit on the bytes of cached masks.
+            can't be completed; int32.
+        cells: the automaton's counted runs.
+        units: the units of these runs, over the same vocabulary.
+        most_bytes: maximum size of the cached masks in bytes.
     """
 
     tree: TokenTree
@@ -147,7 +148,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def row(self, state: cython.int) -> list:
-        """Return the parts of a state in order of their bounds; computed at its first visit."""
+        """Return the parts of a state's mask, by bound; they are computed at the first visit."""
         found: list | None = self.rows.get(state)
         part: Part
         if found is not None:
@@ -171,7 +172,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def end(self) -> Part:
-        """Return the part of the ids that end a text."""
+        """Return the part with the EOS ids."""
         part: Part = Part()
         part.ids = self.tree.ends
         part.size = self.tree.ends.shape[0]
@@ -202,7 +203,7 @@ class LazyTable(Steps):
     def look_ahead(
         self, cell: cython.int, furthest: cython.int
     ) -> tuple[cython.Py_ssize_t, cython.bint]:
-        """List the boundaries after a cell in `ahead`: (number, whether the last one repeats)."""
+        """Write the boundaries after a cell to `ahead`; return their number, and if they repeat."""
         ahead: cython.int[:, ::1] = self.tree.ahead
         count: cython.Py_ssize_t = 0
         beyond: cython.int
@@ -232,7 +233,7 @@ class LazyTable(Steps):
         length: cython.Py_ssize_t,
         loops: cython.bint,
     ) -> cython.int:
-        """Return the bound after `far` of the boundaries in `ahead`."""
+        """Return the bound at place `end` after passing `far` of the boundaries in `ahead`."""
         ahead: cython.int[:, ::1] = self.tree.ahead
         if far >= length:
             if not loops:
@@ -246,7 +247,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def row_in_run(self, state: cython.int) -> list:
-        """Return the parts of a state in a counted run."""
+        """Return the parts of the mask of a state in a counted run."""
         tree: TokenTree = self.tree
         cell: cython.int = self.cell[state]
         unit: Unit = self.units[self.unit_of[cell]]
@@ -272,7 +273,7 @@ class LazyTable(Steps):
                 same = bound if same in (-1, bound) else -2
                 if bound < _NONE:
                     apart.append(again(part, bound))
-            # Usually all of them have the same bound, so one part is enough.
+            # Usually all of these tokens lead to the same bound, so one part is enough.
             found.extend([again(place.unions[i], same)] if 0 <= same < _NONE else apart)
         count: cython.Py_ssize_t = 0
         node: cython.Py_ssize_t
@@ -295,7 +296,7 @@ class LazyTable(Steps):
     def write_row(
         self, state: cython.int, remaining: cython.longlong, out: cython.p_int
     ) -> cython.int:
-        """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
+        """Write the packed mask of a state with `remaining` tokens left; state -1 allows none."""
         first: Part | None = None
         part: Part
         if state < 0:
@@ -335,7 +336,7 @@ class LazyTable(Steps):
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
-        """Return the token of a state's mask if it has exactly one, else -1."""
+        """Return the only token of a state's mask; -1 if it has none or several."""
         token: cython.longlong = -1
         part: Part
         if self.num_allowed(state, remaining) != 1:

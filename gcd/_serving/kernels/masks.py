@@ -1,6 +1,6 @@
-"""Packed masks of a served constraint, and a cache of the wide ones.
+"""Packed masks of a served constraint, and a cache for masks of many tokens.
 
-Masks are passed as pointers to their first words or, uncompiled, as arrays.
+A mask is passed as a pointer to its first word or, if the code isn't compiled, as an array.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ else:
     from gcd._serving.kernels.table import Table
 
 _UNKNOWN = cython.declare(cython.int, -1)
-# Marks a mask that is assembled from its few tokens as fast as it could be copied.
+# Marks a mask of so few tokens that writing them is as fast as copying the mask.
 _NARROW = cython.declare(cython.int, -2)
 
-# As a fraction of a mask, in words written: caching pays off above a quarter, because copying is
-# vectorized.
+# A mask is cached if writing it takes more than this fraction of its words (a quarter), because
+# copying is vectorized.
 NARROW_PART = 4
 _PART = cython.declare(cython.int, NARROW_PART)
-_NEIGHBORS = cython.declare(cython.int, 4)  # cached masks that a new one is compared with
+_NEIGHBORS = cython.declare(cython.int, 4)  # latest cached masks that a new mask is compared with
 
 _FACTOR = cython.declare(cython.ulonglong, 0x5851F42D4C957F2D)
 _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
@@ -52,7 +52,7 @@ def _copy(out: cython.p_int, source: cython.p_int, num_words: cython.Py_ssize_t)
 @cython.cfunc
 @cython.exceptval(check=False)
 def _clear(out: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
-    """Write the mask that allows no token."""
+    """Write a mask that doesn't allow any token."""
     if cython.compiled:
         memset(out, 0, num_words * cython.sizeof(cython.int))
     else:
@@ -115,10 +115,11 @@ def _difference(table: Table, slot: cython.Py_ssize_t, i: cython.Py_ssize_t) -> 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cython.Py_ssize_t:
-    """Return the cached mask from which that of `table.bits` is fastest to compute; -1 for none.
+    """Return the cached mask that is the best starting point for the mask of `table.bits`.
 
     Candidates are slot 0, which has the mask with the most tokens, and the latest masks, because
-    one more character in a string of bounded length changes little.
+    one more character in a string of bounded length changes little. Return -1 if starting from an
+    empty mask is faster.
     """
     nearest: cython.Py_ssize_t = -1
     other: cython.Py_ssize_t
@@ -150,7 +151,7 @@ def _nearest(table: Table, slot: cython.Py_ssize_t, cost: cython.longlong) -> cy
 def _assemble(
     table: Table, num_chosen: cython.Py_ssize_t, cost: cython.longlong, slot: cython.Py_ssize_t
 ) -> cython.void:
-    """Write the mask of the chosen classes to a slot, starting from the nearest mask if any."""
+    """Write the mask of the chosen classes to a slot, starting from the nearest cached mask."""
     row: cython.p_int = _cached(table, slot)
     nearest: cython.Py_ssize_t = _nearest(table, slot, cost)
     i: cython.Py_ssize_t
@@ -198,7 +199,7 @@ def _slot_of(
     for slot in range(num_slots):
         if table.serial[slot] < 0:
             free = slot
-            break  # slots are filled in order and never emptied
+            break  # slots are filled in order and never emptied, so the others are empty
         if table.tag[slot] == tag:
             same = True
             for i in range(num_keys):
@@ -208,7 +209,8 @@ def _slot_of(
             if same:
                 return slot
     if free < 0:
-        # Second chance: the clock hand skips masks used since its last visit. Slot 0 stays.
+        # Second-chance algorithm: the clock hand skips masks used since its last visit. Slot 0 is
+        # never evicted.
         free = table.clock[1]
         while table.used[free] != 0 or (free == 0 and num_slots > 1):
             table.used[free] = 0
@@ -228,7 +230,7 @@ def _slot_of(
 def _write_row(
     table: Table, state: cython.int, remaining: cython.longlong, out: cython.p_int
 ) -> cython.void:
-    """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
+    """Write the packed mask of a state with `remaining` tokens left; state -1 allows none."""
     pattern: cython.Py_ssize_t
     first: cython.Py_ssize_t
     last: cython.Py_ssize_t
@@ -290,6 +292,6 @@ class ServedTable(Table):
     def write_row(
         self, state: cython.int, remaining: cython.longlong, out: cython.p_int
     ) -> cython.int:
-        """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
+        """Write the packed mask of a state with `remaining` tokens left; state -1 allows none."""
         _write_row(self, state, remaining, out)
         return 0

@@ -1,10 +1,11 @@
-"""Parts of a mask: groups of tokens, found by walks of a vocabulary's prefix tree.
+"""Parts of a mask: groups of tokens, found by following a vocabulary's prefix tree.
 
-The tokens of a mask are grouped by their targets. A part of few tokens stores their ids; a part of
-many is a whole mask, which takes less memory and less time to copy.
+The tokens of a mask are grouped by the states that they lead to. A part with few tokens stores
+their ids. A part with many tokens is stored as a mask, which takes less memory and less time to
+copy.
 
-The effect of tokens in counted runs (`gcd._tokens.kernels.counted_runs`) depends only on the unit,
-so it is computed once for a unit and a vocabulary, and shared by all constraints.
+The effect of tokens in counted runs (`gcd._tokens.kernels.counted_runs`) only depends on the unit.
+So it is computed once for each unit and vocabulary, and shared by all constraints.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _BITS: np.ndarray = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32)).
 @cython.final
 @cython.cclass
 class Part:
-    """Tokens of a mask that lead to states of one bound.
+    """Tokens of a mask that lead to states with the same bound.
 
     Attributes:
-        steps: the bound.
+        steps: the bound: the most tokens that a shortest completion may need after these tokens.
         size: number of tokens.
         ids: the tokens; None if they are stored as words.
         words: the tokens as a mask; None if they are stored as ids.
@@ -41,14 +42,14 @@ class Part:
 @cython.final
 @cython.cclass
 class TokenTree:
-    """Prefix tree and tokens of a vocabulary for compiled loops, and their scratch space.
+    """Prefix tree and tokens of a vocabulary for compiled loops, with scratch space.
 
     Args:
         tree: byte, depth, skip and entry of `gcd._tokens.trie.Trie`.
-        tokens: start of each entry's ids, and the ids.
+        tokens: the start of each entry's ids, and all ids by entry.
         text: the concatenated bytes of all tokens.
-        offsets: start of each token in the text, and the end; int64.
-        ends: the ids that end a text; int32.
+        offsets: the start of each token in `text`, followed by the length of `text`; int64.
+        ends: the EOS ids; int32.
         max_depth: depth of the tree.
         num_words: words in a mask.
     """
@@ -90,7 +91,11 @@ def walk(
     class_of: cython.const[cython.uchar][::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Walk sibling subtrees, nodes first..last-1, from `state`; append to `found` and `goal`."""
+    """Follow sibling subtrees, nodes first..last-1, from `state` at their parent.
+
+    Append the allowed entries to `tree.found`, and their states to `tree.goal`, from index `count`
+    on. Return the new count.
+    """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
     after: cython.int
@@ -113,14 +118,14 @@ def walk(
 
 @cython.cfunc
 def _part(tree: TokenTree, ids: cython.int[::1], size: cython.Py_ssize_t) -> Part:
-    """Make a part of token ids."""
+    """Make a part from the first `size` token ids."""
     part: Part = Part()
     words: cython.int[::1]
     i: cython.Py_ssize_t
     part.size = size
     part.is_wide = size >= tree.num_words
     if not part.is_wide:
-        part.ids = ids[:size].copy()  # not a view, which would keep all ids of the mask alive
+        part.ids = ids[:size].copy()  # a copy, because a view would keep all ids in memory
         return part
     words = np.zeros(tree.num_words, np.int32)
     for i in range(size):
@@ -131,9 +136,9 @@ def _part(tree: TokenTree, ids: cython.int[::1], size: cython.Py_ssize_t) -> Par
 
 @cython.cfunc
 def parts(tree: TokenTree, count: cython.Py_ssize_t, number: cython.int[::1]) -> tuple:
-    """Group the first `count` of `found` by `goal`: the parts, and the goal of each.
+    """Group the first `count` elements of `found` by `goal`; return the parts, and their goals.
 
-    Goals of -1 are skipped. `number` is scratch space, -1 for all goals before and after.
+    Goals of -1 are skipped. `number` is scratch space; it is -1 for all goals before and after.
     """
     goals: list = []
     sizes: list = []
@@ -176,17 +181,18 @@ class UnitPlace:
     """Behavior of all tokens from one place of a counted run's unit.
 
     Attributes:
-        ends: the places at the end of tokens that stay in the run.
-        unions: the tokens that end at each of them, in one part.
-        parts: for each of them a list of pairs (boundaries passed, tokens that pass that many).
-        furthest: most boundaries that any token passes.
+        ends: the places at which tokens that stay in the run end.
+        unions: for each of these places, one part with all tokens that end there.
+        parts: for each of these places, a list of pairs (number of boundaries passed, part with the
+            tokens that pass this number).
+        furthest: largest number of boundaries that a token passes.
         exits: pairs (node of the tree whose byte leaves the run, boundaries passed before it).
     """
 
 
 @cython.cfunc
 def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
-    """Run all tokens from a place of a unit, whose columns are bytes."""
+    """Follow all tokens from a place of a unit, whose columns are bytes."""
     made: UnitPlace = UnitPlace()
     made.furthest = 0
     num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
@@ -244,7 +250,7 @@ class Unit:
 
     Args:
         tree: the vocabulary.
-        rows: the place after each byte, from each place; 256 columns, int16.
+        rows: `rows[p, b]` is the place after byte b at place p; 256 columns, int16.
     """
 
     def __init__(self, tree: TokenTree, rows: np.ndarray) -> None:
@@ -274,7 +280,7 @@ def add(tree: TokenTree, part: Part, out: cython.p_int) -> cython.void:
 
 @cython.cfunc
 def again(part: Part, steps: cython.int) -> Part:
-    """Return a part of the same tokens with another bound."""
+    """Return a part with the same tokens and another bound."""
     other: Part = Part()
     other.steps = steps
     other.size = part.size
@@ -287,7 +293,7 @@ def again(part: Part, steps: cython.int) -> Part:
 @cython.cfunc
 @cython.exceptval(check=False)
 def single(part: Part) -> cython.longlong:
-    """Return the token of a part of one token."""
+    """Return the token of a part that has a single token."""
     word: cython.Py_ssize_t
     bit: cython.int
     if not part.is_wide:
@@ -302,7 +308,7 @@ def single(part: Part) -> cython.longlong:
 @cython.cfunc
 @cython.exceptval(check=False)
 def clear(out: cython.p_int, num_words: cython.Py_ssize_t) -> cython.void:
-    """Write the mask that allows no token."""
+    """Write a mask that doesn't allow any token."""
     if cython.compiled:
         memset(out, 0, num_words * cython.sizeof(cython.int))
     else:

@@ -1,4 +1,4 @@
-"""Token sequences under constraints, with their states so far."""
+"""Token sequences under constraints: their tokens' states, and the masks of next tokens."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class TokenSequence:
     """One sequence of tokens under a constraint and a budget.
 
     Args:
-        table: the constraint, in the form in which it is served.
-        budget: tokens of a whole text, or `NO_BUDGET`.
+        table: the constraint.
+        budget: maximum number of tokens of a whole text, or `NO_BUDGET`.
         initial: state in which a text starts.
 
     Attributes:
-        state: the state of the automaton.
-        count: tokens so far.
-        end: the number of tokens up to the end of the text, -1 before it.
+        state: state of the constraint after the last token.
+        count: number of tokens so far, padding after the end included.
+        end: number of tokens up to the end of the text; -1 if the text hasn't ended.
     """
 
     table = cython.declare(Steps, visibility="readonly")
@@ -58,7 +58,7 @@ class TokenSequence:
         self.end = 0 if initial == self.table.final else -1
 
     def limit(self, left: cython.longlong) -> None:
-        """Limit the number of tokens from here on (`NO_BUDGET`: no limit); the caller checks it."""
+        """Limit the number of further tokens (`NO_BUDGET`: no limit); the caller checks it."""
         self.budget = left if left == _NO_BUDGET else self.count + left
 
     def copy(self) -> TokenSequence:
@@ -75,14 +75,14 @@ class TokenSequence:
     @cython.cfunc
     @cython.exceptval(check=False)
     def left(self) -> cython.longlong:
-        """Return the tokens left of the budget; any number after the end, where padding follows."""
+        """Return the tokens left; `NO_BUDGET` without a budget and after the end of the text."""
         if self.budget == _NO_BUDGET or self.end >= 0:
             return _NO_BUDGET
         return self.budget - self.count
 
     @cython.cfunc
     def take(self, token: cython.longlong) -> cython.bint:
-        """Advance by a valid id."""
+        """Append a valid token id; return False, without a change, if the mask refuses it."""
         longer: cython.int[::1]
         after: cython.int = self.table.next_state(self.state, self.left(), token)
         if after < 0:
@@ -103,7 +103,7 @@ class TokenSequence:
     @cython.cfunc
     @cython.exceptval(check=False)
     def hand_over(self) -> cython.void:
-        """Switch to the table's successor, and convert all previous states to its numbering."""
+        """Switch to the table's successor, and convert all states so far to its numbering."""
         i: cython.Py_ssize_t
         for i in range(self.count):
             self.history[i] = self.table.number[self.history[i]]
@@ -114,7 +114,7 @@ class TokenSequence:
         """Append a token; return False, without a change, if the mask refuses it.
 
         Raises:
-            ValueError: it isn't an id.
+            ValueError: the token isn't an id of the vocabulary.
         """
         if not 0 <= token < self.table.vocabulary_size:
             most = self.table.vocabulary_size - 1
@@ -122,7 +122,7 @@ class TokenSequence:
         return self.take(token)
 
     def rollback(self, num_tokens: cython.Py_ssize_t) -> None:
-        """Roll back the last tokens, from 0 to `count` of them; the caller checks the number."""
+        """Roll back the last `num_tokens` tokens; the caller checks that there are as many."""
         if num_tokens == 0:
             return
         self.count -= num_tokens
@@ -132,7 +132,7 @@ class TokenSequence:
 
     @cython.cfunc
     def write(self, out: cython.p_int) -> cython.int:
-        """Write the mask."""
+        """Write the mask of next tokens to a pointer; for compiled callers."""
         return self.table.write_row(self.state, self.left(), out)
 
     def fill_mask(self, out: np.ndarray) -> None:
@@ -144,13 +144,13 @@ class TokenSequence:
             self.write(words)
 
     def follow(self, draft: np.ndarray, out: np.ndarray) -> int:
-        """Write the masks along a draft and return how many of its tokens are allowed.
+        """Write the masks along a draft, and return how many of its tokens are allowed.
 
-        The draft is not appended. There are masks for all prefixes of the draft, or none at all.
-        Oracle: `advance`, `fill_mask`.
+        The draft is not appended. `out` has a row for every prefix of the draft, or no rows. The
+        results equal those of `advance` and `fill_mask`, token by token.
 
         Raises:
-            ValueError: a token isn't an id; nothing is written then.
+            ValueError: a token isn't an id of the vocabulary. Nothing is written in this case.
         """
         tokens: cython.const[cython.longlong][::1] = draft
         rows: cython.int[:, ::1] = out
@@ -187,7 +187,7 @@ class TokenSequence:
         return int(self.table.num_allowed(self.state, self.left()))
 
     def forced(self, limit: cython.Py_ssize_t) -> list[int]:
-        """Return the forced tokens that come next, at most `limit` of them."""
+        """Return at most `limit` next tokens that are forced: no other token is allowed."""
         table: Steps = self.table
         found: list = []
         state: cython.int = self.state
@@ -204,12 +204,14 @@ class TokenSequence:
 
 
 def advance_all(sequences: list, tokens: np.ndarray, taken: np.ndarray) -> int:
-    """Advance all sequences and return -1; or none, and return the first with an invalid token.
+    """Advance all sequences and return -1; or advance none if a token isn't an id.
+
+    In the second case, return the index of the first such token.
 
     Args:
-        sequences: N of class `TokenSequence`.
-        tokens: the token of each; N, int64.
-        taken: receives whether each accepted its token; N, bool.
+        sequences: N objects of class `TokenSequence`.
+        tokens: the token of each sequence; N, int64.
+        taken: receives whether each sequence accepted its token; N, bool.
     """
     token: cython.const[cython.longlong][::1] = tokens
     result: cython.uchar[::1] = taken

@@ -1,7 +1,7 @@
-"""Patterns of transitions, and token classes as bits, in the layout of served constraints.
+"""Arrays of served constraints: patterns of transitions, and token classes as bits.
 
-They are computed once for each token automaton, by `gcd._serving.matcher`.
-`gcd._serving.kernels.table` lists the arrays, `gcd._serving.kernels.masks` makes the masks.
+`gcd._serving.served` computes them once for each token automaton. `gcd._serving.kernels.table`
+lists the arrays, and `gcd._serving.kernels.masks` makes masks from them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import cython
 import numpy as np
 
-# As a fraction of a mask, in words written: above a half, a class is stored as a whole mask,
-# because
-# pairs take as much memory.
+# A class is stored as a whole mask if its pairs would take more than this fraction of a mask's
+# words (a half), because pairs then take as much memory.
 _DENSE_PART = cython.declare(cython.int, 2)
 
 _FACTOR = cython.declare(cython.ulonglong, 0x5851F42D4C957F2D)
@@ -22,9 +21,9 @@ _ONE = cython.declare(cython.uint, 1)
 def pairs_of_classes(
     class_of: np.ndarray, num_classes: cython.Py_ssize_t
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the tokens of each class as (word, bits): start of each class, words, bits.
+    """Return the tokens of each class as pairs (word, bits): start of each class, words, bits.
 
-    Also return the number of tokens of each class, and one of them. O(V).
+    Also return the number of tokens of each class, and one of its tokens. O(V).
     """
     start_array = np.zeros(num_classes + 1, np.int32)
     size_array = np.zeros(num_classes, np.int64)
@@ -33,8 +32,8 @@ def pairs_of_classes(
     start: cython.int[::1] = start_array
     size: cython.longlong[::1] = size_array
     a_token: cython.longlong[::1] = token_array
-    last: cython.int[::1] = np.full(num_classes, -1, np.int32)  # latest word of each class
-    pair: cython.int[::1] = np.empty(num_classes, np.int32)  # latest pair
+    last: cython.int[::1] = np.full(num_classes, -1, np.int32)  # the latest word of each class
+    pair: cython.int[::1] = np.empty(num_classes, np.int32)  # the latest pair of each class
     token: cython.Py_ssize_t
     word: cython.int
     c: cython.Py_ssize_t
@@ -72,7 +71,7 @@ def spread(
     alive: np.ndarray,
     num_words: cython.Py_ssize_t,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Make masks for classes of many words, pairs for the others, and neither for dead ones."""
+    """Keep pairs for classes of few words, make whole masks for other classes, drop unused ones."""
     start_of: cython.const[cython.int][::1] = start
     word: cython.const[cython.int][::1] = words
     bit: cython.const[cython.int][::1] = bits
@@ -119,11 +118,15 @@ def spread(
 def patterns(
     delta: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Store rows of transitions as patterns that many states share, and a few targets per state.
+    """Split rows of transitions into patterns, which states share, and a few targets per state.
 
-    A row's targets are numbered as they first appear; its pattern is the list of (class, number).
-    Returns (pattern of each state, start of its targets, targets, start of each pattern, its
-    classes, their numbers, largest of `steps` among each state's targets); O(S C).
+    The distinct targets of a row are numbered as they first appear. The row's pattern is the list
+    of pairs (class, number of its target). O(S C).
+
+    Returns:
+        (pattern of each state, start of each state's targets, all targets, start of each pattern,
+        classes of all patterns, target numbers of all patterns, largest of `steps` among each
+        state's targets).
     """
     row: cython.const[cython.int][:, ::1] = delta
     steps_of: cython.const[cython.int][::1] = steps
@@ -140,7 +143,7 @@ def patterns(
     reach: cython.int[::1] = reach_array
     targets: cython.int[::1] = targets_array
     start: cython.int[::1] = start_array
-    entries: cython.int[:, ::1] = entries_array  # classes, and the numbers of their targets
+    entries: cython.int[:, ::1] = entries_array  # rows: a class, and the number of its target
     num_patterns: cython.int = 0
 
     capacity: cython.Py_ssize_t = 16
@@ -181,7 +184,8 @@ def patterns(
         most = 0
         for i in range(0, num_classes, 8):
             last = min(i + 8, num_classes)
-            # Most are -1. The AND of several is negative exactly if all of them are.
+            # Most entries are -1. The AND of several entries is negative exactly if all of them
+            # are.
             if (
                 last == i + 8
                 and (

@@ -1,7 +1,8 @@
-"""Interface of a constraint to the token sequences under it, for all forms of the constraint.
+"""Interface between constraints and the token sequences under them.
 
-`gcd._serving.kernels.table` implements it for a lifted constraint, `gcd._serving.kernels.lazy` for
-one that is not lifted yet. Sequences (`gcd._serving.kernels.sequences`) only use these methods.
+`gcd._serving.kernels.table` implements it for lifted constraints, and `gcd._serving.kernels.lazy`
+for constraints that are not lifted yet. Sequences (`gcd._serving.kernels.sequences`) only use these
+methods.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 def refuse_to_pickle() -> NoReturn:
     """Raise the error of objects that cannot be pickled or copied."""
     raise TypeError(
-        "a served constraint and its sequences cannot be pickled or copied; send the "
-        "TokenAutomaton and serve that"
+        "expected an object that can be pickled, got a served constraint or one of its matchers; "
+        "pickle the TokenAutomaton instead, and make a new matcher from it"
     )
 
 
@@ -30,7 +31,8 @@ class Steps:
         num_words: words in a mask.
 
     Attributes:
-        successor: the form that sequences switch to after their next token; None to stay.
+        successor: the form of the constraint that sequences switch to after their next token; None
+            if they keep this form.
     """
 
     def __init__(self, final: int, vocabulary_size: int, num_words: int) -> None:
@@ -45,13 +47,16 @@ class Steps:
 
         Args:
             successor: the other form; it allows at least the tokens that this form allows.
-            number: its state for each state of this form; S + 1 with the final one, int32.
+            number: for each state of this form, the state of the other form; S + 1 including the
+                final state, int32.
 
         Raises:
             ValueError: there are not as many numbers as states.
         """
         if number.shape != (self.final + 1,):
-            raise ValueError(f"expected {self.final + 1} states, got shape {number.shape}")
+            raise ValueError(
+                f"expected {self.final + 1} state numbers, one per state, got shape {number.shape}"
+            )
         self.number = number
         self.successor = successor
 
@@ -68,7 +73,7 @@ class Steps:
     def write_row(
         self, state: cython.int, remaining: cython.longlong, out: cython.p_int
     ) -> cython.int:
-        """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
+        """Write the packed mask of a state with `remaining` tokens left; state -1 allows none."""
         return 0
 
     @cython.cfunc
@@ -80,12 +85,12 @@ class Steps:
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
-        """Return the token of a state's mask if it has exactly one, else -1."""
+        """Return the only token of a state's mask; -1 if it has none or several."""
         return -1
 
 
 def fill_row(steps: Steps, state: cython.int, remaining: cython.longlong, out: np.ndarray) -> None:
-    """Write the packed mask of a state with `remaining` tokens left; -1 allows none."""
+    """Write the packed mask of a state with `remaining` tokens left; state -1 allows none."""
     words: cython.int[::1] = out
     if cython.compiled:
         steps.write_row(state, remaining, cython.address(words[0]))

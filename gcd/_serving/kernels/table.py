@@ -1,8 +1,8 @@
 """Table of a served constraint: its arrays, and the transitions in them.
 
 A `Table` is made once for each constraint (`gcd._serving.table`) and shared by all of its
-sequences. It stores its arrays as views for compiled steps, so that a step doesn't convert
-arguments, and one call serves sequences under any number of different constraints.
+sequences. It stores its arrays as views for compiled code. So a step doesn't have to convert
+arguments, and one call can serve sequences under different constraints.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ else:
 class TableArrays(NamedTuple):
     """Arrays of a constraint with S states, C classes, V tokens, W words per mask, P patterns.
 
-    K masks are cached, with the classes in each as a set of B = ceil(C / 64) words of bits.
+    K masks can be cached. The set of classes in a mask is stored as B = ceil(C / 64) words of bits.
 
     Attributes:
         class_of: class of every token; V, int32.
         steps: fewest tokens from each state to the end; S, int32.
-        reach: largest of `steps` after one token, beyond which a budget changes nothing; S, int32.
+        reach: largest of `steps` after any next token; a budget with more tokens left doesn't
+            exclude tokens; S, int32.
         pattern_of: the pattern of each state's row of transitions; S, int32.
         target_start: start of each state's targets in `targets`; S + 1, int32.
-        targets: states; int32.
-        pattern_start: start of each pattern's entries in the next two; P + 1, int32.
-        pattern_class: classes, ascending; int32.
-        pattern_target: their targets, as numbers of the state's own targets; int32.
+        targets: the distinct next states of each state; int32.
+        pattern_start: start of each pattern in the next two arrays; P + 1, int32.
+        pattern_class: the allowed classes of each pattern, ascending; int32.
+        pattern_target: for each of these classes, the index of its target among the state's own
+            targets; int32.
         class_size: number of tokens of each class; C, int64.
-        class_token: one of the tokens of each class; C, int64.
-        pair_start: start of each class's tokens in the next two; C + 1, int32.
-        pair_word: words of the mask; int32.
-        pair_bits: the class's bits in them; int32.
-        dense_of: row of `dense` with the class's tokens, -1 if they are pairs; C, int32.
-        dense: whole masks; rows x W, int32.
-        cost: relative time to write the class into a mask; C, int32.
-        row: cached masks; the first one, which stays, has the most tokens; K x W, int32.
-        chosen: work space, the classes of a mask; C, int32.
-        known_slot: slot of the mask without a budget, or none; P, int32.
-        key: the classes in each cached mask; K x B, uint64.
-        bits: work space, the classes of a mask; B, uint64.
+        class_token: one token of each class; C, int64.
+        pair_start: start of each class's pairs in the next two arrays; C + 1, int32.
+        pair_word: indices of words in a mask; int32.
+        pair_bits: the class's bits in these words; int32.
+        dense_of: row of `dense` with the class's tokens, -1 if they are stored as pairs; C, int32.
+        dense: classes stored as whole masks; rows x W, int32.
+        cost: relative time to write each class into a mask; C, int32.
+        row: cached masks; the first one has the most tokens and is never evicted; K x W, int32.
+        chosen: scratch space for the classes of a mask, as a list; C, int32.
+        known_slot: for each pattern, the slot of its mask without a budget, if known; P, int32.
+        key: the set of classes in each cached mask; K x B, uint64.
+        bits: scratch space for the classes of a mask, as a set; B, uint64.
         tag: a hash of each key; K, uint64.
-        serial: number of each slot's content, -1 for none; K, int64.
+        serial: serial number of the mask in each slot, -1 for none; K, int64.
         used: whether a slot was used recently; K, int64.
-        known_serial: the content that was in `known_slot`; P, int64.
-        clock: next serial number; the hand of the eviction clock; 2, int64.
+        known_serial: serial number of the mask that was in `known_slot`; P, int64.
+        clock: the next serial number, and the hand of the eviction clock; 2, int64.
     """
 
     class_of: np.ndarray
@@ -84,15 +86,15 @@ class TableArrays(NamedTuple):
 
 @cython.cclass
 class Table(Steps):
-    """Arrays of a served constraint as views for compiled steps; they write to the same memory.
+    """Views of a served constraint's arrays for compiled code; they share the arrays' memory.
 
-    Indices in the arrays aren't checked here (`gcd._serving.table` does that).
+    Indices in the arrays aren't checked here, but in `gcd._serving.table`.
 
     Args:
         arrays: the arrays; the table owns them from now on.
 
     Attributes:
-        arrays: the same, for Python.
+        arrays: the arrays, for Python code.
 
     Raises:
         ValueError: an array has another type or another number of dimensions, or isn't contiguous.
@@ -134,7 +136,7 @@ class Table(Steps):
     def next_state(
         self, state: cython.int, remaining: cython.longlong, token: cython.longlong
     ) -> cython.int:
-        """Return the state after a token, -1 if the language or the budget refuses it.
+        """Return the state after a token; -1 if the language or the budget refuses the token.
 
         The token's class is searched in the state's pattern.
         """
@@ -181,7 +183,7 @@ class Table(Steps):
     @cython.cfunc
     @cython.exceptval(-1, check=True)
     def only_token(self, state: cython.int, remaining: cython.longlong) -> cython.longlong:
-        """Return the token of a state's mask if it has exactly one, else -1."""
+        """Return the only token of a state's mask; -1 if it has none or several."""
         pattern: cython.Py_ssize_t = self.pattern_of[state]
         own: cython.Py_ssize_t = self.target_start[state]
         allowed: cython.longlong = 0

@@ -7,14 +7,14 @@ import numpy as np
 
 
 def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Order values by their keys, stably; also return the start of each key's values.
+    """Sort values by their keys, stably; also return where each key's values start.
 
     Args:
-        keys, values: int32, of one size.
-        num_keys: upper bound of the keys, exclusive.
+        keys, values: int32 arrays of the same size.
+        num_keys: the keys are below this number.
 
     Returns:
-        (start of each key and the end, int64; the values in order, int32).
+        (the start of each key's values, followed by their number, int64; the sorted values, int32).
     """
     start_array = np.zeros(num_keys + 1, np.int64)
     start: cython.longlong[::1] = start_array
@@ -37,14 +37,14 @@ def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndar
 
 
 def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Assign numbers to values by first appearance.
+    """Assign numbers to distinct values in the order of their first appearance.
 
     Args:
         values: integers from 0 to `capacity` - 1.
-        capacity: upper bound of the values, exclusive.
+        capacity: the values are below this number.
 
     Returns:
-        (their numbers, int32; first index of each number, int64).
+        (the number of each value, int32; the first index of each number, int64).
     """
     given: cython.const[cython.longlong][::1] = np.ascontiguousarray(values, np.int64)
     number: cython.int[::1] = np.full(capacity, -1, np.int32)

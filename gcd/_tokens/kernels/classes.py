@@ -1,15 +1,15 @@
-"""Partitions of entries (distinct token strings), refined by the states that entries lead to.
+"""Partitions of entries (distinct token strings) into classes, split by the states they lead to.
 
-A partition is a tuple of arrays that is passed around and modified in place:
+A partition is a tuple of arrays, which these functions modify:
 
     class_of     class of every entry
     size         number of entries of every class
-    first_new    head of a class's chain of new classes while it is being split, and one; else 0
-    next_new     next class in the chain, -1 at its end
-    goal         the target of the entries in this new class
+        first_new    one plus the first new class that a class is being split into; 0 otherwise
+    next_new     next of these new classes, -1 after the last one
+    goal         the state that the entries of this new class lead to
     free         stack of released class numbers
-    number       number of class numbers ever used, number of entries on the stack
-    touched      work space: classes being split
+        number       number of class numbers ever used, and number of elements on the stack
+    touched      scratch space for the classes being split
 
 Class numbers are reused, so n entries need no more than 2 n + 1 of them.
 """
@@ -26,7 +26,7 @@ _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python in
 
 @cython.cclass
 class Views:
-    """Arrays of a partition as views for compiled loops, which write to the same memory."""
+    """Views of a partition's arrays for compiled loops; they share its memory."""
 
     def __init__(self, partition: tuple[np.ndarray, ...]) -> None:
         (
@@ -42,7 +42,7 @@ class Views:
 
 
 def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
-    """Make the partition into a single class, number 0."""
+    """Make a partition with a single class, whose number is 0."""
     return from_classes(np.zeros(num_entries, np.int32), 1)
 
 
@@ -72,10 +72,10 @@ def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...
 def refine(
     partition: tuple[np.ndarray, ...], found: np.ndarray, target: np.ndarray, count: int
 ) -> None:
-    """Split classes so that the entries of one class go to one target.
+    """Split classes so that all entries of a class have the same target.
 
-    Entry `found[i]` goes to `target[i]`, for i below `count`; other entries have no target. Every
-    affected class gets a chain of new classes, one for each target.
+    Entry `found[i]` has the target `target[i]`, for i below `count`; other entries don't have a
+    target. Every affected class is split into one new class for each target.
     """
     refine_views(Views(partition), found, target, count)
 
@@ -89,7 +89,7 @@ def refine_views(
     target: cython.const[cython.int][::1],
     count: cython.Py_ssize_t,
 ) -> cython.void:
-    """Refine as `refine` does, for loops that call it often."""
+    """Refine as `refine` does; for compiled loops that call it often."""
     class_of: cython.int[::1] = partition.class_of
     size: cython.int[::1] = partition.size
     first_new: cython.int[::1] = partition.first_new
@@ -109,7 +109,7 @@ def refine_views(
     while i < count:
         old = class_of[found[i]]
         here = target[i]
-        # Process a run of neighbors in one class with one target at once.
+        # Process successive entries of one class with one target at once.
         end = i + 1
         while end < count and target[end] == here and class_of[found[end]] == old:
             end += 1
@@ -147,15 +147,15 @@ def refine_views(
 def number_tokens(
     class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Assign numbers to token classes by their first tokens, and also return those tokens.
+    """Assign numbers to token classes in the order of their first tokens; also return these tokens.
 
-    `class_of_entry` is below `capacity`. Tokens without an entry form one class; EOS tokens get -1.
+    `class_of_entry` is below `capacity`. Tokens without an entry form one class. EOS tokens get -1.
     """
     class_of: cython.const[cython.int][::1] = class_of_entry
     entry_of: cython.const[cython.int][::1] = entry_of_token
     ends: cython.const[cython.uchar][::1] = is_eos.view(np.uint8)
     alone: cython.Py_ssize_t = capacity
-    # Plus one, so that np.zeros can be used.
+    # Numbers are stored plus one, so that np.zeros can be used.
     number: cython.int[::1] = np.zeros(capacity + 1, np.int32)
     first_array = np.empty(min(entry_of_token.size, capacity + 1), np.int64)
     first: cython.longlong[::1] = first_array
@@ -183,7 +183,7 @@ def number_tokens(
 def _is_empty(
     rows: cython.const[cython.int][:, ::1], s: cython.Py_ssize_t, c: cython.Py_ssize_t
 ) -> cython.bint:
-    """Return whether eight entries of a row, from column c on, are all -1."""
+    """Return whether the eight elements of row s from column c on are all -1."""
     left: cython.int = rows[s, c] & rows[s, c + 1] & rows[s, c + 2] & rows[s, c + 3]
     right: cython.int = rows[s, c + 4] & rows[s, c + 5] & rows[s, c + 6] & rows[s, c + 7]
     return left & right == -1
@@ -199,7 +199,7 @@ def _weigh(
     weight: cython.ulonglong,
     total: cython.ulonglong[::1],
 ) -> cython.void:
-    """Add an entry, plus one, times a weight, to the sum of its column."""
+    """Add a weight times (an element plus one) to the sum of the element's column."""
     target: cython.ulonglong = int(rows[s, c])
     before: cython.ulonglong = int(total[c])
     total[c] = (before + weight * (target + 1)) & _64_BITS
@@ -215,13 +215,11 @@ def _group_columns(
     table: cython.int[::1],
     is_shared: cython.uchar[::1],
 ) -> cython.Py_ssize_t:
-    """Write, for some columns, the first of them with the same sum.
+    """For each of the first `count` columns of the list `column`, find the first with the same sum.
 
-    Columns with a unique sum are removed from the list; return how many are left. `table` is
-    scratch
-    space for hashes; its size is a power of two, at least twice `count`. `is_shared` is scratch
-    space
-    with an entry for each column.
+    Columns with a unique sum are removed from the list. Return how many are left. `table` is
+    scratch space for hashes, whose size is a power of two and at least twice `count`. `is_shared`
+    is scratch space with an element for each column.
     """
     last: cython.ulonglong = table.shape[0] - 1
     kept: cython.Py_ssize_t = 0
@@ -252,12 +250,11 @@ def _group_columns(
 
 
 def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarray:
-    """Find, for each column, the first one equal to it, examining as few rows as possible.
+    """Find, for each column, the first column equal to it, examining as few rows as possible.
 
-    Equal columns have equal sums under random weights; columns with equal sums are then compared. A
+    Equal columns have equal sums under random weights. Columns with equal sums are then compared. A
     few rows distinguish most columns from all others. So sums are compared after 16 rows, 64, 256,
-    and
-    so on, and only columns whose sum is not unique yet are examined further.
+    and so on, and only columns whose sum is not unique yet are examined further.
     """
     rows: cython.const[cython.int][:, ::1] = np.ascontiguousarray(table, np.int32)
     row_count: cython.Py_ssize_t = num_rows
@@ -287,7 +284,7 @@ def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarra
         s = past
         past = min(row_count, max(16, 4 * past))
         while s < past:
-            # Multiplicative congruential weights, odd, one for each row.
+            # Each row has an odd weight, from a multiplicative congruential generator.
             weight = (weight * _RATIO) & _64_BITS
             if 2 * count < column_count:
                 for i in range(count):
@@ -312,5 +309,5 @@ def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarra
         for i in range(num_merged):
             c = column[i]
             if rows[s, c] != rows[s, first[c]]:
-                first[c] = c  # sums may agree by chance; leave such a column alone
+                first[c] = c  # the sums agree by chance: leave this column alone
     return first_array

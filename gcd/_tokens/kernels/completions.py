@@ -1,8 +1,8 @@
-"""Upper bounds on the tokens from a byte state to the end, from one completion of each state.
+"""Upper bounds on the tokens from each byte state to the end (see `gcd._tokens.completions`).
 
-`delta[s, k]` is the state after byte class k, -1 for none. The trie is that of
-`gcd._tokens.trie.Trie`, with the children of node n at `child[child_start[n + 1]:...]`, those of
-the root first. Oracle: `tests/gcd/tokens/test_completions.py`.
+`delta[s, k]` is the state after byte class k, -1 for none. The trie is a `gcd._tokens.trie.Trie`.
+The children of node n begin at `child[child_start[n + 1]]`, and the children of the root come
+first. `tests/gcd/tokens/test_completions.py` compares the results with a plain implementation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _child(
     child: cython.const[cython.int][::1],
     byte: cython.const[cython.uchar][::1],
 ) -> cython.Py_ssize_t:
-    """Return the child of a node (-1: the root) under a byte, -1 for none; children ascend."""
+    """Return the child of a node for a byte, -1 for none. Node -1 is the root."""
     low: cython.Py_ssize_t = start[node + 1]
     end: cython.Py_ssize_t = start[node + 2]
     high: cython.Py_ssize_t = end
@@ -53,10 +53,10 @@ def along_shortest(
         delta, accepting: the byte automaton.
         byte_of_class: the byte that represents each class in completions, -1 for a class that no
             completion may use; int32.
-        weights: among bytes that begin a shortest completion, the one of largest weight is chosen;
-            256, int32.
+        weights: a weight for each of the 256 bytes. Among the bytes that begin a shortest
+            completion, the byte with the largest weight is chosen; int32.
         children, byte, entry: the trie.
-        unreachable: the value of states without such a completion.
+        unreachable: the result for states without such a completion.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     accepts: cython.const[cython.uchar][::1] = np.ascontiguousarray(accepting).view(np.uint8)
@@ -69,8 +69,8 @@ def along_shortest(
     num_classes: cython.Py_ssize_t = step.shape[1]
     bound_array = np.full(num_states, unreachable, np.int32)
     bound: cython.int[::1] = bound_array
-    # Edges by their targets: the sources, and the bytes. Of successive classes that lead to one
-    # state, the one of largest weight is kept.
+    # Edges by their targets: the source states, and the bytes. Of successive classes that lead to
+    # the same state, the class with the largest weight is kept.
     weight: cython.int[::1] = weights
     before: cython.Py_ssize_t
     into: cython.longlong[::1] = np.zeros(num_states + 2, np.int64)
@@ -90,7 +90,7 @@ def along_shortest(
             into[s + 2] += into[s + 1]
     source: cython.int[::1] = np.empty(into[num_states + 1], np.int32)
     read: cython.int[::1] = np.empty(into[num_states + 1], np.int32)
-    # The shortest completions form a forest: the next byte and the next state of each state.
+    # The shortest completions form a forest: each state has one next byte and one next state.
     following: cython.int[::1] = np.full(num_states, -1, np.int32)
     next_byte: cython.int[::1] = np.empty(num_states, np.int32)
     level: cython.int[::1] = np.full(num_states, -1, np.int32)
@@ -126,7 +126,7 @@ def along_shortest(
                 bound[t] = 1
             node = -1
             s = t
-            # All states on the path are closer to acceptance, so their bounds are known.
+            # The later states on the path are closer to acceptance, so their bounds are known.
             while not accepts[s]:
                 node = _child(node, next_byte[s], start, child, label)
                 if node < 0:
@@ -156,18 +156,19 @@ def by_any_token(
     unreachable: int,
     most: int,
 ) -> bool:
-    """Bound the states without a bound by one token to a state that has one, in rounds.
+    """Compute bounds of states without one, iteratively, as 1 + the least bound after any token.
 
     Args:
         delta, class_of_byte: the byte automaton.
         tree: byte, depth, skip and entry of the trie.
-        max_depth: its depth.
+        max_depth: the depth of the trie.
         bounds: the bounds; modified in place.
-        unreachable: the value of states without a bound.
-        most: limit on visits of trie nodes.
+        unreachable: the value in `bounds` for states without a bound.
+        most: maximum number of visits of trie nodes.
 
     Returns:
-        True if the visits were enough: then no tokens complete the remaining states.
+        True if `most` visits were enough. The states that are still without a bound then can't be
+        completed.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     class_of: cython.const[cython.uchar][::1] = class_of_byte

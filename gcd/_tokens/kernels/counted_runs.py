@@ -1,23 +1,22 @@
 """Counted runs of a byte automaton: repetitions of one unit, such as a character.
 
-A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters.
-Between consecutive boundaries are the states inside a character: the bytes of UTF-8, the escapes.
-A boundary and the states inside the following character form a *cell*. The states of a cell are its
-*places*, and place 0 is the boundary. All cells have the same structure, the *unit*. `unit[p, k]`
-is the place after byte class k, 0 at the end of the unit, that is at the next boundary, and -1 if
-the class is not part of it. A boundary may have other ways out (a closing quote), which differ
-between cells; an inner place may not. A boundary without bound on the number of characters is its
-own next boundary.
+The automaton of a text of at most 200 characters has a chain of 201 *boundaries*, states between
+two characters. Between consecutive boundaries are the states inside a character (its bytes in
+UTF-8, escapes). A boundary and the states inside the following character form a *cell*. The states
+of a cell are its *places*, and place 0 is the boundary. All cells have the same structure, the
+*unit*. `unit[p, k]` is the place after byte class k at place p. It is 0 for the next boundary, and
+-1 if the class is not part of the unit. A boundary may have other transitions, which leave the run
+and differ between cells (such as a closing quote); the other places may not. If the number of
+characters is unbounded, the boundary is its own next boundary.
 
-So the state after a string only depends on the place where it ends and the number of boundaries
-that it passes; and, if it leaves the run, on the states after the exit.
-`gcd._tokens.kernels.lifting` builds on that.
+So the state after a token that stays in the run only depends on the place where the token ends and
+on the number of boundaries that it passes. `gcd._tokens.kernels.lifting` uses this.
 
-**Search.** A state's next boundary is the target of most of its bytes. The few states that lead
-only there form the candidate unit. It is accepted if the next boundaries have the same unit, up to
-a loop or a few times; then the chain is followed, with a comparison for every state and byte class.
-Every result is verified place by place, so wrong guesses do no harm. Cost: O(S K) and, for each
-state with many transitions that is in no chain, O(K) times the size of a unit.
+**Search.** A state's next boundary is taken to be the target of most of its bytes. The few states
+that lead only there form the candidate unit. It is accepted if the following boundaries have the
+same unit, either several times or until a loop. Then the chain is followed, and every state and
+byte class is compared with the unit, so a wrong guess only costs time. Cost: O(S K), and O(K) times
+the size of a unit for each state that has many transitions but isn't in a chain.
 
 `delta[s, k]` is the state after byte class k, which has `width[k]` bytes.
 """
@@ -38,19 +37,19 @@ _UNITS = cython.declare(cython.int, 16)  # stored for one automaton
 
 
 class Cells(NamedTuple):
-    """Counted runs of an automaton with S states.
+    """The counted runs of an automaton with S states.
 
     Attributes:
         units: the concatenated rows of the units.
-        unit_start: first row of each unit, and the end.
+        unit_start: first row of each unit, followed by the number of rows.
         unit_of: unit of each cell.
         after: next boundary of each cell.
         start: index in `states` of each cell's first state.
         states: the states of the cells, place by place.
         cell: the cell of each of the S states, -1 for none.
         place: the place of each of the S states in its cell.
-        cell_at: the cell that begins at each of the S states, -1 for none. A cell in a rejected
-            chain begins nowhere and has no states.
+        cell_at: the cell whose boundary is each of the S states, -1 for none. A cell in a rejected
+            chain doesn't have a boundary or states.
     """
 
     units: np.ndarray
@@ -72,7 +71,7 @@ def next_boundary(
     width: cython.const[cython.longlong][::1],
     weight: cython.longlong[::1],
 ) -> tuple[cython.int, cython.longlong]:
-    """Return the target of most bytes, and their number; `weight` is scratch, all zeros."""
+    """Return the target of most bytes and how many they are; `weight` is scratch space of zeros."""
     best: cython.int = -1
     most: cython.longlong = 0
     t: cython.int
@@ -98,7 +97,7 @@ def _is_narrow(
     delta: cython.const[cython.int][:, ::1],
     width: cython.const[cython.longlong][::1],
 ) -> cython.bint:
-    """Return whether fewer bytes lead on from a state than must lead to a next boundary."""
+    """Return whether a state has too few allowed bytes to be a boundary."""
     total: cython.longlong = 0
     k: cython.Py_ssize_t
     for k in range(delta.shape[1]):
@@ -119,7 +118,7 @@ def _unit_at(
 ) -> cython.Py_ssize_t:
     """Write the largest unit between two boundaries to the first rows of `unit`; return its size.
 
-    `place` is -1 for all states before and after; `members` is work space.
+    `place` and `members` are scratch space; `place` is -1 for all states before and after.
     """
     num_classes: cython.Py_ssize_t = delta.shape[1]
     t: cython.int
@@ -138,7 +137,7 @@ def _unit_at(
         t = delta[state, k]
         if t < 0 or t in (after, state) or place[t] > 0 or count == _MOST_PLACES:
             continue
-        # Everything after t must reach the next boundary, and no other end.
+        # All paths from t must lead to the next boundary.
         begin = count
         head = count
         place[t] = count
@@ -187,7 +186,10 @@ def _fits(
     delta: cython.const[cython.int][:, ::1],
     members: cython.int[::1],
 ) -> cython.int:
-    """Return the next boundary if the unit begins at this state, else -1; fill `members`."""
+    """Write the states of the unit that begins at a state to `members`; return the next boundary.
+
+    Return -1 if the unit doesn't begin at this state.
+    """
     size: cython.Py_ssize_t = unit.shape[0]
     after: cython.int = -1
     goal: cython.int
@@ -234,7 +236,7 @@ def _is_repeated(
     members: cython.int[::1],
     other: cython.short[:, ::1],
 ) -> cython.bint:
-    """Return whether the next boundaries have the same unit, up to a loop or several times.
+    """Return whether the following boundaries have the same unit, several times or until a loop.
 
     `other` is scratch space for a unit.
     """
@@ -365,7 +367,8 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
             num_cells += 1
             state = after
 
-    # A chain ends at another cell of its unit, or where none of the unit's bytes lead on.
+    # A chain may only end at another cell of its unit, or at a state without transitions for the
+    # unit's bytes.
     whole: cython.uchar[::1] = np.ones(num_cells, np.uint8)
     changed: cython.bint = True
     good: cython.bint

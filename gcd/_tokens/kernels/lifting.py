@@ -1,18 +1,18 @@
 """Loops that follow the prefix tree of a vocabulary through a byte automaton.
 
-Conventions: `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is the tuple of
-arrays (label, depth, skip, entry) of `gcd._tokens.trie.Trie` in preorder. `label[node]` is the
-byte class on the edge into a node (for units: the byte, or the class, that their columns mean).
+`delta[s, k]` is the state after byte class k, -1 for none. A `tree` is a tuple of arrays (label,
+depth, skip, entry) of a `gcd._tokens.trie.Trie`. `label[node]` is the byte class on the edge into a
+node (with a unit whose columns are bytes, the byte).
 
 Loops over many states release the interpreter's lock, because constraints are lifted in the
-background (`gcd._serving.background`) while others are served.
+background (`gcd._serving.background`) while other constraints are served.
 
-`walk` runs all strings from one state. `walk_unit` runs them from a place of a unit
-(`gcd._tokens.kernels.counted_runs`). The end of a string inside counted runs depends only on its
-place and on the number of boundaries it passed, not on the run. If it leaves the run, at an *exit*,
-the rest must be followed in the automaton. `walk_apart` runs two states side by side and visits
-only nodes where they differ: a state that excludes a few words from a run is mostly like its
-boundary.
+`walk` follows all strings of the tree from one state. `walk_unit` follows them from a place of a
+unit (`gcd._tokens.kernels.counted_runs`). If a string stays inside a counted run, only its last
+place and the number of boundaries that it passes matter. If it leaves the run, at an *exit*, the
+rest of the string must be followed in the automaton. `walk_apart` follows all strings from two
+states at once, and only visits nodes where they differ. It is for states that exclude a few words
+from a run, and are otherwise like a boundary of it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PLACES = cython.declare(cython.int, PLACES)
 
 
 class Ways(NamedTuple):
-    """Ways out of counted runs; boundaries whose exits lead to the same states share one.
+    """Ways out of counted runs: groups of boundaries whose exits lead to the same states.
 
     Attributes:
-        at: the way out of each cell's boundary, -1 for cells that do not count.
-        after: the way out of the boundary after each cell.
-        state: a boundary for each way.
-        unit: the unit of the runs that each way leads out of.
+        at: the group of each cell's boundary, -1 for a cell in a rejected chain.
+        after: the group of the boundary after each cell.
+        state: for each group, one of its boundaries.
+        unit: for each group, the unit of its runs.
     """
 
     at: np.ndarray
@@ -54,14 +54,14 @@ class Ways(NamedTuple):
 
 @cython.cclass
 class Tree:
-    """Arrays of a tree as views for compiled loops."""
+    """Views of a tree's arrays for compiled loops."""
 
     def __init__(self, tree: tuple[np.ndarray, ...]) -> None:
         self.label, self.depth, self.skip, self.entry = tree
 
 
 def more_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
-    """Return a copy of a table with at least `num_rows` rows, at least twice its size."""
+    """Return a copy of a table with at least `num_rows` and at least twice as many rows."""
     grown = np.empty((max(num_rows, 2 * table.shape[0]), table.shape[1]), table.dtype)
     grown[: table.shape[0]] = table
     return grown
@@ -81,10 +81,10 @@ def walk(
     target: cython.int[::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Run the strings of sibling subtrees, nodes first..last-1, from `state` at their parent.
+    """Follow the strings of sibling subtrees, nodes first..last-1, from `state` at their parent.
 
-    Append surviving entries to `found` and the states they reach to `target`, from `count` on, and
-    return the new count. `states` is work space, one longer than the tree's depth.
+    Append the allowed entries to `found`, and the states that they lead to to `target`, from index
+    `count` on. Return the new count. `states` is scratch space, one longer than the tree's depth.
     """
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
@@ -119,7 +119,7 @@ def walk_apart(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Find entries whose target from `state` differs from that from `other` (-1: no target)."""
+    """Find entries that lead to different states from `state` (the `target`) and from `other`."""
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
@@ -158,10 +158,11 @@ def walk_unit(
     goal: cython.int[::1],
     exits: cython.int[:, ::1],
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """Run strings from a place in a counted run; return the numbers of entries found and exits.
+    """Follow all strings from a place of a unit; return the numbers of entries found and of exits.
 
-    Entry `found[i]` ends at `goal[i] = passed * PLACES + place`. An exit is a node whose byte
-    leads out of a boundary, with the number of boundaries passed until there.
+    Entry `found[i]` stays in the run; `goal[i]` is the number of boundaries that it passes times
+    `PLACES`, plus its last place. A row of `exits` is a node whose byte leaves the run from a
+    boundary, and the number of boundaries passed before.
     """
     num_nodes: cython.Py_ssize_t = tree.label.shape[0]
     count: cython.Py_ssize_t = 0
@@ -194,7 +195,7 @@ def walk_unit(
 def profile(
     unit: np.ndarray, tree: tuple[np.ndarray, ...], num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the profile of a unit over all strings: see `gcd._tokens.profiles.UnitProfile`."""
+    """Compute the fields of a unit's `gcd._tokens.profiles.UnitProfile`."""
     counted, uncounted = one_class(num_entries), one_class(num_entries)
     counted_views: Views = Views(counted)
     uncounted_views: Views = Views(uncounted)
@@ -273,7 +274,8 @@ def ways_out(
         for turn in range(2):
             if turn:
                 boundary = after[i]
-            # Neighbors nearly always agree, so comparing with the latest few is enough.
+            # Successive boundaries are nearly always equal, so a comparison with the latest groups
+            # is enough.
             way = count - 1
             oldest = max(count - 4, 0)
             while way >= oldest:
@@ -307,11 +309,10 @@ def split_by_exits(
     exits: np.ndarray,
     counted: bool,
 ) -> None:
-    """Separate entries that leave a unit's runs for different targets, or after different counts.
+    """Split classes whose entries leave a unit's runs for different states.
 
-    `ways` are boundaries, one for each way out; exits are those of the unit's profile, and
-    `counted`
-    is whether counts matter.
+    `ways` has one boundary for each way out; exits are from the unit's profile. If `counted`,
+    different numbers of boundaries before the exit also split a class.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     way_state: cython.const[cython.int][::1] = np.ascontiguousarray(ways, np.int32)
@@ -368,11 +369,11 @@ def split_by_exits(
 def references(
     delta: np.ndarray, width: np.ndarray, cells: Cells, tree: tuple[np.ndarray, ...]
 ) -> np.ndarray:
-    """Find, for each state outside the runs, a state of a run to compare it with, or -1.
+    """For each state outside of runs, find a similar state of a run (its reference), or -1.
 
-    It is chosen among the places before the boundary that most of the state's bytes lead to. The
-    choice is the place with the fewest tree nodes below bytes where the two states differ, if these
-    are fewer than half of the nodes below the state's bytes.
+    Candidates are the places before the boundary that most of the state's bytes lead to. The
+    reference is the candidate with the fewest tree nodes below bytes for which the two states
+    differ. These must be fewer than half of the nodes below the state's own bytes.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     widths: cython.const[cython.longlong][::1] = np.ascontiguousarray(width, np.int64)
@@ -416,7 +417,7 @@ def references(
         if cell[s] >= 0:
             continue
         alone = 0
-        leads = False  # to a place after a cell
+        leads = False  # whether a byte leads to a place after a cell
         for k in range(num_classes):
             t = step[s, k]
             if t >= 0:
@@ -454,7 +455,7 @@ def split_by_states(
     cell: np.ndarray,
     reference: np.ndarray,
 ) -> None:
-    """Separate entries that lead to different targets from some state outside the runs."""
+    """Split classes whose entries lead to different states from some state outside of runs."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     cell_of: cython.const[cython.int][::1] = cell
     other: cython.const[cython.int][::1] = reference
@@ -472,8 +473,7 @@ def split_by_states(
             if cell_of[s] >= 0:
                 continue
             if other[s] >= 0:
-                # The reference has split entries already; entries where the states differ split
-                # further.
+                # Only entries that the reference treats differently can split classes further.
                 count = walk_apart(s, other[s], step, walked, states, others, found, target)
             else:
                 count = walk(s, 0, num_nodes, step, walked, states, found, target, 0)

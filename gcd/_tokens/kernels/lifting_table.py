@@ -1,14 +1,15 @@
 """Table of a lifted automaton: the state after each class of tokens.
 
-The tree contains one string for each class, so that entries are classes. The rows of states in
-counted runs come from one walk for each place of a unit (`gcd._tokens.kernels.lifting`). A class
-that stays inside moves a fixed number of boundaries along the run, and a class that leaves goes
-to the target of the way out. The other rows are walked.
+The tree contains one string for each class, so here entries are classes. For states in counted
+runs, the tree is followed once for each place of a unit (`gcd._tokens.kernels.lifting`). A class
+that stays in the run advances by a fixed number of boundaries. A class that leaves the run leads to
+the target of its exit. For every other state, the tree is followed from the state.
 
 **Two passes.** Most rows are nearly empty, and the table is by far the largest array, so it is
-never read. The first pass only sums the columns: every state has a random weight, and equal columns
-have equal sums of weight times target. The second pass merges columns of equal sum, writes the
-table, verifies that merged columns are equal, and lists the edges of the automaton.
+written once and never read. The first pass only computes a sum for each column. Every state has a
+random weight, and equal columns have equal sums of weight times target. The second pass merges
+columns with equal sums, writes the table, verifies that merged columns are equal, and lists the
+edges of the automaton.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python in
 
 @cython.cclass
 class _Chains:
-    """Arrays of counted runs and of their ways out, as views for compiled loops."""
+    """Views of the arrays of `Cells` and `Ways`, for compiled loops."""
 
     unit_of: cython.const[cython.int][::1]
     after: cython.const[cython.int][::1]
@@ -61,9 +62,9 @@ def _look_ahead(
     chains: _Chains,
     ahead: cython.int[:, ::1],
 ) -> tuple[cython.Py_ssize_t, cython.bint]:
-    """List the boundaries after a cell, at most `furthest`; return their number, and if they loop.
+    """List at most `furthest` boundaries from a cell on; return their number and whether they loop.
 
-    Rows of `ahead` are boundaries: the state, its cell (-1 at the end), its way out.
+    Rows of `ahead` are boundaries: the state, its cell (-1 at the end of the run), its way out.
     """
     here: cython.int = first
     beyond: cython.int
@@ -106,10 +107,11 @@ def _row_in_run(
     found: cython.int[::1],
     target: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Write the live entries of a run state's row to `found` and `target`; return their number.
+    """Write the allowed entries of a run state's row to `found` and `target`; return their number.
 
-    The first `stay` of `inner` are the classes that stay in the run, and `passed` and `places` are
-    their ends. Those in `left` leave it. `ahead` has `length` boundaries.
+    The first `stay` elements of `inner` are the classes that stay in the run; they pass `passed`
+    boundaries and end at `places`. The classes in `left` leave the run. `ahead` has `length`
+    boundaries.
     """
     count: cython.Py_ssize_t = 0
     far: cython.Py_ssize_t
@@ -134,7 +136,7 @@ def _row_in_run(
             continue
         found[count] = inner[i]
         count += 1
-    # Neighboring boundaries mostly share one way out: process its list once for all of them.
+    # Successive boundaries mostly share one way out, so its list is processed once for all of them.
     while begin < length:
         way = ahead[begin, 2]
         end = begin + 1
@@ -161,7 +163,7 @@ def _weigh(
     total: cython.ulonglong[::1],
     live: cython.longlong[::1],
 ) -> cython.void:
-    """Add a row to the columns' sums, in the first pass."""
+    """Add a row to the columns' sums (first pass)."""
     weight: cython.ulonglong = mix(state + 1)
     bits: cython.ulonglong = _64_BITS
     i: cython.Py_ssize_t
@@ -187,7 +189,7 @@ def _write(
     edges: cython.int[:, ::1],
     num_edges: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write a row in the second pass; return the new number of edges, -1 if columns differ."""
+    """Write a row (second pass); return the new number of edges, -1 if merged columns differ."""
     merged: cython.bint = False
     entry: cython.int
     t: cython.int
@@ -223,11 +225,11 @@ def pass_over_rows(
     column: np.ndarray,
     table: np.ndarray,
 ) -> tuple[np.ndarray, bool]:
-    """Run one of the two passes, the first one if the table has no rows.
+    """Run one of the two passes: the first pass if `table` has no rows, otherwise the second.
 
     Returns:
-        edges: (state, next state), each once; second pass only.
-        agree: whether merged columns are equal; second pass only.
+        edges: the pairs (state, next state), without repetition; from the second pass only.
+        agree: whether merged columns are equal; from the second pass only.
     """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     walked: Tree = Tree(tree)
@@ -257,7 +259,7 @@ def pass_over_rows(
     found: cython.int[::1] = np.empty(num_entries, np.int32)
     target: cython.int[::1] = np.empty(num_entries, np.int32)
     exits: cython.int[:, ::1] = np.empty((num_nodes, 2), np.int32)
-    # Entries that leave, after how many boundaries, and to which state; way by way.
+    # Entries that leave the run, after how many boundaries, and to which state, by way out.
     left_array = np.empty((1024, 3), np.int32)
     left: cython.int[:, ::1] = left_array
     left_start: cython.longlong[::1] = np.zeros(num_ways + 1, np.int64)

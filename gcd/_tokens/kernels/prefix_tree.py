@@ -1,6 +1,6 @@
-"""Construction of prefix trees of all strings of a vocabulary, or of some of them.
+"""Construction of prefix trees of a vocabulary's strings, or of some of them.
 
-The arrays are those of `gcd._tokens.trie.Trie`, in preorder.
+The arrays are the attributes of `gcd._tokens.trie.Trie`, in preorder.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def build_trie(
 def ancestry(
     depth: np.ndarray, entry: np.ndarray, num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parent of every node (-1: the root), and the node where every entry ends."""
+    """Return the parent of every node (-1 for the root), and the node at which every entry ends."""
     depth_of: cython.const[cython.int][::1] = depth
     entry_of: cython.const[cython.int][::1] = entry
     parent_array = np.empty(depth.size, np.int32)
@@ -108,7 +108,8 @@ def spells(
     d: cython.Py_ssize_t
     node: cython.Py_ssize_t
     closed: cython.Py_ssize_t
-    # Depths grow by one at a time, siblings ascend, leaves are entries, entries come in order.
+    # Check that depths grow by one at a time, siblings ascend, leaves are entries, and entries come
+    # in order.
     longest: cython.longlong = 0
     for i in range(num_tokens):
         longest = max(longest, begin[i + 1] - begin[i])
@@ -138,7 +139,7 @@ def spells(
             return False
     if count != entry_count or (num_nodes > 0 and entry[num_nodes - 1] < 0):
         return False
-    # Every token spells its entry, and every entry has a token.
+    # Check that every token spells its entry, and that every entry has a token.
     parent_array, end_array = ancestry(depth_array, entry_array, num_entries, longest)
     parent: cython.const[cython.int][::1] = parent_array
     end: cython.const[cython.int][::1] = end_array
@@ -169,11 +170,11 @@ def spells(
 def sub_trie(
     depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Reduce a prefix tree to the paths to chosen entries: (nodes, depth, skip, entry).
+    """Reduce a prefix tree to the paths to chosen entries: return (nodes, depth, skip, entry).
 
-    Entry `chosen[i]` has number i in the new tree, and none is chosen twice; `order` lists those i
-    in the order of their entries. `nodes` are the old nodes that remain. Cost: the length of the
-    chosen strings.
+    Entry `chosen[i]` gets the number i in the new tree; entries aren't chosen twice. `order` lists
+    the indices i in the order of their entries. `nodes` are the old nodes that remain. Cost: the
+    total length of the chosen strings.
     """
     depth_of: cython.const[cython.int][::1] = depth
     parent_of: cython.const[cython.int][::1] = parent
@@ -201,7 +202,7 @@ def sub_trie(
     path: cython.int[::1] = np.empty(longest, np.int32)  # old nodes
     place: cython.int[::1] = np.empty(longest, np.int32)  # their new numbers
     count: cython.Py_ssize_t = 0
-    deep: cython.Py_ssize_t = 0  # `path[:deep]` is open
+    deep: cython.Py_ssize_t = 0  # length of the current path, `path[:deep]`
     node: cython.int
     climb: cython.int
     shared: cython.Py_ssize_t
@@ -209,7 +210,7 @@ def sub_trie(
         i = turns[turn]
         node = end_of[entry_of[i]]
         length = depth_of[node] + 1
-        # In preorder, an open node is an ancestor of this one exactly if the old path contains it.
+        # Keep the part of the current path that consists of this node's ancestors.
         climb = node
         shared = length
         while shared > 0 and not (shared <= deep and path[shared - 1] == climb):

@@ -11,9 +11,9 @@ from gcd._support.kernels.grouping import by_key
 def distances(
     pairs: np.ndarray, num_states: int, start: int, unreachable: int, backward: bool
 ) -> np.ndarray:
-    """Return the fewest edges between `start` and each state, by breadth-first search.
+    """Return the fewest edges from `start` to each state, by breadth-first search.
 
-    With `backward`, return the distance to `start`; otherwise the distance from it.
+    With `backward`, return the fewest edges from each state to `start` instead.
     """
     near, far = (1, 0) if backward else (0, 1)
     keys = np.ascontiguousarray(pairs[:, near], np.int32)

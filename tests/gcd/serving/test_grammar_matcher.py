@@ -214,7 +214,7 @@ def test_what_cannot_be_done_is_refused() -> None:
         matcher.fill_next_token_bitmask(np.zeros((1, WIDTH + 1), np.int32))
     assert matcher.accept_string("ab")
     for count in (2, -1):
-        with pytest.raises(ValueError, match=f"roll back {count} steps, there are 1"):
+        with pytest.raises(ValueError, match=f"at most 1 steps to roll back, got {count}"):
             matcher.rollback(count)
 
 

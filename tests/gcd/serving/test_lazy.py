@@ -377,7 +377,7 @@ def test_texts_longer_than_the_language_is_known_for_are_refused(
     [
         ({"exact": "soon"}, "expected exact to be one of"),
         ({"cache_bytes": -1}, "cache_bytes of at least 0"),
-        ({"vocabulary": Vocabulary.from_bytes([b"a"], [])}, "no EOS id"),
+        ({"vocabulary": Vocabulary.from_bytes([b"a"], [])}, "with EOS ids, got none"),
         ({"language": Automaton.empty()}, "got an empty language"),
         ({"language": regex("z")}, "can be written with the tokens"),
     ],

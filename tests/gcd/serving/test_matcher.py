@@ -198,9 +198,9 @@ def test_rollback_is_never_having_gone(automaton: TokenAutomaton, data: st.DataO
         assert matcher.remaining == fresh.remaining
         assert matcher.is_finished == fresh.is_finished
         assert (matcher.mask() == fresh.mask()).all()
-    with pytest.raises(ValueError, match="cannot roll back"):
+    with pytest.raises(ValueError, match="tokens to roll back, got"):
         matcher.rollback(len(tokens) + 1)
-    with pytest.raises(ValueError, match="cannot roll back"):
+    with pytest.raises(ValueError, match="tokens to roll back, got"):
         matcher.rollback(-1)
     matcher.reset()
     assert (matcher.num_tokens, matcher.state, matcher.remaining) == (0, automaton.initial, budget)
@@ -407,7 +407,7 @@ def test_served_constraints_are_not_pickled() -> None:
     automaton = lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
     matcher = Matcher(automaton)
     for thing in (matcher, matcher.automaton, MatcherBatch([matcher])):
-        with pytest.raises(TypeError, match="send the TokenAutomaton"):
+        with pytest.raises(TypeError, match="pickle the TokenAutomaton"):
             pickle.dumps(thing)
 
 

@@ -416,7 +416,7 @@ def test_invalid_segments_are_refused() -> None:
         segments([])
     with pytest.raises(ConstraintError, match=r"expected gcd.Segment\(...\)"):
         segments([FREE])  # type: ignore[list-item]
-    with pytest.raises(EmptyLanguageError, match=r"segment 2 of 2 .until 'a'. has no text"):
+    with pytest.raises(EmptyLanguageError, match=r"segment 2 of 2 .until 'a'.: expected a"):
         segments([Segment(FREE), Segment(gcd.literal("a"), until="a")])
 
 
@@ -424,7 +424,7 @@ def test_invalid_segments_are_refused() -> None:
     ("token", "message"),
     [
         (9, "expected a token id in 0..8, got 9"),
-        (8, "ends the whole text"),
+        (8, "doesn't end the whole text, got EOS id 8"),
         (0, "has bytes.*until=b'a'"),
     ],
 )

@@ -148,14 +148,14 @@ def test_many_positions_over_a_wide_vocabulary() -> None:
     [
         ([("P", 9, "Q")], {}, "'P' -> 'Q': expected token ids in 0..4, got 9"),
         ([("P", -1, "Q")], {}, "got -1"),
-        ([("P", 4, "Q")], {}, "token 4 ends a text"),
-        ([("P", 2, "Q")], {}, "token 2 has no bytes"),
+        ([("P", 4, "Q")], {}, "got EOS id 4"),
+        ([("P", 2, "Q")], {}, "tokens with bytes, got token 2"),
         (
             [("P", [0, 1], "Q"), ("P", 1, "P")],
             {},
             "one target for token 1 from state 'P', got 'Q' and 'P'",
         ),
-        ([("P", 0, "Q"), ("Q", 0, "P")], {"eos": "accept"}, "the accepting state 'Q'"),
+        ([("P", 0, "Q"), ("Q", 0, "P")], {"eos": "accept"}, "got edges from 'Q'"),
         ([("P", 0, "Q")], {"eos": "never"}, "expected eos to be one of"),
     ],
 )
@@ -169,5 +169,5 @@ def test_emptiness_is_named() -> None:
         TokenAutomaton.from_transitions(VOCABULARY, [], accepting=["Q"], initial="P")
     with pytest.raises(EmptyLanguageError, match="at least one token at position 1"):
         TokenAutomaton.from_position_sets(VOCABULARY, [[0], []])
-    with pytest.raises(ConstraintError, match="no EOS id"):
+    with pytest.raises(ConstraintError, match="with EOS ids, got none"):
         TokenAutomaton.from_position_sets(Vocabulary.from_bytes([b"a"], []), [[0]])
