@@ -57,7 +57,7 @@ def declarations(tools: Any) -> list[Declaration]:
         called = f"tool {len(found)}"
         if not isinstance(tool, Mapping):
             raise ConstraintError(
-                f"expected {called} to be an object, got {shown(tool)}; pass one for each tool"
+                f"expected {called} to be an object, got {shown(tool)}; pass a mapping"
             )
         if len(tool) == 1 and next(iter(tool)) in _MARKS:
             continue
