@@ -176,10 +176,10 @@ def _bytes(name: str, text: str | bytes) -> bytes:
 
 
 def _reach(text: bytes, rest: Automaton, vocabulary: Vocabulary) -> Callable[[int], int]:
-    """Return a function that maps a byte index to the farthest end of a token that begins there.
+    """Return a function from an index in `text` to the farthest end of a token that starts there.
 
-    Only tokens that agree with `text`, and after it with a text of `rest`, are considered. If a
-    token extends past the end of `text`, the function returns `len(text) + 1`.
+    A token must agree with the bytes of `text`. If it extends past the end of `text`, it must go on
+    like a text of `rest`, and the function returns `len(text) + 1`.
     """
     tokens = sorted(set(vocabulary.token_bytes) - {b""})
     known, longest = set(tokens), max(map(len, tokens), default=0)

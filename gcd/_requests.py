@@ -139,10 +139,14 @@ class ConstraintRequest:
             found = json.loads(without_mark(text))
         except (ValueError, RecursionError) as error:
             raise ConstraintError(
-                f"expected a constraint as one JSON text, got {shown(text)} ({error})"
+                f"expected a constraint as one JSON text, got {shown(text)} ({error}); pass it "
+                "through json.dumps"
             ) from None
         if not isinstance(found, dict):
-            raise ConstraintError(f"expected a constraint as a JSON object, got {shown(found)}")
+            raise ConstraintError(
+                f"expected a constraint as a JSON object, got {shown(found)}; put it under one of "
+                f"the members {', '.join(KINDS)}"
+            )
         budget = found.pop("budget", None)
         if budget is not None:
             check_whole(budget, "budget")
@@ -217,6 +221,6 @@ def _only(found: Mapping[str, Any], known: tuple[str, ...], what: str) -> str:
     if len(found) != 1 or not found.keys() <= set(known):
         raise ConstraintError(
             f"expected exactly one of {', '.join(known)} in {what}, got "
-            f"{', '.join(found)[:100] or 'none'}"
+            f"{', '.join(found)[:100] or 'none'}; pass one of them"
         )
     return next(iter(found))

@@ -300,7 +300,7 @@ class Automaton:
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
-            raise StateLimitError(max_states(), f"a sequence of {copies} copies of {size} states")
+            raise StateLimitError(max_states(), f"a repetition ({copies} copies of {size} states)")
         chain = [(i, i + 1) for i in range(copies)]
         skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:

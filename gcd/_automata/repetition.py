@@ -53,7 +53,7 @@ def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> Transi
     inner = part.accepting.size - 1
     copies = minimum + 1 if maximum is None else maximum
     num_states = copies * inner + (maximum is not None)
-    what = f"a sequence of {copies} copies of {part.accepting.size} states"
+    what = f"a repetition ({copies} copies of {part.accepting.size} states)"
     if num_states > max_states():
         raise StateLimitError(max_states(), what)
     if num_states * part.delta.shape[1] > max_cells():

@@ -30,7 +30,7 @@ class RandomWalks:
     def __init__(self, automaton: Automaton) -> None:
         if automaton.is_empty:
             raise EmptyLanguageError(
-                "expected a language with at least one string, got an empty one"
+                "expected a language with at least one string, got an empty language"
             )
         self._automaton = automaton
         self._distance = graph.distances_to_accept(automaton.delta, automaton.accepting)

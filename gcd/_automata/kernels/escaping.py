@@ -323,17 +323,18 @@ def escapes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Construct the nodes of the escapes of an automaton over UTF-8 texts.
 
+    Nodes are numbered from the number of states plus two. The targets of a `DIGIT` node are indexed
+    by the digits 0 to 15. `BEFORE_U` and `BEFORE_BACKSLASH` nodes have a single target. An
+    `AFTER_BACKSLASH` node has a target for each character in `LETTERS`, and then one for `u`.
+
     Args:
         delta, class_of_byte: the automaton. A byte from 0x80 to 0xBF may follow exactly in the
             states that are inside a character.
         max_states: stop at more nodes than this. The result may have up to a thousand nodes more.
 
     Returns:
-        For each state, the node after a backslash (-1 for none); for each node, its 16 targets; for
-        each node, its kind. Nodes are numbered from the number of states plus two. The targets of a
-        `DIGIT` node are indexed by the digits 0 to 15. `BEFORE_U` and `BEFORE_BACKSLASH` nodes have
-        a single target. The targets of an `AFTER_BACKSLASH` node are those of the characters in
-        `LETTERS`, then that of `u`.
+        The node after a backslash for each state (-1 for none), the 16 targets of each node, and
+        the kind of each node.
     """
     trees = _Trees(delta, class_of_byte)
     num_states: cython.int = delta.shape[0]

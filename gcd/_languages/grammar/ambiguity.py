@@ -83,10 +83,10 @@ class _Proof:
         ]
 
     def _grow(self, sets: dict[Symbol, int], found: object) -> None:
-        """Add to the sets of bytes until nothing changes.
+        """Extend the symbols' sets of bytes until nothing changes.
 
-        `found` maps a rule and a production to pairs (symbol, bytes that belong to the symbol's
-        set).
+        `found` is called with a rule and each of its productions. It returns pairs (symbol, bytes
+        to add to the symbol's set).
         """
         assert callable(found)
         is_stable = False

@@ -377,7 +377,7 @@ class _Proof:
 def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set[str]:
     """Return the symbols that derive the empty text.
 
-    No automaton in `productions` may contain it.
+    All automata in `productions` must exclude the empty text.
     """
     empty: set[str] = set()
     is_stable = False

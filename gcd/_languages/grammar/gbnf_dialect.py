@@ -60,7 +60,7 @@ def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
     except UnexpectedInput as error:
         raise ConstraintError(
             f"expected {dialect.upper()} at line {error.line}, column {error.column} of the "
-            f"grammar, got\n{error.get_context(text)}"
+            f"grammar, got the text below; correct it\n{error.get_context(text)}"
         ) from error
     rules: dict[str, Node] = {}
     for head, choice in (rule.children for rule in tree.children):

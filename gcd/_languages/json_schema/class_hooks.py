@@ -198,7 +198,7 @@ def _of_format(name: str, of_bytes: bool) -> dict[str, Any] | None:
         case "binary" | "password" | "path" | "json-string":  # any text
             return {}
         case "file-path" | "directory-path" | "socket-path":
-            return refusal(f"format {name}", NO_FILES)
+            return refusal(f"the format {name}", NO_FILES)
         case "regex":
             return refusal(
                 "a Pattern",

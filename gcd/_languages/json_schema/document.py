@@ -324,9 +324,9 @@ class Document:
                 error.blame(keyword, self.named(place.pointer))
             raise
         except ConstraintError as error:
-            kind = getattr(pattern, "kind", "")
-            what = "stands for a Python type" if kind == REFUSED else f"contains {pattern!r}"
-            raise self.refuse(keyword, place, f"{what}: {error}") from error
+            if getattr(pattern, "kind", "") == REFUSED:
+                raise self.refuse(keyword, place, f"stands for a Python type: {error}") from error
+            raise self.refuse(keyword, place, f"contains {pattern!r}: {error}") from error
 
     # -- references -------------------------------------------------------------------------
 

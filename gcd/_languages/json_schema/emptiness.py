@@ -41,7 +41,7 @@ def _contradiction(values: SchemaLanguages, places: Conjunction, seen: set[str])
         if inner:
             return inner
         if inner is not None:
-            return f": the schema at {document.named(place.pointer)!r} has no values; correct it"
+            return f": the part at {document.named(place.pointer)!r} has no values; correct it"
     recursive = any(document.is_recursive(place.pointer) for place in (*places, *flat))
     return None if recursive and not outline(document, places).has_no_value() else ""
 

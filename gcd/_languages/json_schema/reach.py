@@ -159,8 +159,7 @@ def held_to(
     shortest = len(language.shortest())
     if max_bytes is not None and shortest > max_bytes:
         raise EmptyLanguageError(
-            f"no {what.format(max_bytes)}; the shortest text has {shortest} bytes, so raise "
-            "max_bytes"
+            f"no {what.format(max_bytes)}; the shortest has {shortest} bytes, so raise max_bytes"
         )
     known = [max_bytes, *(caveat.max_bytes for caveat in caveats)]
     limit = min((each for each in known if each is not None), default=None)

@@ -136,8 +136,8 @@ class References:
         if is_anchor:
             if not named:
                 raise ConstraintError(
-                    f"the {keyword} {reference!r} {at(shown)} has no target in the document; add "
-                    "an $anchor with this name, or correct the reference"
+                    f"keyword {keyword!r} {at(shown)} refers to {reference!r}, which has no target "
+                    "in the document; add an $anchor with this name, or correct the reference"
                 )
             return self._outermost(keyword, named[0], fragment, shown)
         found = tops[0] + fragment
@@ -145,8 +145,8 @@ class References:
             self.lookup(found)
         except (KeyError, IndexError, TypeError, ValueError):
             raise ConstraintError(
-                f"the {keyword} {reference!r} {at(shown)} has no target in the document; correct "
-                "the reference"
+                f"keyword {keyword!r} {at(shown)} refers to {reference!r}, which has no target in "
+                "the document; correct the reference"
             ) from None
         return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
 

@@ -96,8 +96,8 @@ def _counted_beside(facets: Facets) -> Iterator[None]:
         if longest is not None:
             length = f"maxLength {longest}"
             hint += (
-                "; or pass max_bytes=n to gcd.json_schema, the most bytes of an answer: with "
-                f"n of at most {longest + 2}, the length isn't counted"
+                "; or pass max_bytes=n to gcd.json_schema, the most bytes of an answer: up to "
+                f"n = {longest + 2}, the length isn't counted"
             )
         what = f"{length} beside {' and '.join(said)}"
         raise StateLimitError(error.limit, what, hint) from error

@@ -171,7 +171,9 @@ def json_schema(
         if language.is_empty and values.parts.excluding:
             raise out_of_reach(values.parts.excluding)
         if language.is_empty:
-            limit = "" if max_bytes is None else f" in {max_bytes} bytes; raise max_bytes, or"
+            limit = (
+                "" if max_bytes is None else f" in at most {max_bytes} bytes; raise max_bytes, or"
+            )
             reason = why_empty(values) or f"{limit or ';'} correct the schema"
             raise EmptyLanguageError(f"no value satisfies the schema{reason}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])

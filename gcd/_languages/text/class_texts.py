@@ -47,9 +47,10 @@ def dates(first: datetime.date | None = None, last: datetime.date | None = None)
 
 
 def _compared(text: str, how: str) -> Automaton:
-    """Return `text`, and the texts that first differ from it in a greater (or smaller) digit.
+    """Return the texts that are at least (or at most) `text`, by their first digit that differs.
 
-    `how` is "greater" or "less".
+    `how` is "greater" for texts that are at least `text`, and "less" for texts that are at most
+    `text`.
     """
     options = [re.escape(text)]
     for at, character in enumerate(text):

@@ -105,7 +105,10 @@ def _ordinary_times() -> Automaton:
 
 
 def _offsets(step: int) -> dict[str, int]:
-    """Return the offsets from UTC that are multiples of `step` minutes: a table text -> minutes."""
+    """Return a table of the offsets from UTC that are multiples of `step` minutes.
+
+    It maps the text of each offset to its minutes.
+    """
     result = {"Z": 0, "z": 0}
     for minutes in range(0, _DAY, step):
         result["+" + _clock(minutes)] = minutes

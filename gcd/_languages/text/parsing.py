@@ -123,7 +123,7 @@ class PatternParser:
         return int(found, 16)
 
     def _checked(self, value: int, begin: int) -> int:
-        """Return the number of a code point, or raise an error if texts can't contain it."""
+        """Return a code point unchanged, or raise an error if texts can't contain it."""
         if 0xD800 <= value <= 0xDFFF:
             raise self._error(
                 "a lone surrogate", begin, "remove it, because texts never contain it"

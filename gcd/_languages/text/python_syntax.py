@@ -326,7 +326,7 @@ class CommonParser(PatternParser):
             return complement(inside) if posix[1] else inside
         if self._flags.x and (character.isspace() or character in "#\u200e\u200f"):
             raise self._error(
-                f"{character!r} in a class under the flag x", at,
+                f"the character {character!r} in a class under the flag x", at,
                 "only Rust skips it; write an escape",
             )  # fmt: skip
         return single(ord(character))

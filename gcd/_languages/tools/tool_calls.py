@@ -197,6 +197,6 @@ def _check_name(name: str) -> None:
         why = why_no_python_name(part)
         if why is not None:
             raise ConstraintError(
-                "expected a tool name of identifiers joined by dots for Python style, got "
+                "expected a tool name in Python style, made of identifiers joined by dots, got "
                 f'{name!r}, in which {part!r} {why}; rename the tool, or use style="json"'
             )

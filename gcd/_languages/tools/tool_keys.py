@@ -92,14 +92,14 @@ def _has_type(description: Any) -> bool:
 
 
 def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str = "") -> None:
-    """Raise `UnsupportedSchemaError` if a tool has a schema under an unknown key.
+    """Raise `UnsupportedSchemaError` if a tool, or its wrapper, has a schema under an unknown key.
 
     Args:
-        tool: the object to check.
+        tool: the tool or the wrapper.
         name: the tool's name, for the message.
-        pointer: JSON pointer of the object in the tool list.
-        outside: "" if the object is the tool itself. If it is a wrapper around the tool, the key of
-            the tool in the wrapper; no other key of the wrapper may then contain arguments.
+        pointer: JSON pointer of `tool` in the tool list.
+        outside: for a wrapper, the key under which it contains the tool. Arguments under any other
+            key of the wrapper are an error. "" if `tool` is the tool itself.
     """
     for key, value in tool.items():
         if value is None or key in _DESCRIPTIONS or (outside and key == outside):

@@ -157,14 +157,15 @@ def _tool(declaration: Declaration, marked: bool, unknown: Counter[str]) -> Tool
     key, parameters = schema_key(entry) or BY_NAME, declared_parameters(entry)
     if not isinstance(parameters, Mapping):
         raise ConstraintError(
-            f"{called}: expected {key!r} to be an object, got {shown(parameters)}"
+            f"{called}: expected {key!r} to be an object, got {shown(parameters)}; pass a "
+            "JSON schema"
         )
     pointer = inside + schema_path(entry)
     flat = key == BY_NAME and not is_schema(parameters)
     if parameters and not flat and not is_schema(parameters):
         raise ConstraintError(
             f"{called}: expected {key!r} to be a JSON schema of type 'object', got "
-            f"{shown(parameters)}"
+            f"{shown(parameters)}; correct it"
         )
     if flat:
         required = entry.get("required")
@@ -197,15 +198,16 @@ def _flat_schema(
         isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
     ):
         raise ConstraintError(
-            f"{called}: expected 'required' to be a list of names, got {shown(required)}"
+            f"{called}: expected 'required' to be a list of names, got {shown(required)}; pass a "
+            "list of str"
         )
     properties: Schema = {}
     mandatory = []
     for name, description in parameters.items():
         if not isinstance(name, str) or not isinstance(description, Mapping):
             raise ConstraintError(
-                f"{called}: expected parameter {name!r} to be described by an object, "
-                f"got {shown(description)}"
+                f"{called}: expected parameter {name!r} to be described by an object, got "
+                f'{shown(description)}; write {{"type": ...}}'
             )
         properties[name], optional = _parameter(description, f"{pointer}/{escape(name)}", unknown)
         says = description.get("required")
@@ -242,7 +244,9 @@ def _parameter(
     elif isinstance(kind, (str, list)):
         schema = type_schema(kind, pointer)
     elif kind is not None:
-        raise ConstraintError(f"expected the type at {pointer!r} to be a string, got {shown(kind)}")
+        raise ConstraintError(
+            f"expected the type at {pointer!r} to be a string, got {shown(kind)}; write its name"
+        )
     for keyword, value in description.items():
         if keyword in _DESCRIPTIONS or (keyword == "required" and not isinstance(value, list)):
             continue

@@ -56,7 +56,9 @@ def declarations(tools: Any) -> list[Declaration]:
     for tool, pointer in _items(tools, ""):
         called = f"tool {len(found)}"
         if not isinstance(tool, Mapping):
-            raise ConstraintError(f"expected {called} to be an object, got {shown(tool)}")
+            raise ConstraintError(
+                f"expected {called} to be an object, got {shown(tool)}; pass a mapping"
+            )
         if len(tool) == 1 and next(iter(tool)) in _MARKS:
             continue
         for entry, inside in _unwrapped(tool, pointer, called):

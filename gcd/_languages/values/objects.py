@@ -169,7 +169,7 @@ def _in_any_order(
     highest = max(1, fewest) if most is None else most
     size = sum(member.value.num_states for member in members) * 2 ** max(0, len(members) - 1)
     if size * highest > 4 * max_states():
-        raise StateLimitError(max_states(), f"{len(members)} members in any order")
+        raise StateLimitError(max_states(), f"an object of {len(members)} members in any order")
     colon = frame.colon or notation.colon
     graph = Assembly()
     start, end = graph.node(), graph.node()
