@@ -256,7 +256,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         self._check_options(options)
 
     def _enter(self, automaton: TokenAutomaton) -> Place:
-        """Add a constraint to the pool of automata, until the last request with it is freed."""
+        """Add a constraint to the pool of automata, and remove those that no request needs."""
         with self._lock:
             if self._pool is None:
                 self._pool = AutomatonPool(

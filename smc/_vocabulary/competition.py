@@ -185,13 +185,13 @@ def selection_scores(
 
 
 class _Pair(NamedTuple):
-    """A value for each class, and for each token with a separate factor."""
+    """A log value for each class, and for each token with a separate factor."""
 
     by_class: Shaped[Tensor, "R C"]
     by_token: Shaped[Tensor, "R K"]
 
     def sums(self, example: Int64[Tensor, "R"], count: int) -> Float64[Tensor, "B"]:
-        """Return the log of the sum over the classes and tokens of each example's prefixes."""
+        """Return the log of the sum of all exp(values) of each example's prefixes."""
         return sums_by(torch.cat(self, dim=1).logsumexp(dim=1), example, count)
 
 

@@ -43,7 +43,7 @@ class BlockSampler(FactorSampler):
 
     Attributes:
         sums: sum of p g over the tokens of each block, divided by exp(scale).
-        scale: scale of each row.
+        scale: log of the number by which the sums of each row are divided.
         lines: the factors in the form that compiled loops use.
     """
 

@@ -172,7 +172,7 @@ def locate(
         known: candidates to exclude, because they are kept with certainty.
         log_c: log of the threshold c of each row, with pi = s / c.
         rows: the row of each target, in ascending order.
-        targets: the targets, in ascending order within a row, with a distance of one.
+        targets: the targets; those of a row are ascending, at distances of one.
 
     Returns:
         Tokens, in the order of the targets. Each token occurs at most once per row. If rounding
