@@ -252,7 +252,7 @@ def _steps(
 
 
 class _Rows(NamedTuple):
-    """Values beta = exp(log_scale) · b of some states."""
+    """Rows of beta for some states, as beta = exp(log_scale) · b."""
 
     b: Float[np.ndarray, "n H"]
     log_scale: Float64[np.ndarray, "n"]

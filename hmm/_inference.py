@@ -308,7 +308,8 @@ def pack(
         )
     if batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width:
         raise ValueError(
-            f"expected lengths in 0..{width}, got {int(lengths.min())} to {int(lengths.max())}"
+            f"expected lengths from 0 to {width}, the number of token columns, got lengths from "
+            f"{int(lengths.min())} to {int(lengths.max())}"
         )
     order = torch.argsort(lengths, descending=True, stable=True)
     times = torch.arange(width, device=tokens.device)
@@ -320,8 +321,8 @@ def pack(
     kept = tokens[order].T[inside]
     if kept.numel() and not 0 <= int(kept.min()) <= int(kept.max()) < hmm.num_tokens:
         raise ValueError(
-            f"expected tokens in 0..{hmm.num_tokens - 1}, as in the HMM, got {int(kept.min())} to "
-            f"{int(kept.max())}; use an HMM distilled for this vocabulary"
+            f"expected tokens from 0 to {hmm.num_tokens - 1}, as in the HMM, got tokens from "
+            f"{int(kept.min())} to {int(kept.max())}; use an HMM distilled for this vocabulary"
         )
     return Packed(order, sizes, offsets, kept)
 

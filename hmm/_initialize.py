@@ -135,7 +135,8 @@ def counts_of_states(
         kept = values[inside]
         if kept.numel() and not 0 <= int(kept.min()) <= int(kept.max()) < size:
             raise ValueError(
-                f"expected {name} in 0..{size - 1}, got {int(kept.min())} to {int(kept.max())}"
+                f"expected {name} from 0 to {size - 1}, got {name} from {int(kept.min())} to "
+                f"{int(kept.max())}"
             )
 
     def count(shape: tuple[int, ...], *indices: Int64[Tensor, "n"]) -> Float[Tensor, "..."]:

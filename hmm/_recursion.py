@@ -7,13 +7,13 @@
 with the same r are a *level*. A row has beta of the H hidden states, and `entry[r, s]` is the row
 of the pair (r, s). Several pairs can share a row, and some don't have one:
 
-**Zero.** beta is zero if the end can't be reached, r < steps_to_accept[s]. **Unneeded.** If the
-budgets are known, pairs that no text reaches don't have a row. With a budget of n tokens, state s
-has r tokens left only if n - r tokens lead there from the start, along states from which the end
-stays within reach. **Reused.** A pair uses the row of (r - 1, s) if it hasn't changed. If all
-successors of s reused their rows, the sum would be bitwise the same, so it isn't computed. A
-computed row is discarded if no entry differs from the state's current row by more than a fraction
-`tolerance`.
+* **Zero.** beta is zero if more than r tokens lead to the end (steps_to_accept[s] > r).
+* **Not needed.** If the budgets are known, pairs that no text reaches don't have a row. With a
+  budget of n tokens, state s has r tokens left only if n - r tokens lead to s from the start, along
+  states from which the end stays within reach.
+* **Reused.** A pair uses the row of (r - 1, s) if beta hasn't changed. If all successors of s
+  reused their rows, the sum would be bitwise the same, so it isn't computed. A computed row is
+  discarded if no entry differs from the state's current row by more than a fraction `tolerance`.
 
 **Error.** Every reused row is within a factor of 1 ± tolerance of the row that was computed. Sums
 of products of positive numbers don't increase relative errors. So beta_r is exact up to a factor of
@@ -171,7 +171,15 @@ def needed_pairs(
 def completion(
     hmm: HMM, edges: Edges, needed: Bool[np.ndarray, "levels S"], tolerance: float
 ) -> Completion:
-    """Compute beta of the needed pairs (see the module docstring)."""
+    """Compute the table of beta for all needed pairs of a remaining budget and a state.
+
+    The module docstring explains the recursion and its error.
+
+    Args:
+        hmm, edges: the model, and the edges of the automata.
+        needed: whether each pair (r, s) needs a row.
+        tolerance: relative change up to which a row counts as unchanged.
+    """
     rows, H = COMPUTED + int(needed.sum()), hmm.num_states
     b = _empty(rows, H, hmm)
     b[NOTHING], b[CERTAIN] = 0, 1
@@ -200,7 +208,8 @@ def completion(
             entry[r, some] = now[some]
             entry[r, some[moved]] = np.arange(used, used + moved.sum())
             used += int(moved.sum())
-        # No row has changed. (While states still come within reach of the end, rows change.)
+        # No row changed at this level, so none will change later. (Up to the longest distance to
+        # the end, each level has new states.)
         if whole and used == first_new:
             entry, settled = entry[: r + 1], True
             break

@@ -38,7 +38,7 @@ class SharedRows(NamedTuple):
         return self.rows.nbytes + self.row_of.nbytes
 
     def matrix(self) -> Float[Tensor, "V H"]:
-        """Return the whole matrix.
+        """Return the whole matrix, with its repeated rows.
 
         Raises:
             ValueError: the arrays are inconsistent.
@@ -52,7 +52,7 @@ class SharedRows(NamedTuple):
             )
         if len(row_of) and not 0 <= int(row_of.min()) <= int(row_of.max()) < len(rows):
             raise ValueError(
-                f"expected row_of to have numbers in 0..{len(rows) - 1}, got numbers from "
+                f"expected row_of to have numbers from 0 to {len(rows) - 1}, got numbers from "
                 f"{int(row_of.min())} to {int(row_of.max())}; the file is damaged, so copy it again"
             )
         return rows[row_of]

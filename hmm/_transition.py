@@ -135,7 +135,7 @@ class Dense:
         return self.matrix[states]
 
     def dense(self) -> Float[Tensor, "H H"]:
-        """Return A itself."""
+        """Return A as a full matrix of H² numbers."""
         return self.matrix
 
     def check(self) -> None:

@@ -1,17 +1,17 @@
 """Exact tests of samplers, with a toy language model and an enumeration of all random choices.
 
-A sampler is correct if weight times probability, summed over all its random choices, equals the
-target:
+A *walk* is one execution of a sampler, identified by the outcomes of its random choices. A sampler
+is correct if weight times probability, summed over all walks, equals the target:
 
-    sum over walks of P(walk) · Ẑ(walk) · P_walk(x)  =  p_lm(x) 1{x in C, |x| <= n}   for every x,
+    sum over walks of P(walk) · Ẑ(walk) · P_walk(x)  =  p_lm(x) 1{x in C, |x| <= n}   for every x
 
-with Ẑ the evidence estimate and P_walk the posterior at the end of the walk.  `walk` runs a sampler
-through every combination of outcomes of every choice made with `draw`, for tokens and ancestors
-alike; `target` computes the right-hand side by plain enumeration.  Both are exact, so they agree up
-to rounding, and no statistical test is needed.  A sampler with any bias fails.
+Here Ẑ is the evidence estimate and P_walk the posterior at the end of the walk. `walk` runs a
+sampler through every combination of outcomes of every choice made with `draw`, for tokens and for
+ancestors. `target` computes the right-hand side by plain enumeration. Both are exact, so they agree
+up to rounding, and no statistical test is needed. A sampler with any bias fails.
 
-Cost: one example's sampling per walk, and the number of walks grows exponentially; use two or three
-particles and a handful of tokens.
+Cost: each walk samples one example, and the number of walks grows exponentially. Use two or three
+particles and a few tokens.
 
 `check_lookahead` tests your own lookahead.
 """
@@ -39,7 +39,7 @@ class ToyLM:
     """Toy language model with arbitrary, fixed conditional distributions.
 
     The distribution of the next token is a function of the whole sequence so far: Gaussian logits
-    from a generator seeded with the sequence.
+    from a generator that is seeded with the sequence.
 
     Args:
         vocabulary: the vocabulary.
@@ -69,13 +69,13 @@ class ToyLM:
         self._known: dict[tuple[int, ...], Float[Tensor, "V"]] = {}
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return ids as they are; for text, character codes modulo the vocabulary size."""
+        """Return token ids unchanged, and the character codes of a text modulo V."""
         if isinstance(prompt, str):
             return [ord(character) % self.vocabulary.size for character in prompt]
         return token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[ToyRows, Float[Tensor, "B V"]]:
-        """Create one row per prompt."""
+        """Create one row per prompt, and compute log p(first token)."""
         rows = ToyRows(self, [tuple(prompt) for prompt in prompts])
         return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
 
@@ -102,7 +102,10 @@ class ToyRows:
         self._tokens = list(prompts)
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Append runs; values past a run's length are NaN, so that using them is detected."""
+        """Append runs of tokens.
+
+        Values beyond a run's length are NaN, so that a test detects their use.
+        """
         shape = (*runs.shape, self._lm.vocabulary.size)
         log_p = torch.full(shape, torch.nan, dtype=self._lm.dtype, device=self._lm.device)
         for r, (run, length) in enumerate(zip(runs.tolist(), lengths.tolist(), strict=True)):
@@ -112,12 +115,12 @@ class ToyRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Copy rows."""
+        """Replace the rows by copies of the rows `ancestors`."""
         self._tokens = [self._tokens[a] for a in ancestors.tolist()]
         self._prompt_lengths = [self._prompt_lengths[a] for a in ancestors.tolist()]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Truncate rows."""
+        """Shorten each row to its prompt and its first `lengths[r]` generated tokens."""
         self._tokens = [
             tokens[: prompt + length]
             for tokens, prompt, length in zip(
@@ -127,7 +130,7 @@ class ToyRows:
 
 
 class ToyForward:
-    """The forward pass of a toy model in static shapes; see `smc._models.static_cache.Forward`."""
+    """Forward passes of a toy model in static shapes; see `smc._models.static_cache.Forward`."""
 
     def __init__(self, lm: ToyLM) -> None:
         self._lm = lm
@@ -135,7 +138,7 @@ class ToyForward:
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Create N rows per prompt."""
+        """Create N rows per prompt, and compute log p(first token)."""
         self._prompts = [tuple(prompt) for prompt in prompts for _ in range(num_particles)]
         self.rewind()
         return torch.stack([self._lm.log_p(tokens) for tokens in self._prompts])
@@ -143,12 +146,12 @@ class ToyForward:
     def step(
         self, tokens: Int[Tensor, "P"], source: Int[Tensor, "P"], step: Int[Tensor, ""]
     ) -> Float[Tensor, "P V"]:
-        """Copy rows, and append a token to each."""
+        """Copy rows, and append a token to each row."""
         self._rows.reorder(source)
         return self._rows.extend(tokens.unsqueeze(1), torch.ones_like(tokens))[:, 0]
 
     def rewind(self) -> None:
-        """Drop all generated tokens."""
+        """Remove all generated tokens."""
         self._rows = ToyRows(self._lm, self._prompts)
 
 
@@ -160,10 +163,10 @@ def target(
     *,
     temperature: float = 1.0,
 ) -> dict[tuple[int, ...], float]:
-    """Return p_lm(x) of every token sequence x, including EOS, within constraint and budget.
+    """Return p_lm(x) of every token sequence x (including EOS) in C with |x| <= budget.
 
-    The values sum to P_lm(C within n); divided by this sum, they are the target distribution.
-    Cost: exponential in the budget.
+    The values sum to P_lm(C within n). Divided by this sum, they are the target distribution. Cost:
+    exponential in the budget.
     """
     found: dict[tuple[int, ...], float] = {}
     start = tuple(lm.encode(prompt))
@@ -190,16 +193,16 @@ def walk(
     """Run a sampler through every combination of outcomes of its random choices.
 
     A walk is one execution of the sampler, identified by the outcomes of its random choices in
-    order. The walks of a chunk are sampled together as examples of one batch. Each walk begins with
-    given outcomes, takes the first outcome of every later choice, and records the alternatives,
-    which begin the remaining walks. So every walk is taken exactly once.
+    order. The walks of a chunk are sampled together, as examples of one batch. Each walk begins
+    with given outcomes, and takes the first outcome of every later choice. The other outcomes of
+    these choices are recorded; each begins another walk. So every walk is run exactly once.
 
     Args:
         run: function that samples the same example once for each given id, with the given `draw`.
-        chunk: number of walks sampled together.
+        chunk: number of walks that are sampled together.
 
     Yields:
-        The probability of the walk and the result of `run` for it; the probabilities sum to one.
+        The probability of each walk, and the result of `run` for it. The probabilities sum to one.
     """
     pending: list[tuple[int, ...]] = [()]
     while pending:
@@ -215,13 +218,14 @@ def walk(
 
 
 class _Scripted:
-    """A `Draw` that follows one script per example, then takes first outcomes.
+    """A `Draw` that prescribes the first outcomes of each example, and then takes first outcomes.
 
     Attributes:
-        choices: per example, (outcome taken, probabilities of all outcomes) of each choice.
+        choices: for each example, a list of its choices, as pairs of the outcome taken and the
+            probabilities of all outcomes.
     """
 
-    # Less probable outcomes are rounding errors between two equal breaks.
+    # Outcomes with a smaller probability are rounding errors between two equal breaks.
     _NOTHING = 1e-14
 
     def __init__(self, scripts: Sequence[tuple[int, ...]]) -> None:
@@ -231,7 +235,7 @@ class _Scripted:
         self._known: dict[tuple[int, ...], float] = {}
 
     def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
-        """Return a number in the middle of the outcome that the script prescribes."""
+        """Return a number in the middle of the range of the prescribed outcome."""
         points = breaks()
         rows = points.reshape(-1, points.shape[-1]).clamp(0, 1).sort(dim=1).values.numpy()
         edges = np.concatenate([np.zeros((len(rows), 1)), rows, np.ones((len(rows), 1))], axis=1)
@@ -250,7 +254,9 @@ class _Scripted:
                 continue
             example = name[0]
             cell = first[m]
-            if several[m]:  # others depend on the batch: an example that is over is asked, too
+            # Choices with one outcome aren't recorded, because their number depends on the batch:
+            # numbers are also drawn for examples that have ended.
+            if several[m]:
                 script, choices = self._scripts[example], self.choices[example]
                 cells = possible[m].nonzero()[0]
                 outcome = script[len(choices)] if len(choices) < len(script) else 0
@@ -269,17 +275,24 @@ def check_lookahead(
     tolerance: float = 1e-9,
     prefixes: int = 200,
 ) -> int:
-    """Check the laws that every lookahead must obey, at prefixes of a constraint.
+    """Check the laws that every lookahead must obey, for prefixes of a constraint.
 
-    With `completed(x)` the sum of joint(v) over the tokens v allowed after a prefix x, or one if x
-    is complete,
+    Let `completed(x)` be the sum of joint(v) over the tokens v that are allowed after a prefix x,
+    or one if x is complete. The laws are
 
         joint(v) = mass(v) completed(x v),        joint(v) <= eventual(v) <= mass(v),
         joint of a class = the sum of joint over its tokens.
 
-    The first law is the recursion of every lookahead, so with the boundary condition at the end of
-    the budget it determines all values. Cost: one call for each of at most `prefixes` prefixes, the
-    shortest first.
+    The first law is a recursion. Together with the boundary condition at the end of the budget, it
+    determines all values. Cost: one call for each of at most `prefixes` prefixes, the shortest
+    first.
+
+    Args:
+        lookahead: the lookahead.
+        automaton: the constraint.
+        budget: maximum number of tokens of an answer.
+        tolerance: allowed relative error.
+        prefixes: maximum number of prefixes.
 
     Returns:
         The number of prefixes checked.
@@ -319,7 +332,7 @@ def check_lookahead(
         if tokens.log_eventual is not None:
             eventual = torch.where(allowed, tokens.log_eventual[0].exp(), 0.0)
             ordered = (joint <= eventual * (1 + tolerance)) & (eventual <= mass * (1 + tolerance))
-            assert bool(ordered.all()), f"after {prefix}: joint <= eventual <= mass does not hold"
+            assert bool(ordered.all()), f"expected joint <= eventual <= mass after prefix {prefix}"
     return looked
 
 
@@ -328,4 +341,6 @@ def _close(
 ) -> None:
     """Raise AssertionError if two probabilities differ by more than a relative tolerance."""
     far = (found - expected).abs() > tolerance * expected.abs()
-    assert not bool(far.any()), f"after {prefix}: {law}, but {found} is not {expected}"
+    assert not bool(far.any()), (
+        f"expected that {law}: {expected} after prefix {prefix}, got {found}"
+    )

@@ -355,8 +355,9 @@ class EagerReader(Reader[State]):
         """Compute the first `read` tokens of some prefixes, and drafts after them.
 
         Args:
-            tokens, read, total: tokens, number of tokens to compute, and sum of log-probabilities
-                so far of all D prefixes that have rows after the pass.
+            tokens: the tokens of all D prefixes that have rows after the pass.
+            read: how many of its tokens to compute, for each prefix.
+            total: the sum of the log-probabilities so far, for each prefix.
             unread: indices of the prefixes to compute.
             guesses: draft tokens after these prefixes; -1 for no token.
             after: log-probabilities of the next token after the other prefixes; None if there are

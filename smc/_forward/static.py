@@ -110,7 +110,7 @@ class StaticReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extend the row of each running particle; see `Reader`."""
+        """Extend the row of each running particle p by `token[p]`; see `Reader`."""
         assert isinstance(prefixes, StaticPrefixes)
         token = torch.where(running, token, -1).unsqueeze(1)
         state = self.proposal.advance(self.proposal.take(prefixes.state, row), token)

@@ -106,7 +106,12 @@ class Closing:
         return carry._replace(prefixes=replace(prefixes, state=state), frontier=None)
 
     def check_eagerly(self, carry: Any, record: StepRecord) -> Any:
-        """Call `check` after a step with this record; takes a host synchronization."""
+        """Check the time limit after a step, with a host synchronization.
+
+        Args:
+            carry: the state before the next step.
+            record: the record of the last step.
+        """
         if self._limit.until is None:
             return self.check(carry, 0, 1.0)
         numbers = torch.stack([way_out(carry, self._reader.batch), record.read.sum()])

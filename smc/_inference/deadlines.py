@@ -81,7 +81,7 @@ class TimeLimit:
         return DEADLINE if now + self._pace.seconds * (way_out + 1) >= self.until else None
 
     def share(self, part: float) -> TimeLimit:
-        """Return a limit for work that may take this share of the remaining time."""
+        """Return a limit for work that may take the share `part` of the remaining time."""
         until = self.until
         if until is not None:
             now = self._clock()

@@ -60,7 +60,12 @@ class Stepper(Protocol):
         ...
 
     def outcome(self, carry: Any, history: StepRecord) -> Outcome:
-        """Return the answers, example by example."""
+        """Return the answers of all examples, ordered by example.
+
+        Args:
+            carry: the state after the last step.
+            history: the records of all steps.
+        """
         ...
 
 

@@ -119,9 +119,9 @@ def ask(
     Args:
         lm: the language model.
         prompt: text, token ids, or messages for the tokenizer's chat template.
-        kind: the type of the answer. Any type that pydantic validates, such as a pydantic model,
-            dataclass, TypedDict, `Literal` or enum; a JSON schema; a list of tools, or of strings
-            to choose from; or a constraint, lifted or not.
+        kind: the type of the answer. It can be any type that pydantic validates, such as a pydantic
+            model, dataclass, TypedDict, `Literal` or enum. It can also be a JSON schema, a list of
+            tools, a list of strings to choose from, or a constraint (lifted or not).
         budget: maximum number of tokens of an answer, including EOS.
         particles: number of distinct prefixes kept at a time; see `smc.sample`.
         proposal: the proposal; `GCD()` by default.

@@ -226,7 +226,7 @@ def _one_each(what: str, values: object, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Task:
-    """One example: its identity, prompt as token ids, constraint and budget."""
+    """One example of a call: its number from `example_ids`, prompt, constraint and budget."""
 
     name: int
     prompt: tuple[int, ...]

@@ -67,7 +67,8 @@ class JSONReader:
             value = self._stack.pop()
             self._names.pop()
             if isinstance(value, list) != (character == "]"):
-                raise ValueError("expected the bracket that matches the open one, got the other")
+                closing = "]" if isinstance(value, list) else "}"
+                raise ValueError(f"expected the closing bracket {closing!r}, got {character!r}")
             self._complete(value, found)
         elif character not in _SPACE + ",:":
             raise ValueError(f"expected JSON, got {character!r}")

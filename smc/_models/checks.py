@@ -10,7 +10,7 @@ from smc._models.protocol import LanguageModel, check_ids, check_prompts, of_exa
 
 
 def check_model(lm: object) -> None:
-    """Raise ValueError unless `lm` is a language model of this package."""
+    """Raise ValueError unless `lm` has the methods of a `smc.LanguageModel`."""
     if not (hasattr(lm, "encode") and hasattr(lm, "prefill")):
         raise ValueError(
             f"expected lm to be a smc.LanguageModel, got {type(lm).__name__}; wrap a model of "

@@ -232,7 +232,7 @@ class StaticTransformer:
             cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise NotStaticError(
                 f"expected torch.compile to compile a step of {type(self.model).__name__}, but it "
-                f"fails: {cause}; leave out compile, or set execution='eager'"
+                f"fails: {cause}; leave out `compile`, or set execution='eager'"
             ) from error
         apart = float((found - expected).abs().nanmean())
         spread = float((expected - log_p).abs().nanmean())

@@ -66,9 +66,9 @@ def check_suitable(model: Any) -> None:
         raise ValueError(f"expected a model of token ids (input_ids), got {name}; {_LOAD}")
     _check_adapters(model)
     if getattr(model, "get_output_embeddings", lambda: None)() is None and not _generates(model):
-        kind = "a classifier" if "Classification" in name else "a model"
+        kind = "the classifier" if "Classification" in name else "the model"
         raise ValueError(
-            f"expected a model with a language-modeling head, got {kind} without one, {name}; "
+            f"expected a model with a language-modeling head, got {kind} {name}, which has none; "
             f"{_LOAD}"
         )
     for module in every_module(model):

@@ -303,7 +303,13 @@ class Ledger(NamedTuple):
 def effect_of(
     budget: int, log_removed: float, first: int, sufficient: int, log_evidence: float
 ) -> BudgetEffect:
-    """Return the effect of the budget on one example, in the form that users see."""
+    """Return the `BudgetEffect` of one example.
+
+    Args:
+        budget: maximum number of tokens of an answer.
+        log_removed, first, sufficient: the example's values in the `Ledger`.
+        log_evidence: log of the estimated evidence.
+    """
     share = 0.0
     if log_removed > -math.inf:
         share = 1 / (1 + math.exp(min(700.0, log_evidence - log_removed)))

@@ -12,8 +12,8 @@ is the product of the factors Z / psi of k single steps, because the intermediat
 cancel.
 
 The target and the weight of every sequence are the same as with single steps. Only the times of
-resampling differ, because particles are never resampled inside a run. So a run that resamples may
-return other particles.
+resampling differ, because particles are never resampled inside a run of forced tokens. So the
+particles may be other ones than with single steps.
 """
 
 from __future__ import annotations

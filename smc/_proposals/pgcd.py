@@ -108,7 +108,7 @@ class HMMLookahead(Lookahead[HMMState]):
     def start(self, batch: Batch) -> HMMState:
         """Return the state of empty prefixes, one per example.
 
-        The table is computed unless it is cached.
+        Computes the table of completion probabilities, unless it is cached.
 
         Raises:
             ConstraintError: the HMM and the constraints differ in vocabulary or device, or the

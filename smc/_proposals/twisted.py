@@ -4,9 +4,8 @@
 
 GCD tests whether a prefix *can* still be completed. This proposal uses the probability under a
 model (`smc.Lookahead`) that it *will* be. If this model equals the language model, g is the
-Bayes-correct twist, and all particles have the same weight. Weights are correct for any g that is
-positive for all of GCD's tokens, because they use the same g. The approximations below rely on
-this.
+Bayes-correct twist, and all particles have the same weight. Weights use the same g, so they are
+correct for any g that is positive for all of GCD's tokens, including the approximations below.
 
 **Twist.** g is one of the following functions of the lookahead's probabilities joint, mass and
 eventual (`smc._proposals.lookahead`):
@@ -130,8 +129,7 @@ class _View(NamedTuple):
         alive: True for classes that are allowed within the budget.
         alive_too: True for the tokens with exact g that are allowed within the budget.
         successors: which classes end the text.
-        masses: probabilities of classes and tokens under the language model; None if every token is
-            a separate class.
+        masses: probabilities under the language model; None if every token is a separate class.
     """
 
     factors: Factors
@@ -367,10 +365,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return _View(factors, alive, alive_too, walk.successors(), masses)
 
     def _log_g(
-        self,
-        expected: Expectation,
-        steps: Int32[Tensor, "R K"],
-        alive: Bool[Tensor, "R K"],
+        self, expected: Expectation, steps: Int32[Tensor, "R K"], alive: Bool[Tensor, "R K"]
     ) -> Float64[Tensor, "R K"]:
         """Return log g of K items; -inf if g is zero or the item isn't allowed.
 
@@ -456,8 +451,8 @@ def needs_eventual(twist: str | float | int) -> bool:
 def looking_ahead(lookahead: object) -> Proposal[Any]:
     """Return the proposal for a lookahead.
 
-    This is the argument itself for a `Twisted`, a `Twisted` with default options for a `Lookahead`,
-    and `GCD` for None.
+    This is a given `Twisted` itself, a `Twisted` with default options for a `Lookahead`, and `GCD`
+    for None.
 
     Raises:
         ValueError: the argument is something else.

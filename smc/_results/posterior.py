@@ -176,7 +176,7 @@ class Posterior:
 
     @property
     def dead(self) -> bool:
-        """True if no particle has positive weight."""
+        """True if no answer was found, because no particle has positive weight."""
         return not self.answers
 
     @cached_property

@@ -1,25 +1,26 @@
-"""Computation of further answers after sampling, until a guaranteed share was found.
+"""Computation of further answers after sampling, until a given share of the posterior is found.
 
-`read_on` computes the tree of token sequences (`smc._search.enumerating`), several open branches
-with the largest probabilities per pass. With F the token sequences found by sampling or by
-computation,
+`read_on` continues in the tree of token sequences (`smc._search.enumerating`). Each pass computes
+several *open branches*, which are continuations that weren't computed yet, the most probable first.
+Let F be the token sequences found by sampling or by this computation.
 
     lower = sum of p(a) over a in F
-    upper = the smaller of the two upper bounds, both of which hold (`smc.Bounds`)
+    upper = the smaller of the upper bounds of sampling and of this computation (`smc.Bounds`)
 
-the computation ends once lower / upper is at least `certify`, `max_tokens_read` tokens were
+The computation ends once lower / upper is at least `certify`, `max_tokens_read` tokens were
 computed, or the time is over.
 
-**Probabilities.** Computed answers have no particle weight. All answers are therefore weighted by
-their probabilities under the model, P(y) = sum of p(a) with text(a) = y / lower. The total
-variation distance from the true posterior is 1 - lower / P_lm(C within n), and therefore at most
-1 - `certified`.
+**Probabilities.** Answers found by this computation have no particle weight. Therefore all answers
+are weighted by their probabilities under the model: P(y) is the sum of p(a) with text(a) = y,
+divided by lower. The total variation distance from the true posterior is 1 - lower / P_lm(C within
+n), and therefore at most 1 - `certified`.
 
-**Evidence.** `log_evidence` is the estimate of sampling, which ended before. It is unbiased,
-whether or not the computation continues; replacing it by an exact value in some runs would not be.
+**Evidence.** `log_evidence` is the estimate of the sampling, which had ended before. It is
+unbiased, whether or not the computation continues. Replacing it by an exact value only in some runs
+would make it biased.
 
-Cost: sampling doesn't keep its computed prefixes, so those of the found answers are computed again,
-one whole answer per pass.
+Cost: sampling doesn't keep its computed prefixes. So the prefixes of the found answers are computed
+again, one whole answer per pass.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from smc._search.enumerating import NARROW, Tree, read_trees
 
 
 class Sampled(NamedTuple):
-    """A sampled example: prompt as token ids, constraint, budget and posterior."""
+    """A sampled example: its prompt as token ids, constraint, budget and posterior."""
 
     prompt: tuple[int, ...]
     automaton: TokenAutomaton
@@ -67,14 +68,15 @@ def read_on(
         lm: the language model.
         examples: the examples of a batch.
         certify: the share of the posterior to find.
-        max_tokens_read: maximum number of tokens computed for an example; the last pass may exceed
-            it by the tokens that were dropped from the model's cache and are computed again.
+        max_tokens_read: maximum number of tokens computed for an example. The last pass may exceed
+            it by tokens that were removed from the model's cache and are computed again.
         temperature: the sampling temperature.
         max_rows: maximum number of branches in one pass.
-        limit: ends the computation in any case.
+        limit: time limit of the computation.
 
     Returns:
-        Their posteriors. One that has the share already, or was closed early, is unchanged.
+        The posteriors of the examples. A posterior that already has the share, or was closed early,
+        is returned unchanged.
     """
     chosen = [number for number, each in enumerate(examples) if _is_open(each.posterior, certify)]
     results = [each.posterior for each in examples]
@@ -114,7 +116,7 @@ def read_on(
 
 
 def _is_open(posterior: Posterior, certify: float) -> bool:
-    """Return whether less than this share was found and the posterior wasn't closed early."""
+    """Return whether a posterior has less than this share, and wasn't closed early."""
     enough = posterior.enumerated or (posterior.certified or 0.0) >= certify
     return posterior.stopped is None and not enough
 
@@ -126,7 +128,7 @@ def _is_found(sample: Sample) -> bool:
 def _posterior(example: Sampled, tree: Tree, tokens: int, passes: int, seconds: float) -> Posterior:
     """Build the posterior of all found answers, weighted by their model probabilities."""
     before = example.posterior
-    assert before.log_evidence is not None  # known without top_p
+    assert before.log_evidence is not None  # it is only None if top_p < 1
     vocabulary = example.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
     samples = [

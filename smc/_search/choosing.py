@@ -1,9 +1,9 @@
 """Probabilities of labels: a model's distribution over several given answers.
 
-Scoring only the first token of each option can't distinguish options that begin alike. The sum of
-an option's log-probabilities favors short options and misses other spellings. Here the probability
-of an option is that of its text, in all spellings and with the end of the answer, given that the
-answer is one of the options (`smc.distribution`):
+Scoring only the first token of each option can't distinguish options that begin alike. Summing an
+option's log-probabilities favors short options and misses other tokenizations. Here the probability
+of an option is the probability of its text in all tokenizations, including the end of the answer,
+given that the answer is one of the options (`smc.distribution`):
 
     P(option) = p_lm(option EOS) / evidence,    evidence = sum of p_lm(option EOS) over the options
 
@@ -14,8 +14,8 @@ An option may be the beginning of another, such as "no" and "not sure"; EOS dist
 
 **Orders.** Models prefer options by their position in the prompt. If a prompt is given as a
 function of the options, their probabilities can be averaged over several orders: the given order,
-its reverse, and rotations of both. With two orders, or with all of them, reversing the options only
-changes the order of the result.
+its reverse, and rotations of both. With two orders, or with all of them, reversing the given
+options only changes the order of the result.
 """
 
 from __future__ import annotations
@@ -36,25 +36,24 @@ from smc._results.posterior import Posterior
 from smc._search.distributions import PREFIXES, Task, read_distributions
 
 CERTIFIED = 0.999
-"""Default share of the evidence to find."""
+"""Default share of the evidence that is found."""
 
 PromptOfOptions = Callable[[Sequence[str]], Prompt]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The probability of each option, as the answer to one prompt.
+    """The probability of each option as the answer to one prompt.
 
     Attributes:
         options: the options in the given order.
-        probabilities: probabilities of the options, given that the answer is one of them. They sum
-            to one, or to zero if no option was found with positive probability.
-        intervals: guaranteed intervals of the probabilities, which allow for tokenizations that
-            were not computed.
+        probabilities: probability of each option, given that the answer is one of them. They sum to
+            one, or to zero if no option was found with positive probability.
+        intervals: intervals that certainly contain the exact probabilities, which include
+            tokenizations that weren't computed.
         log_evidence: log of the probability that the model answers with one of the options, in a
-            found tokenization. With several orders, the probability is averaged before the
-            logarithm.
-        certified: the share of the evidence that is certain to be found; the minimum over orders.
+            tokenization that was found. With several orders, the logarithm of the mean probability.
+        certified: share of the evidence that was certainly found; the minimum over orders.
         enumerated: whether every tokenization was computed in every order.
     """
 
@@ -67,7 +66,7 @@ class Choice:
 
     @property
     def best(self) -> str | None:
-        """The most probable option, the first in a tie; None if all probabilities are zero."""
+        """The most probable option, the first one in a tie; None if all probabilities are zero."""
         most = max(self.probabilities)
         return self.options[self.probabilities.index(most)] if most > 0 else None
 
@@ -91,27 +90,28 @@ def choose(
 
     Args:
         lm: the language model.
-        prompts: text; token ids, used as given; or a function that takes the options in some order
-            and returns one of these.
-        options: the texts, the same for all prompts, or a list of them for each prompt.
-        orders: number of orders of the options to average over, each with its own prompt; if more
-            than one, prompts must be functions.
-        spellings: "all", or "canonical" for the tokenizer's own spelling of each option only.
-        temperature: part of p_lm, as in `smc.sample`.
-        max_prefixes: maximum number of prefixes to compute for each prompt.
-        certify: the share of the evidence after which the computation ends; 1 includes every
-            tokenization, and there may be many thousands.
+        prompts: for each prompt, text, token ids (used as given), or a function that takes the
+            options in some order and returns text or token ids.
+        options: the options, the same for all prompts; or a list of options for each prompt.
+        orders: number of orders of the options to average over, each with its own prompt. If there
+            is more than one order, prompts must be functions.
+        spellings: "all" tokenizations, or "canonical" for only the tokenizer's own tokenization of
+            each option.
+        temperature: sampling temperature, which is part of p_lm, as in `smc.sample`.
+        max_prefixes: maximum number of prefixes computed for each prompt.
+        certify: share of the evidence after which the computation ends. With 1, every tokenization
+            is computed, possibly many thousands.
         max_rows: maximum number of prefixes in one forward pass.
 
     Returns:
-        One choice per prompt, in order.
+        One choice per prompt, in the order of the prompts.
 
     Raises:
-        ValueError: there are no options, options are equal or not strings, `orders` exceeds the
-            number of orders, or 1 for a prompt that is not a function, or another argument is
-            invalid.
+        ValueError: there are no options; options are equal or not strings; `orders` exceeds the
+            number of orders, or the 1 that a prompt that is not a function allows; or another
+            argument is invalid.
         ConstraintError: the tokens can't spell the options.
-        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        PromptTooLongError: a prompt and its longest option together exceed the model's context.
         FloatingPointError: the model's log-probabilities are NaN or +inf.
     """
     check_model(lm)
@@ -141,8 +141,8 @@ def choose(
                 written = prompt
             else:
                 raise ValueError(
-                    f"orders={orders} needs the prompt{of_example(name)} as a function of the "
-                    f"ordered options, got {type(prompt).__name__}; pass a function, or orders=1"
+                    f"expected the prompt{of_example(name)} as a function of the options with "
+                    f"orders={orders}, got {type(prompt).__name__}; pass a function, or orders=1"
                 )
             ids = tuple(lm.encode(written))
             check_example(lm, ids, automaton, budget, name)
@@ -158,7 +158,7 @@ def choose(
 
 
 def _options_of_each(options: Any, count: int) -> list[tuple[str, ...]]:
-    """Validate the options, and return those of each prompt."""
+    """Check the options, and return the options of each prompt."""
     if isinstance(options, str | Mapping) or not isinstance(options, Sequence):
         raise ValueError(f"expected a list of options, got {type(options).__name__}")
     nested = bool(options) and all(
@@ -166,7 +166,9 @@ def _options_of_each(options: Any, count: int) -> list[tuple[str, ...]]:
     )
     several = list(options) if nested else [options] * count
     if len(several) != count:
-        raise ValueError(f"expected {count} lists of options, one per prompt, got {len(several)}")
+        raise ValueError(
+            f"expected as many lists of options as prompts ({count}), got {len(several)}"
+        )
     for number, texts in enumerate(several):
         where = of_example(number if nested and count > 1 else None)
         if not len(texts):
@@ -188,13 +190,13 @@ def _options_of_each(options: Any, count: int) -> list[tuple[str, ...]]:
 
 
 def _orders(texts: tuple[str, ...], count: int, name: int | None) -> list[tuple[str, ...]]:
-    """Return this many different orders: the given one, its reverse, and rotations of both."""
+    """Return `count` different orders: the given order, its reverse, and rotations of both."""
     n = len(texts)
-    most = n if n <= 2 else 2 * n  # with two options rotations are reverses
+    most = n if n <= 2 else 2 * n  # with two options, the rotation equals the reverse
     if count > most:
         raise ValueError(
-            f"expected at most {most} orders of {n} options{of_example(name)} (rotations and their "
-            f"reverses), got orders={count}; request fewer"
+            f"expected orders to be at most {most} (rotations and their reverses) for {n} "
+            f"options{of_example(name)}, got {count}; lower orders"
         )
     pairs = (count + 1) // 2
     shifts = [index * n // pairs for index in range(pairs)]
@@ -205,15 +207,15 @@ def _orders(texts: tuple[str, ...], count: int, name: int | None) -> list[tuple[
 def _automaton(
     texts: tuple[str, ...], vocabulary: Vocabulary, spellings: str, name: int | None
 ) -> TokenAutomaton:
-    """Return the automaton of the options, in all spellings or in the tokenizer's own."""
+    """Return the automaton of the options, in all tokenizations or in canonical ones."""
     language = choice(texts)
     if spellings == "all":
         return lift(language, vocabulary)
     segmentation = vocabulary.segmentation
     if segmentation is None:
         raise ConstraintError(
-            "spellings='canonical' needs a vocabulary with the tokenizer's segmentation, got one "
-            "without; create it with Vocabulary.from_tokenizer, or set spellings='all'"
+            "expected a vocabulary with the tokenizer's segmentation for spellings='canonical', "
+            "got one without; create it with Vocabulary.from_tokenizer, or set spellings='all'"
         )
     edges: set[tuple[tuple[int, ...], int, tuple[int, ...]]] = set()
     ends = set()
@@ -221,7 +223,8 @@ def _automaton(
         ids = tuple(segmentation.encode(text))
         if vocabulary.decode(ids) != text.encode():
             raise ConstraintError(
-                f"the tokenizer can't spell the option {text!r}{of_example(name)}: it decodes to "
+                f"expected options that the tokenizer can encode, but the option "
+                f"{text!r}{of_example(name)} decodes to "
                 f"{vocabulary.decode(ids).decode(errors='replace')!r}; set spellings='all'"
             )
         edges |= {(ids[:t], ids[t], ids[: t + 1]) for t in range(len(ids))}
@@ -235,7 +238,7 @@ def _automaton(
 
 
 def _average(texts: tuple[str, ...], found: Sequence[Posterior]) -> Choice:
-    """Average the posteriors over orders."""
+    """Average the probabilities of the options over the posteriors of all orders."""
     shares, intervals = [], []
     for each in found:
         assert each.bounds is not None

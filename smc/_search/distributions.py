@@ -1,16 +1,16 @@
-"""The exact posterior over all answers of a finite language, or intervals for each of them.
+"""The exact posterior over all answers of a finite language, or intervals for each answer.
 
 `smc.distribution` computes the tree of token sequences that obey the constraint, instead of
 sampling from it (`smc._search.enumerating`). Each answer's probability is summed over its
-spellings, that is over its tokenizations. With p(a) the probability of a found token sequence a,
-and O that of all open branches,
+spellings, which are its tokenizations. Let p(a) be the probability of a found token sequence a, and
+O the probability of all open branches, which are continuations that weren't computed. Then
 
     P(y) = sum of p(a) with text(a) = y  /  sum of p(a)                       exact if O = 0
 
-and otherwise within the intervals of `smc.Bounds`.
+If O > 0, the exact probability is within the intervals of `smc.Bounds`.
 
-**Many spellings.** A label of two words has hundreds to hundreds of thousands of prefixes in a
-vocabulary of 150,000 tokens, most of them with negligible probability. So `certify` ends the
+**Many spellings.** With a vocabulary of 150,000 tokens, a label of two words has hundreds to
+hundreds of thousands of prefixes, and most have a negligible probability. So `certify` ends the
 computation once the found answers have a given share of the evidence, and `max_prefixes` limits it
 in any case.
 """
@@ -38,13 +38,13 @@ PREFIXES = 1000
 BATCH = 32
 """Number of prompts computed together."""
 MOST_STATES = 2000
-"""Maximum number of states of a constraint for computing its canonical spellings first."""
+"""Maximum number of states of a constraint whose canonical spellings are computed first."""
 
 Constraint = TokenAutomaton | Automaton
 
 
 class Task(NamedTuple):
-    """A prompt as token ids, its constraint and its budget."""
+    """A prompt as token ids, with its constraint and budget."""
 
     prompt: tuple[int, ...]
     automaton: TokenAutomaton
@@ -65,40 +65,40 @@ def distribution(
 ) -> list[Posterior]:
     """Compute the posterior over a finite language, p_lm(x | x in C, |x| <= budget).
 
-    If the language has at most `max_prefixes` prefixes, all of them are computed and the posterior
+    If the language has at most `max_prefixes` prefixes, all of them are computed, and the posterior
     is the target itself (`Posterior.enumerated`). Otherwise the most probable branches are computed
-    first (the tokenizer's own tokenizations before them, if there are few).
+    first (preceded by the tokenizer's own tokenizations, if there are few).
     `Posterior.probabilities` are then relative to the found answers, and `Posterior.intervals`
-    contain the true ones. No random numbers are used.
+    contain the exact probabilities. No random numbers are used.
 
     Args:
         lm: the language model.
-        prompts: text, or token ids, used as given.
-        constraint: C, one for all prompts or one per prompt: a language, which is lifted to the
-            model's vocabulary, or one that is already lifted.
-        budget: maximum number of tokens of an answer, including EOS, for all prompts or one per
-            prompt. By default the length of the longest tokenization of any answer.
+        prompts: for each prompt, text or token ids (used as given).
+        constraint: the constraint C, one for all prompts or one per prompt. A `gcd.Automaton` is
+            lifted to the model's vocabulary; a `gcd.TokenAutomaton` is used as given.
+        budget: maximum number of tokens of an answer, including EOS; one for all prompts or one per
+            prompt. By default, the length of the longest tokenization of any answer.
         spellings: "all" counts every tokenization of a text. "canonical" counts only the
             tokenizer's own, like `gcd.lift(..., literals="canonical")`; the target is then the
             model's distribution over these.
-        temperature: part of p_lm, as in `smc.sample`.
-        max_prefixes: maximum number of prefixes to compute for each prompt.
-        certify: the share of the evidence (`Posterior.certified`) after which the computation ends;
-            1 continues until all prefixes are computed.
+        temperature: sampling temperature, which is part of p_lm, as in `smc.sample`.
+        max_prefixes: maximum number of prefixes computed for each prompt.
+        certify: share of the evidence (`Posterior.certified`) after which the computation ends.
+            With 1, it continues until all prefixes are computed.
         max_rows: maximum number of prefixes in one forward pass.
 
     Returns:
-        One posterior per prompt, in order. `log_evidence` is the log-probability that the model
-        gives any of the found answers. If `enumerated`, these are all answers; otherwise it is a
-        lower bound, and `bounds` has both sides. A low value means that the model prefers other
-        answers. The posterior is dead if no answer was found.
+        One posterior per prompt, in the order of the prompts. `log_evidence` is the log-probability
+        that the model gives any of the found answers. If `enumerated`, these are all answers.
+        Otherwise it is a lower bound, and `bounds` has both bounds. A low value means that the
+        model prefers other answers. The posterior is dead if no answer was found.
 
     Raises:
         ConstraintError: the language is infinite and no budget is given, or the constraint was
             lifted to another vocabulary than the model's.
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
         OverlongBudgetError: a budget exceeds the lengths that the constraint covers.
-        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        PromptTooLongError: a prompt and its budget together exceed the model's context.
         ValueError: another argument is invalid; the message names it.
         FloatingPointError: the model's log-probabilities are NaN or +inf.
     """
@@ -114,7 +114,7 @@ def distribution(
     budgets = list(budget) if isinstance(budget, Sequence) else [budget] * count
     for what, size in (("constraints", len(constraints)), ("budgets", len(budgets))):
         if size != count:
-            raise ValueError(f"expected {count} {what}, one per prompt, got {size}")
+            raise ValueError(f"expected as many {what} as prompts ({count}), got {size}")
     lifted: dict[int, TokenAutomaton] = {}
     longest: dict[int, int | None] = {}
     tasks = []
@@ -145,7 +145,10 @@ def read_distributions(
     certify: float | int,
     max_rows: int,
 ) -> list[Posterior]:
-    """Compute the posteriors of validated examples; equal ones are computed once."""
+    """Compute the posteriors of examples whose arguments were checked.
+
+    Examples with the same prompt, automaton and budget are computed once.
+    """
     temperature = check_temperature(real("temperature", temperature))
     share = real("certify", certify)
     if not 0 < share <= 1:
@@ -154,7 +157,8 @@ def read_distributions(
         if whole(what, value) < 1:
             raise ValueError(f"expected {what} to be at least 1, got {value}")
     different = list({(t.prompt, id(t.automaton), t.budget): t for t in tasks}.values())
-    different.sort(key=lambda task: len(task.prompt))  # prompts of one batch are padded
+    # Prompts of one batch are padded, so prompts of similar lengths form a batch.
+    different.sort(key=lambda task: len(task.prompt))
     found: dict[tuple[tuple[int, ...], int, int], Posterior] = {}
     size = max(1, min(max_rows, BATCH))
     for first in range(0, len(different), size):
@@ -175,7 +179,7 @@ def _read(
     certify: float,
     max_rows: int,
 ) -> list[Posterior]:
-    """Compute the trees of one batch."""
+    """Compute the trees of one batch of examples."""
     started = time.perf_counter()
     reader = TreeReader(lm, [task.prompt for task in tasks], temperature)
     start_seconds = time.perf_counter() - started
@@ -208,7 +212,7 @@ def _read(
 
 
 def _canonical(task: Task, most: int) -> TokenAutomaton | None:
-    """Return the automaton of canonical spellings if it is small and has few prefixes."""
+    """Return the automaton of canonical spellings; None if it is large or has many prefixes."""
     given = task.automaton
     if given.vocabulary.segmentation is None or given.num_states > MOST_STATES:
         return None
@@ -220,7 +224,7 @@ def _canonical(task: Task, most: int) -> TokenAutomaton | None:
 
 
 def _posterior(task: Task, tree: Tree, diagnostics: Diagnostics) -> Posterior:
-    """Build a posterior of the found answers, weighted by their probabilities under the model."""
+    """Build the posterior of the found answers, weighted by their model probabilities."""
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
     samples = [
@@ -253,8 +257,8 @@ def _lift(lm: LanguageModel, given: Constraint, spellings: str, name: int | None
     table = canonical(given)
     if table is None:
         raise EmptyLanguageError(
-            f"expected an answer that the tokenizer can spell{of_example(name)}, got none; set "
-            "spellings='all'"
+            f"expected at least one canonical tokenization of an answer{of_example(name)}, got "
+            "none; set spellings='all'"
         )
     return TokenAutomaton(
         given.vocabulary, *table, max_bytes=given.max_bytes, caveats=given.caveats
@@ -262,11 +266,11 @@ def _lift(lm: LanguageModel, given: Constraint, spellings: str, name: int | None
 
 
 def _finite(longest: int | None, name: int | None) -> int:
-    """Return the number of tokens of the longest answer."""
+    """Return the length of the longest answer; raise an error if the language is infinite."""
     if longest is None:
         raise ConstraintError(
-            f"expected a finite language, but the constraint{of_example(name)} has a cycle, so it "
-            "has no longest answer; pass budget=, which limits the length of an answer, and "
-            "max_prefixes= to limit the computation"
+            f"expected a finite language, but the constraint{of_example(name)} has answers of any "
+            "length; pass budget to limit the length of an answer, and max_prefixes to limit the "
+            "computation"
         )
     return longest

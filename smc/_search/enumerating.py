@@ -5,24 +5,25 @@ next token v, so the tree has three parts at any time:
 
     found      answers a with known p(a)
     computed   prefixes x, whose probability is divided among their continuations
-    open       branches x v, with x computed and x v neither computed nor found; p(x v) is known
+    open       branches x v with a computed prefix x and known p(x v), where x v was neither
+               computed nor found
 
-Each pass computes several of the open branches with the largest probabilities, until the open share
-of found and open probability is small enough. When every branch is computed, the sum over the
-answers is the evidence itself, not an estimate.
+Each pass computes several open branches, the most probable first. The computation ends when the
+open branches have a small enough share of the total probability. When no branch is open, the sum
+over the answers is the evidence itself, not an estimate.
 
-**Canonical spellings first.** Until an answer is found, the largest branches are the shortest ones,
-and most of them belong to unusual spellings. So the branches of the tokenizer's own spellings
-precede all others, if there are few enough.
+**Canonical spellings first.** Until an answer is found, the most probable branches are the shortest
+ones, and most of them belong to unusual tokenizations. Therefore the branches of the tokenizer's
+own tokenizations are computed before all others, if there are few enough.
 
-**Drafts.** A branch is computed together with its likely continuation. As long as the bytes of all
-allowed tokens agree, as within the unique rest of a label, the draft has the tokenizer's own token,
-or the one closest to the end. Prefixes of drafts count as computed. So a label takes one pass
-instead of one pass per token.
+**Drafts.** A branch is computed together with its likely continuation. The draft continues as long
+as the bytes of all allowed tokens agree, for example when only one label can follow. It has the
+tokenizer's own token, or otherwise the one that is closest to the end. All prefixes of a draft
+count as computed. So a label takes one pass instead of one pass per token.
 
 Cost: one forward pass for at most `width` branches, and a sort of the open branches. A prefix
-stores at most as many branches as may still be computed; the probability of the others is kept as
-one sum.
+stores at most as many branches as may still be computed. The others are stored as the sum of their
+probabilities.
 """
 
 from __future__ import annotations
@@ -42,21 +43,24 @@ from smc._inference.bounds import NORMALIZATION, bounds_of
 Ids = tuple[int, ...]
 
 NARROW = 32
-"""Number of branches per pass if the limit excludes some, so that the best ones come first."""
+"""Number of branches per pass if the limit excludes some branches.
+
+With few branches per pass, the most probable branches are computed first.
+"""
 MOST_ALIKE = 64
-"""Maximum number of tokens whose bytes are compared; a heuristic."""
+"""Maximum number of allowed tokens whose bytes are compared for a draft (a heuristic)."""
 
 
 class _Node(NamedTuple):
-    """A prefix that is computed, or about to be.
+    """A prefix that is computed, or about to be computed.
 
     Attributes:
-        ids: its tokens.
-        state: its automaton state.
+        ids: tokens of the prefix.
+        state: automaton state of the prefix.
         remaining: number of tokens that may still follow, including EOS.
-        log_p: log-probability of the prefix; before it is computed, that of its branch.
+        log_p: log-probability of the prefix; for a draft, NaN until it is computed.
         tokens: the allowed next tokens.
-        own: state of the automaton of canonical spellings, -1 outside of it.
+        own: state in the automaton of canonical spellings; -1 if the prefix isn't canonical.
     """
 
     ids: Ids
@@ -73,13 +77,13 @@ class Tree:
     Args:
         automaton: the language.
         budget: maximum number of tokens of an answer, including EOS.
-        most: maximum number of prefixes to compute after the prompt.
+        most: maximum number of prefixes computed after the prompt.
         certify: the share of the evidence to find.
         eps: machine epsilon of the model's log-probabilities.
-        canonical: the same texts in the tokenizer's own spelling, whose branches come first; None
-            for no such preference.
+        canonical: automaton of the same texts in canonical spellings, whose branches are computed
+            first; None to treat all branches alike.
         known: answers that are already known, with log p. They count as found, and their prefixes
-            are drafted.
+            are used as drafts.
         log_upper: log of another known upper bound on the evidence.
 
     Attributes:
@@ -101,7 +105,7 @@ class Tree:
     ) -> None:
         self.found: dict[Ids, float] = {}
         self._known, self._log_upper = dict(known or {}), log_upper
-        # The token after each prefix of a known answer, of the most probable one.
+        # The token after each prefix of a known answer, from the most probable known answer.
         self._following = {
             ids[:t]: ids[t]
             for ids in sorted(self._known, key=self._known.__getitem__)
@@ -113,20 +117,20 @@ class Tree:
         self._canonical = canonical
         self._left = most
         self._nodes: list[_Node] = []
-        # Open branches: node, token, log p, and log p rounded outward, which the bounds use.
+        # Open branches: node, token, log p, and log p rounded up for the upper bound.
         self._node = np.zeros(0, np.int64)
         self._token = np.zeros(0, np.int64)
         self._log_p = np.zeros(0)
         self._log_mass = np.zeros(0)
         self._goes_first = np.zeros(0, np.bool_)
-        self._log_rest = -math.inf  # of all branches that will never be computed
+        self._log_rest = -math.inf  # log probability of all branches that will never be computed
         self._waiting: list[list[_Node]] = []
         own = -1 if canonical is None else canonical.initial
         self._root = self._at((), automaton.initial, budget, 0.0, own)
 
     @property
     def root(self) -> Int64[np.ndarray, "_"]:
-        """The tokens that an answer may begin with."""
+        """The tokens with which an answer may begin."""
         return self._root.tokens
 
     @property
@@ -136,7 +140,7 @@ class Tree:
 
     @property
     def is_done(self) -> bool:
-        """True if the computation ends, because enough was found or a limit is reached."""
+        """True if enough was found, a limit is reached, or no branch is open."""
         return (
             self._left <= 0
             or not self._log_mass.size
@@ -145,28 +149,28 @@ class Tree:
 
     @property
     def everything(self) -> dict[Ids, float]:
-        """Log p of the found and the known answers."""
+        """Log p of the found answers and of the known answers."""
         return {**self._known, **self.found}
 
     @property
     def log_lower(self) -> float:
-        """Log of their total probability."""
+        """Log of the total probability of the found and known answers."""
         return _log_sum(np.array(list(self.everything.values()))) if self._known else self.log_found
 
     @property
     def log_upper(self) -> float:
         """Log of the smallest known upper bound on the evidence."""
-        # The same p may be rounded differently in another pass.
+        # Rounding may differ between passes, so the upper bound is at least the lower bound.
         return max(self.log_lower, min(self._log_upper, self.log_mass))
 
     @property
     def log_found(self) -> float:
-        """Log of the probability of the found answers."""
+        """Log of the total probability of the found answers."""
         return _log_sum(np.array(list(self.found.values())))
 
     @property
     def log_mass(self) -> float:
-        """Log of the probability found or open."""
+        """Log of the total probability of found answers and open branches."""
         open_mass = _log_sum(np.append(self._log_mass, self._log_rest))
         return _log_sum(np.array([self.log_found, open_mass]))
 
@@ -182,23 +186,25 @@ class Tree:
         self._left = min(self._left, most)
 
     def take(self, example: int, width: int) -> list[Run]:
-        """Choose the open branches to compute next, at most `width`, and return them as runs."""
+        """Choose at most `width` open branches to compute next, and return them as runs."""
         order = np.argsort(-self._log_mass, kind="stable")
         log_upper = self.log_mass
         share = np.exp(self._log_mass[order] - log_upper)
-        # The mass that may stay open, reduced slightly because the bounds are rounded.
+        # The share of probability that may stay open. It is reduced slightly, because the bounds
+        # are rounded.
         spare = (1 - self._certify) * (1 - 1e-6) - math.exp(self._log_rest - log_upper)
-        after = np.cumsum(share[::-1])[::-1]  # open if this branch and those after it are left
+        # The share that stays open if this branch and all less probable ones aren't computed.
+        after = np.cumsum(share[::-1])[::-1]
         needed = np.zeros(order.size, np.bool_)
         needed[order[: max(1, int((after > spare).sum()))]] = True
-        # A canonical spelling matters if it alone exceeds what may stay open.
+        # A canonical branch is needed if its probability alone exceeds what may stay open.
         least = self.log_found + math.log(1 - self._certify) if self._certify < 1 else -math.inf
         first = self._goes_first & (self._log_mass >= least)
         order = np.concatenate([order[first[order]], order[(needed & ~first)[order]]])
         chosen = order[: min(width, self._left)]
         runs, self._waiting = [], []
         for number, i in enumerate(chosen.tolist()):
-            # Every chosen branch is computed; drafts share the rest of the limit.
+            # Every chosen branch is computed. Drafts may use the rest of the limit.
             nodes = list(self._run(i, self._left - (len(chosen) - number - 1)))
             self._left -= len(nodes)
             parent = self._nodes[self._node[i]]
@@ -212,7 +218,7 @@ class Tree:
         return runs
 
     def next_best(self, count: int) -> list[Ids]:
-        """Return the computed prefixes that the best open branches extend."""
+        """Return the computed prefixes that the most probable open branches extend."""
         count = min(count, self._log_mass.size)
         if not count:
             return []
@@ -220,7 +226,7 @@ class Tree:
         return [self._nodes[node].ids for node in np.unique(self._node[best]).tolist()]
 
     def add(self, values: Sequence[Sequence[Float64[np.ndarray, "_"]]]) -> None:
-        """Add the model's log-probabilities for the runs that were taken last."""
+        """Add the model's log-probabilities for the runs that `take` returned last."""
         for nodes, answers in zip(self._waiting, values, strict=True):
             log_p = nodes[0].log_p
             for index, (node, next_log_p) in enumerate(zip(nodes, answers, strict=True)):
@@ -235,10 +241,13 @@ class Tree:
     def _branch(
         self, node: _Node, next_log_p: Float64[np.ndarray, "_"], following: int | None
     ) -> None:
-        """Find the answers that end after a prefix, and open its branches except for one token.
+        """Store the answers that end after a prefix, and add its open branches.
 
         Args:
-            following: the next token if the prefix with it is computed, too.
+            node: the prefix.
+            next_log_p: log-probabilities of its allowed next tokens.
+            following: the next token whose prefix is computed in the same run, and which therefore
+                has no open branch; None if there is none.
         """
         next_log_p = numbers(next_log_p)
         alive = ~np.isneginf(next_log_p)
@@ -267,7 +276,7 @@ class Tree:
         self._goes_first = np.concatenate([self._goes_first, self._is_own(node, tokens)])
 
     def _drop(self, chosen: Int64[np.ndarray, "_"]) -> None:
-        """Remove branches from the open ones."""
+        """Remove the chosen branches from the open branches."""
         for name in ("_node", "_token", "_log_p", "_log_mass", "_goes_first"):
             setattr(self, name, np.delete(getattr(self, name), chosen))
 
@@ -282,7 +291,7 @@ class Tree:
         return self._at((*node.ids, token), state, node.remaining - 1, log_p, own)
 
     def _is_own(self, node: _Node, tokens: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
-        """Return which tokens after a prefix belong to a canonical spelling within the budget."""
+        """Return True for tokens with which the prefix stays canonical and can end in time."""
         automaton = self._canonical
         if automaton is None or node.own < 0:
             return np.zeros(tokens.size, np.bool_)
@@ -290,7 +299,7 @@ class Tree:
         return (after >= 0) & fits(automaton.steps_to_accept[after], node.remaining)
 
     def _run(self, branch: int, most: int) -> Iterator[_Node]:
-        """Yield the prefix of an open branch, followed by its drafts, at most `most` in total."""
+        """Yield the prefix of an open branch and its drafts, at most `most` prefixes in total."""
         parent, token = self._nodes[self._node[branch]], int(self._token[branch])
         node = self._after(parent, token, float(self._log_p[branch]))
         yield node
@@ -302,7 +311,7 @@ class Tree:
             yield node
 
     def _draft(self, node: _Node) -> int | None:
-        """Return the likely next token; None for an end, or if texts diverge."""
+        """Return the likely next token; None if an answer may end, or if the texts diverge."""
         automaton, tokens = self._automaton, node.tokens
         known = self._following.get(node.ids)
         if known is not None:
@@ -333,11 +342,12 @@ def read_trees(
     """Compute the tree of each of the reader's prompts until it is done.
 
     Args:
+        reader: computes the prefixes.
+        trees: one tree per prompt of the reader.
         widths: maximum number of branches of each tree per pass.
         max_rows: maximum number of branches of all trees per pass, but at least one per tree.
-        stop: called before each pass; True ends the computation.
-        max_tokens: maximum number of tokens computed for each tree; None for no limit besides the
-            number of prefixes.
+        stop: function that is called before each pass; True ends the computation.
+        max_tokens: maximum number of tokens computed for each tree; None for no such limit.
     """
     for tree, log_p in zip(trees, reader.first([tree.root for tree in trees]), strict=True):
         tree.start(log_p)
@@ -358,7 +368,7 @@ def read_trees(
 
 
 def _log_sum(log_values: Float64[np.ndarray, "_"]) -> float:
-    """Return the log of the sum of exponentials; -inf for no values."""
+    """Return the log of the sum of the exponentials of `log_values`; -inf if there are none."""
     top = float(log_values.max(initial=-math.inf))
     if top == -math.inf:
         return top

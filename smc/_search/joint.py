@@ -1,8 +1,8 @@
 """The joint distribution of several typed fields, such as a verdict, a label and a score.
 
-The fields become the members of one JSON object in the given order. The object has finitely many
-values, so `smc.distribution` gives the posterior over all combinations, and `Posterior.fields` the
-marginals. The language model conditions later fields on earlier ones.
+The fields are the members of a JSON object in the given order. The object has finitely many values.
+`smc.distribution` gives the posterior over all combinations, and `Posterior.fields` the marginal
+distributions. The language model conditions later fields on earlier ones.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ def joint(
 
     Args:
         lm: the language model.
-        prompt: text, or token ids, used as given; it should ask for the object.
-        fields: for each name, in order, its values: `bool`, a range of integers such as
-            `range(1, 6)` for a score, an enum, a `Literal[...]`, or a list of JSON scalars.
+        prompt: text, or token ids (used as given); it should ask for the object.
+        fields: for each field name, in order, the possible values: `bool`, a range of integers such
+            as `range(1, 6)` for a score, an enum, a `Literal[...]`, or a list of JSON scalars.
         whitespace: whitespace of the object, as in `gcd.json_schema`.
         spellings, temperature, max_prefixes, certify, max_rows: as in `smc.distribution`.
 
     Returns:
-        The posterior over objects; `Posterior.fields` has the marginal of each field, at the JSON
-        pointer of its name.
+        The posterior over objects. `Posterior.fields` has the marginal distribution of each field,
+        at the JSON pointer of the field's name.
 
     Raises:
-        ValueError: there are no fields, or a field has no values, equal values, or values that are
-            not JSON scalars. Other errors are those of `smc.distribution`.
+        ValueError: there are no fields; or a field has no values, equal values, or values that are
+            not JSON scalars. Errors of `smc.distribution` are raised, too.
     """
     if not isinstance(fields, Mapping):
         raise ValueError(
             f"expected a mapping from field names to values, got {type(fields).__name__}"
         )
     if not fields:
-        raise ValueError("expected at least one field, got none")
+        raise ValueError("expected at least one field, got an empty mapping")
     members = {name: {"enum": _values(name, given)} for name, given in fields.items()}
     schema = {
         "type": "object",

@@ -1,29 +1,30 @@
 """Search for the most probable answers, whereas sampling draws from all of them.
 
 An answer is a token sequence in C of at most n tokens, including EOS. The search returns the
-answers with the highest p_lm, best first. Since log p of a next token is at most 0, the
-log-probability of a prefix bounds that of all its continuations. Two searches use this bound:
+answers with the highest p_lm, the best first. A next token's log p is at most 0, so the
+log-probability of a prefix is an upper bound for all its continuations. Two searches use this
+bound:
 
-    "beams"       breadth first: the `beams` continuations with the highest rank are kept in each
-                  step. The rank is p_lm of the prefix; with a lookahead, it is multiplied by the
+    "beams"       breadth first: in each step, the `beams` continuations with the highest rank are
+                  kept. The rank is p_lm of the prefix. With a lookahead, it is multiplied by the
                   probability of completion in time, as in `smc.BudgetLogitsProcessor`. Prefixes
                   that can't be completed within the budget are never kept
-    "best_first"  the prefixes with the highest p_lm are computed next, anywhere in the tree, and
-                  none is dropped. An answer that precedes all other prefixes in this order is the
-                  most probable answer (Dijkstra's search; A* with the heuristic 0)
+    "best_first"  the prefixes with the highest p_lm are computed next, at any depth of the tree,
+                  and none is dropped. The first answer in this order is the most probable answer
+                  (Dijkstra's search; A* with the heuristic 0)
 
-**Proof.** Both searches ignore prefixes that can't improve on the worst of the requested answers,
-once there are enough. Let `log_bound` be the highest log p of all other prefixes that were not
-followed. Then an answer that is not returned is at most as probable as the last returned one or as
-`log_bound`; so answers of at least `log_bound` have a certain rank. Best-first search proves all of
-them unless it is stopped. Beams prove those above the dropped prefixes, and everything if none was
-dropped. (Log-probabilities of real models are rounded differently in other batches; ties within
-rounding aren't proved.)
+**Proof.** Once there are as many answers as requested, both searches ignore prefixes that can't
+improve on the worst of them. Let `log_bound` be the highest log p of all other prefixes that
+weren't continued. Every answer that isn't returned has at most the probability of the last returned
+answer, or at most `log_bound`. Therefore the rank of a returned answer with at least `log_bound` is
+certain. Best-first search proves all answers unless it is stopped. Beam search proves the answers
+above all dropped prefixes, and all answers if no prefix was dropped. (Log-probabilities of real
+models are rounded differently in other batches. Ties within rounding aren't proved.)
 
 Cost: one forward pass over at most `beams` prefixes per step. Forced tokens are computed in the
-same pass (`smc._proposals.forced`). Beams take at most as many steps as the budget has tokens.
-Best-first search may take exponentially many, and then computes a prefix from where it diverges
-from the prefixes computed last.
+same pass (`smc._proposals.forced`). Beam search takes at most as many steps as the budget has
+tokens. Best-first search may take exponentially many, and computes a prefix from the point where it
+diverges from the prefixes computed last.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Answer(NamedTuple):
     """A complete answer.
 
     Attributes:
-        ids: its tokens, including EOS.
-        answer: their bytes, without EOS.
+        ids: the tokens, including EOS.
+        answer: the bytes of the tokens, without EOS.
         log_p: log p_lm of the tokens, at the temperature of the search.
     """
 
@@ -72,7 +73,7 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The answer as text; invalid UTF-8 is replaced by U+FFFD."""
+        """The answer as text; bytes that aren't valid UTF-8 are replaced by U+FFFD."""
         return self.answer.decode("utf-8", errors="replace")
 
 
@@ -81,16 +82,16 @@ class SearchResult:
     """The most probable answers that were found.
 
     Attributes:
-        answers: token sequences, the most probable first; two spellings of one text are two
+        answers: token sequences, the most probable first. Two tokenizations of one text are two
             answers. Empty if the language model gives every answer probability zero.
         proved: number of answers at the beginning of `answers` that are proved to be the most
             probable.
-        log_bound: upper bound on the log-probability of any answer that was not found but is more
+        log_bound: upper bound on the log-probability of any answer that wasn't found but is more
             probable than the last one found; -inf if there is no such answer.
-        read: number of prefixes that the language model computed after the prompt; forced tokens
-            are computed with the prefix before them.
+        read: number of prefixes that the language model computed after the prompt. A prefix and the
+            forced tokens after it count once.
         tokens: number of tokens computed after the prompt, including repeated ones.
-        stopped: "deadline" if the search ended early for this reason; None otherwise.
+        stopped: "deadline" if the search ended early because of the deadline; None otherwise.
     """
 
     answers: tuple[Answer, ...]
@@ -102,7 +103,7 @@ class SearchResult:
 
     @property
     def best(self) -> Answer | None:
-        """The most probable answer that was found; None if there is none."""
+        """The most probable answer that was found; None if none was found."""
         return self.answers[0] if self.answers else None
 
 
@@ -125,22 +126,22 @@ def search(
 
     Args:
         lm: the language model.
-        prompt: text, or token ids, used as given.
-        constraint: C, lifted to the model's vocabulary. With `literals="canonical"` most texts have
-            a single spelling, so that the answers are different texts.
+        prompt: text, or token ids (used as given).
+        constraint: the constraint C, lifted to the model's vocabulary. With `literals="canonical"`
+            most texts have a single tokenization, so that the answers are different texts.
         budget: maximum number of tokens of an answer, including EOS.
-        beams: number of prefixes kept and computed at a time.
-        answers: maximum number of answers; as many as beams by default.
+        beams: number of prefixes that are kept and computed at a time.
+        answers: maximum number of answers; by default the number of beams.
         algorithm: "beams", or "best_first", which continues until the answers are proved.
-        lookahead: for beams, a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a
-            `smc.Lookahead`; None for GCD's mask only.
-        temperature: part of p_lm, as in `smc.sample`.
-        max_reads: maximum number of prefixes to compute after the prompt; the answers found until
-            then are returned. Defaults to no limit for beams, and to 1,000 for best-first search,
-            whose memory is up to 12 n^2 bytes for n prefixes.
-        deadline: seconds from now, after which the answers found until then are returned. If there
-            are none, the most probable prefix takes a shortest completion before the deadline, so
-            that there is one in time if the model is fast enough.
+        lookahead: for "beams", a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a
+            `smc.Lookahead`. None uses only GCD's mask.
+        temperature: sampling temperature, which is part of p_lm, as in `smc.sample`.
+        max_reads: maximum number of prefixes computed after the prompt. When it is reached, the
+            answers found so far are returned. By default there is no limit for beams, and 1,000 for
+            best-first search, whose memory is up to 12 n^2 bytes for n prefixes.
+        deadline: seconds from now after which the answers found so far are returned. If there are
+            none, the most probable prefix switches to a shortest completion before the deadline. So
+            there is an answer in time if the model is fast enough.
 
     Returns:
         The answers, and the number of answers that are proved to be the best.
@@ -148,7 +149,7 @@ def search(
     Raises:
         InfeasibleBudgetError: the budget is shorter than the shortest answer.
         OverlongBudgetError: the budget exceeds the lengths that the constraint covers.
-        PromptTooLongError: the prompt doesn't leave enough of the model's context.
+        PromptTooLongError: the prompt and the budget together exceed the model's context.
         ConstraintError: the constraint was lifted to another vocabulary than the model's, or the
             lookahead doesn't support it.
         ValueError: another argument is invalid; the message names it.
@@ -164,8 +165,8 @@ def search(
     best_first = algorithm == "best_first"
     if best_first and lookahead is not None:
         raise ValueError(
-            "best-first search doesn't support a lookahead, because its proof relies on ranks by "
-            'probability; omit lookahead, or set algorithm="beams"'
+            'expected no lookahead with algorithm="best_first", which ranks prefixes by '
+            'probability, got one; omit lookahead, or set algorithm="beams"'
         )
     most = READS if best_first else math.inf
     if max_reads is not None:
@@ -203,7 +204,7 @@ class _Prefixes(NamedTuple):
     """R prefixes that were computed together.
 
     Attributes:
-        ids: their tokens.
+        ids: tokens of each prefix.
         state: the proposal's state.
     """
 
@@ -212,7 +213,7 @@ class _Prefixes(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """The possible continuations of R prefixes: allowed tokens that complete no answer.
+    """The continuations of R prefixes by an allowed token that doesn't complete an answer.
 
     Attributes:
         log_p: log p of the prefix with the token; -inf for all other tokens.
@@ -224,7 +225,13 @@ class _Ahead(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """A computed prefix and its next token; `log_p` is their joint log-probability."""
+    """A computed prefix and its next token.
+
+    Attributes:
+        log_p: log-probability of the prefix and the token together.
+        prefixes, row: the prefix.
+        token: the token.
+    """
 
     log_p: float
     prefixes: _Prefixes
@@ -238,7 +245,7 @@ class _Tree:
     Attributes:
         answers: the best answers so far, at most as many as requested.
         read: number of prefixes computed after the prompt.
-        stopped: the reason for ending early; None if there is none.
+        stopped: the reason for ending early; None if the search didn't end early.
     """
 
     def __init__(
@@ -262,11 +269,11 @@ class _Tree:
 
     @property
     def threshold(self) -> float:
-        """Log p that a prefix must exceed to be useful."""
+        """Log p that a prefix or an answer must exceed to change the result."""
         return self.answers[-1].log_p if len(self.answers) == self._wanted else -math.inf
 
     def is_late(self, prefixes: _Prefixes) -> bool:
-        """Return whether the time is over, or the rest is needed to complete these prefixes."""
+        """Return whether the time is over, or is needed to complete an answer."""
         if self._limit is None:
             return False
         way_out = 0
@@ -277,7 +284,7 @@ class _Tree:
         return self.stopped is not None
 
     def close(self, prefixes: _Prefixes, ahead: _Ahead) -> None:
-        """Complete a prefix by a shortest completion, unless there is an answer already."""
+        """Complete a prefix by a shortest completion, unless there already is an answer."""
         while prefixes.ids and not self.answers:
             walk = prefixes.state.walk
             needed = walk.automata.steps_to_accept[walk.states].long()
@@ -290,11 +297,11 @@ class _Tree:
             prefixes, ahead = self.grow([_Chosen(float(value), prefixes, row, token)])
 
     def root(self) -> tuple[_Prefixes, _Ahead]:
-        """Extend the prompt to the first choice."""
+        """Extend the empty prefix to the first choice."""
         return self._follow(self._start, [()], [0.0])
 
     def grow(self, chosen: Sequence[_Chosen]) -> tuple[_Prefixes, _Ahead]:
-        """Compute these prefixes, each with its token and the forced run after it."""
+        """Compute the chosen prefixes with their tokens and the forced tokens after them."""
         self.read += len(chosen)
         parents = [each.prefixes.ids[each.row] for each in chosen]
         ids = [(*parent, each.token) for parent, each in zip(parents, chosen, strict=True)]
@@ -302,7 +309,7 @@ class _Tree:
         if all(each.prefixes is first for each in chosen):
             state, rows = first.state, [each.row for each in chosen]
             run = [line[-1:] for line in ids]
-        else:  # from several batches, whose states can't be combined: restart from the beginning
+        else:  # states of several batches can't be combined, so start from the empty prefix
             state, rows = self._start, [0] * len(ids)
             run = [(*line, *[-1] * (max(map(len, ids)) - len(line))) for line in ids]
         device = self._reader.device
@@ -313,7 +320,7 @@ class _Tree:
     def _follow(
         self, state: Any, ids: list[tuple[int, ...]], log_p: list[float]
     ) -> tuple[_Prefixes, _Ahead]:
-        """Append forced runs, compute the prefixes, and collect complete answers."""
+        """Append forced tokens, compute the prefixes, and store complete answers."""
         followed = follow(self._proposal, state)
         known = [len(line) for line in ids]
         runs = followed.tokens.tolist()
@@ -342,7 +349,7 @@ class _Tree:
     def _ahead(
         self, prefixes: _Prefixes, total: Float64[Tensor, "R"], next_log_p: Float[Tensor, "R V"]
     ) -> _Ahead:
-        """Rank the continuations; collect those that complete an answer."""
+        """Rank the continuations; store those that complete an answer."""
         walk = prefixes.state.walk
         log_p = total.unsqueeze(1) + next_log_p
         log_p = log_p.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
@@ -361,7 +368,7 @@ class _Tree:
         return _Ahead(log_p.masked_fill(ends, -torch.inf), rank.masked_fill(ends, -torch.inf))
 
     def _keep(self, ids: tuple[int, ...], log_p: float) -> None:
-        """Insert an answer if it is one of the best."""
+        """Store an answer if it is one of the best."""
         if log_p > self.threshold:
             written = self._vocabulary.decode(content(ids, set(self._vocabulary.eos_ids)))
             self.answers.append(Answer(ids, written, log_p))
@@ -407,7 +414,8 @@ def _best_first(tree: _Tree, beams: int, most: float | int) -> float:
             heappush(heap, (-float(log_p[at]), number, prefixes, row, tokens, log_p, at))
 
     def put_all(prefixes: _Prefixes, ahead: _Ahead) -> None:
-        # At most the remaining number of one prefix's tokens are taken; one more bounds the others.
+        # No more tokens of a prefix can be chosen than the limit allows. One more token is stored,
+        # whose log p is an upper bound for all others.
         best = ahead.log_p.topk(int(min(ahead.log_p.shape[1], most - tree.read + 1)), dim=1)
         tokens, log_p = best.indices.int().cpu(), best.values.cpu()
         for row in range(len(prefixes.ids)):

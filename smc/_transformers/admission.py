@@ -1,8 +1,8 @@
 """Validation of requests before they enter a continuous batch.
 
-The requests of a batch share forward passes. A single bad request (a token id outside the
-embedding, a prompt that doesn't fit any cache, a temperature of 0) would stop the manager and all
-other requests. So ids, lengths and sampling options are checked beforehand.
+The requests of a batch share forward passes. A single invalid request would stop the manager and
+all other requests. It may have a token id outside of the input embedding, a prompt that doesn't fit
+into any cache, or a temperature of 0. So ids, lengths and sampling options are checked beforehand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from smc._models.transformers_internals import outside_of_batches
 
 
 class Admission:
-    """A model's limits for requests.
+    """The limits that a model imposes on requests, and checks of requests against them.
 
     Args:
         model: a causal language model of transformers.
@@ -65,6 +65,6 @@ class Admission:
             found["top_p"] = check_top_p(real("top_p", found["top_p"]))
         if found.get("top_k") is not None:
             if whole("top_k", found["top_k"]) < 1:
-                raise ValueError(f"expected top_k to be 1 or more, got {found['top_k']}")
+                raise ValueError(f"expected top_k to be at least 1, got {found['top_k']}")
             found["top_k"] = min(int(found["top_k"]), self.width)
         return found

@@ -7,17 +7,18 @@
     manager.start()
     processor.add_request(prompt_ids, constraint, budget=40)
 
-In every step the manager first calls each processor on the host with the requests whose next token
-is due, and then passes their scores on the device. A request carries its constraint in the
-manager's keyword argument for processors. The constraint's state is a function of the tokens that
-the manager reports for the request. So requests may be offloaded, restarted and canceled.
+In every step, the manager first calls each processor on the host with the requests that get a next
+token, and then passes the scores of these tokens on the device. The constraint of a request is
+stored in the manager's keyword argument for processors. The automaton state is computed from the
+tokens that the manager reports for the request. So requests may be offloaded, restarted and
+canceled.
 
-An invalid request is rejected on entry (`smc._transformers.admission`), with or without a
-constraint. A later failure (NaN in the scores) ends the request with EOS and sets its `error`. The
-other requests continue.
+An invalid request is rejected when it is added (`smc._transformers.admission`), with or without a
+constraint. A later error, such as NaN in the scores, ends the request with EOS and sets its
+`error`. The other requests continue.
 
-Like `smc.BudgetLogitsProcessor`, this processor doesn't correct the bias of renormalizing at each
-step; `smc.generate` does, by weights.
+Like `smc.BudgetLogitsProcessor`, this processor doesn't correct the bias of renormalizing in each
+step. `smc.generate` corrects it by weights.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ from smc._transformers.admission import Admission
 
 _NAME = "budget_constraint"
 _KEEP_ONE = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
-"""Processors that always leave at least one finite score."""
+"""Processors that never set the scores of all tokens to -inf."""
 
 
 class _Request:
-    """A request on its way from the caller's thread to the manager's; never copied.
+    """Data of a request that is passed from the caller's thread to the manager's; never copied.
 
     Attributes:
-        name: the name that the caller chose, if any.
-        tokens: number of tokens of the request that the cache must hold.
-        error: the reason for rejecting the request.
+        name: the name that the caller chose; None if the manager chooses one.
+        tokens: number of tokens of the request for which the cache must have space.
+        error: the reason for rejecting the request; None if it is valid.
     """
 
     def __init__(self, name: str | None, tokens: int, error: Exception | None = None) -> None:
@@ -67,7 +68,7 @@ class _Request:
 
 
 class _Constrained(_Request):
-    """A request with a constraint."""
+    """Data of a request with a constraint."""
 
     def __init__(
         self, name: str | None, tokens: int, automaton: TokenAutomaton, budget: int, place: Place
@@ -79,20 +80,20 @@ class _Constrained(_Request):
 class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
     """Processor for constrained requests in the continuous batching of `transformers`.
 
-    Requests with and without a constraint may run together; add those without one by the manager's
-    `add_request`. Both kinds are checked on entry (token ids, name, length and sampling options),
-    so that an invalid request fails alone and doesn't stop the manager.
+    Requests with and without a constraint may run together. Add requests without a constraint by
+    the manager's `add_request`. Both kinds are checked when they are added (token ids, name, length
+    and sampling options). An invalid request then fails alone, and doesn't stop the manager.
 
     Args:
         manager: the manager from `model.init_continuous_batching`, not started yet. It must run
             without asynchronous batching (`use_async_batching=False`), because a mask depends on
             the last token, and without CUDA graphs.
-        max_bytes: memory limit for the tables of all active constraints, in bytes, on the model's
-            device.
+        max_bytes: memory limit for the tables of all active constraints on the model's device, in
+            bytes.
 
     Raises:
-        ValueError: the manager has been started or warmed up, batches asynchronously, or has a
-            processor that may forbid every token that a constraint allows.
+        ValueError: the manager has been started or warmed up, uses asynchronous batching or CUDA
+            graphs, or has a processor that may forbid every token that a constraint allows.
     """
 
     def __init__(self, manager: Any, max_bytes: int = MAX_BYTES) -> None:
@@ -100,7 +101,8 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         config, processors = manager.continuous_batching_config, manager.logit_processor
         if manager.is_running() or manager.batch_processor is not None:
             raise ValueError(
-                "expected a manager that has not been started; create the processor before start()"
+                "expected a manager that has not been started, got a running one; create the "
+                "processor before start()"
             )
         ahead = {
             "use_async_batching": config.use_async_batching,
@@ -116,25 +118,26 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         for other in processors.logits_processor:
             if not isinstance(other, safe):
                 raise ValueError(
-                    f"{type(other).__name__} may forbid every token that a constraint allows; "
-                    "unset its option in GenerationConfig"
+                    "expected no logits processor that may forbid every token that a constraint "
+                    f"allows, got {type(other).__name__}; unset its option in GenerationConfig"
                 )
         self._manager, self._max_bytes = manager, max_bytes
         self._device = manager.model.device
         self._admission = Admission(manager.model)
         self._pool: AutomatonPool | None = None
-        self._lock = Lock()  # requests enter on threads other than the manager's
-        # Finalizers add constraints here on any thread at any time, even while the lock is held.
+        self._lock = Lock()  # requests are added on other threads than the manager's
+        # Finalizers append constraints on any thread at any time, even while the lock is held.
         self._left: deque[TokenAutomaton] = deque()
         self._readers: dict[tuple[str, _Constrained], TokenReader] = {}
         self._rows = torch.empty((0, 7), dtype=torch.int64, device=self._device)
-        self._states: list[Any] = []  # the manager's states, one for each of these rows
-        # Masks come first, so that top-k and top-p choose among allowed tokens.
+        self._states: list[Any] = []  # the manager's state of the request in each row
+        # This processor runs first, so that top-k and top-p choose among allowed tokens.
         processors.logits_processor.insert(0, self)
         processors.tensors_required += 1
         processors.do_processing = True
         processors.supported_keys.update(self.supported_kwargs)
-        # The manager calls this for each request on entry, and fails the request if this raises.
+        # The manager calls this function for each new request. If it raises an error, only this
+        # request fails.
         self._check_options, processors.check_kwargs = processors.check_kwargs, self._admit
         self._queue, manager.add_request = manager.add_request, self._add_unconstrained
 
@@ -146,16 +149,16 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         request_id: str | None = None,
         **options: Any,
     ) -> str:
-        """Queue a request; get its answer from `manager.get_result()`.
+        """Queue a request with a constraint; get its answer from `manager.get_result()`.
 
         Args:
             prompt: token ids.
             constraint: the constraint, lifted to the model's vocabulary.
-            budget: maximum number of tokens of the answer, including EOS; the manager's
+            budget: maximum number of tokens of the answer, including EOS. It sets the manager's
                 `max_new_tokens`.
             request_id: the request's name; chosen by the manager if None. The request fails if an
                 unfinished request has the same name.
-            options: options of the manager's `add_request`: `streaming`, `temperature`, …
+            options: options of the manager's `add_request`, such as `streaming` or `temperature`.
 
         Returns:
             The request's name.
@@ -164,10 +167,10 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
             InfeasibleBudgetError: the budget is shorter than the shortest answer.
             OverlongBudgetError: the budget exceeds the lengths that the constraint covers.
             ConstraintError: the constraint is not over the model's tokens, has no EOS token, or
-                doesn't fit into memory beside those of other requests.
+                exceeds the memory that the constraints of other requests leave.
             PromptTooLongError: prompt and budget together exceed the model's context.
-            ValueError: the prompt is empty or has an unknown id, an option is invalid or set by the
-                processor, or the manager no longer accepts requests.
+            ValueError: the prompt is empty or has an unknown token id; an option is invalid or set
+                by the processor; or the manager no longer accepts requests.
         """
         if not isinstance(constraint, TokenAutomaton):
             raise ConstraintError(
@@ -176,12 +179,15 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
             )
         for name in ("max_new_tokens", "eos_token_id"):
             if name in options:
-                raise ValueError(f"{name} is set from the budget and the constraint; omit it")
+                raise ValueError(
+                    f"expected no {name}, which budget and constraint determine, got "
+                    f"{options[name]!r}; omit it"
+                )
         eos_ids = constraint.vocabulary.eos_ids
         if not eos_ids:
             raise ConstraintError(
-                "expected a constraint with an EOS token, at which the manager stops; set eos_ids "
-                "of its vocabulary"
+                "expected a constraint with an EOS token, at which the manager ends an answer, got "
+                "one without; set eos_ids of its vocabulary"
             )
         check_budget(constraint, whole("budget", budget))
         ids, options = self._admission.prompt(prompt), self._admission.options(options)
@@ -198,7 +204,10 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
             **options,
         )
         if name is None:
-            raise ValueError("the manager no longer accepts requests; create a new manager")
+            raise ValueError(
+                "expected a manager that accepts requests, got one that no longer does; create a "
+                "new manager"
+            )
         return name
 
     def _add_unconstrained(
@@ -209,7 +218,7 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         *others: Any,
         **options: Any,
     ) -> str | None:
-        """Queue a request without a constraint; it fails on entry if it is invalid."""
+        """Queue a request without a constraint; an invalid one fails when the manager gets it."""
         error, tokens = None, 0
         try:
             options = self._admission.options(options)
@@ -228,25 +237,26 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
         Raises:
             ValueError: the request is invalid.
         """
-        given: _Request | None = options.get(_NAME)  # None if queued before the processor existed
+        # Requests that were queued before the processor was created have no data.
+        given: _Request | None = options.get(_NAME)
         if given is not None:
             if given.error is not None:
                 raise given.error
             if given.name in unfinished_requests(self._manager):
                 raise ValueError(
-                    f"expected a new request_id, got {given.name!r} of an unfinished request; use "
-                    "another request_id"
+                    f"expected a request_id that no unfinished request has, got {given.name!r}; "
+                    "use another request_id"
                 )
             if not holds_alone(self._manager, given.tokens):
                 raise ValueError(
-                    f"the request may need cache memory for {given.tokens} tokens, which exceeds "
-                    "the manager's limit for one request; shorten the request, or raise "
-                    "num_blocks of ContinuousBatchingConfig"
+                    "expected a request that fits into the manager's cache, got one of up to "
+                    f"{given.tokens} tokens; shorten the request, or raise num_blocks of "
+                    "ContinuousBatchingConfig"
                 )
         self._check_options(options)
 
     def _enter(self, automaton: TokenAutomaton) -> Place:
-        """Add a constraint to the pool until its last request is freed."""
+        """Add a constraint to the pool of automata, and remove those that no request needs."""
         with self._lock:
             if self._pool is None:
                 self._pool = AutomatonPool(
@@ -260,29 +270,31 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
             return self._pool.enter(automaton)
 
     def fill_defaults(self, int32_tensor: Int32[Tensor, "M"]) -> None:
-        """Fill in the default: no masking."""
+        """Fill the tensor of this processor with zeros, which mean no mask."""
         int32_tensor.fill_(0)
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Int32[Tensor, "R"]:
-        """Compute the states of the requests whose next token is due.
+        """Compute the automaton states of the requests that get a next token.
 
-        The manager's tensor has one number per request, but a mask needs seven, so this object
-        stores them until the scores of these requests arrive, before the next call.
+        The manager's tensor has one number per request, but a mask needs seven. So this object
+        stores the numbers until it is called with the scores of these requests, which is before the
+        next call of this method.
         """
         rows, readers, self._states = [], {}, []
         for at, request in enumerate(requests_with_new_token):
             given = request.state.logit_processor_kwargs.get(_NAME)
             if not isinstance(given, _Constrained):
                 continue
-            output = request.state.to_generation_output()  # includes tokens before a restart
-            key = output.request_id, given  # names may be reused
+            output = request.state.to_generation_output()  # includes the tokens before a restart
+            key = output.request_id, given  # a name may be used by several requests in turn
             readers[key] = self._readers.get(key) or TokenReader(given.automaton)
             tokens = output.generated_tokens
             state = readers[key].state(tokens)
             if state == DEAD:  # the mask of a dead state allows EOS only
                 request.state.error = (
-                    f"token {tokens[-1]} after the first {len(tokens) - 1} tokens breaks the "
-                    "constraint; a processor after BudgetBatchProcessor allowed it"
+                    f"expected tokens that the constraint allows, got token {tokens[-1]} after the "
+                    f"first {len(tokens) - 1} tokens; remove the logits processor after "
+                    "BudgetBatchProcessor that allows it"
                 )
             rows.append((at, state, given.budget - len(tokens), *given.place))
             self._states.append(request.state)
@@ -300,21 +312,22 @@ class BudgetBatchProcessor(batch_logits_processor()):  # type: ignore[misc]
             at, states, left = rows[:, :3].unbind(1)
             with self._lock:
                 self._pool.mask_(scores, rows[:, 3:], states, left, at)
-            best = scores[at].amax(dim=1)  # NaN if there is any
+            best = scores[at].amax(dim=1)  # NaN if a score is NaN
             self._end(scores, at, best, (~best.isfinite()).nonzero().squeeze(1).tolist())
         return scores
 
     def _end(
         self, scores: Float[Tensor, "R V"], at: Int64[Tensor, "C"], best: Tensor, bad: list[int]
     ) -> None:
-        """End requests that have no allowed token with a finite score."""
+        """End the requests for which no allowed token has a finite score."""
         for number in bad:
             state, row = self._states[number], at[number]
             given: _Constrained = state.logit_processor_kwargs[_NAME]
             state.error = (
-                "the model gives probability zero to every token that the constraint allows next"
+                "expected a next token with positive probability, but the model gives every token "
+                "that the constraint allows probability zero"
                 if bool(best[number].isneginf())
-                else "the scores of the next token contain NaN or +inf"
+                else "expected finite scores of the next token, got NaN or +inf"
             )
             scores[row] = -torch.inf
             scores[row, list(given.automaton.vocabulary.eos_ids)] = 0.0

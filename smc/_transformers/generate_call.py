@@ -1,17 +1,18 @@
-"""Inspection of the enclosing `generate` call of `transformers`.
+"""Access to the variables of the enclosing `generate` call of `transformers`.
 
-`generate` passes a logits processor the token ids so far and their scores, but not the prompt
-length, the number of batch rows per prompt, or the length limit. These can't be inferred from the
-ids: a second prompt that continues the first answer looks like the first answer, and drafts of
-assisted decoding look different again. But `generate` is still running while it calls its
-processors, so its variables are on the stack. Of all `generate` calls on the stack, the outermost
-one that was given this processor is the user's; calls of assistants are nested inside it.
+`generate` passes a logits processor the token ids so far and the scores. It doesn't pass the prompt
+length, the number of batch rows per prompt, or the length limit. The ids don't determine these: a
+second prompt may be the first prompt with its answer, and assisted decoding passes drafts. But
+`generate` is still running while it calls its processors, so its variables are on the call stack.
+Among all `generate` calls on the stack, the outermost one that has this processor is the user's
+call. The calls of assistants are nested inside it.
 
-A `custom_generate` function gets more arguments, but not the streamer and the assistant, which
-`generate` passes to its own decoding methods only. They are found in the same way.
+A `custom_generate` function gets more arguments. It doesn't get the streamer and the assistant,
+which `generate` only passes to its own decoding methods. They are found in the same way.
 
 Only arguments of `generate` and two numbers computed from them are read. If another version of
-`transformers` renames them, the call isn't found, and a processor asks for the missing argument.
+`transformers` renames them, the call isn't found, and a processor raises an error that asks for the
+missing argument.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ _ONE_TOKEN_A_STEP = {"greedy_search", "sample"}
 
 
 class GenerateCall(NamedTuple):
-    """A running `generate` call.
+    """Settings of a running `generate` call.
 
     Attributes:
-        prompt_length: number of tokens of its prompts, including padding.
+        prompt_length: number of tokens of the prompts, including padding.
         num_prompts: number of prompts, each with the same number of batch rows.
         max_length: maximum number of tokens of prompt and answer together.
-        temperature: the divisor of the scores after the processors.
+        temperature: number by which `generate` divides the scores after the processors.
         eos_ids: the tokens at which generation stops.
         plain: whether each row is always extended by a token that its scores allow, as in greedy
-            search and sampling. Beams and drafts may extend a row by other tokens.
+            search and sampling. Beam search and drafts may extend a row by other tokens.
     """
 
     prompt_length: int
@@ -47,7 +48,7 @@ class GenerateCall(NamedTuple):
 
 
 def generate_call(processor: object) -> GenerateCall | None:
-    """Return the `generate` call that was given this processor, or None outside of one."""
+    """Return the running `generate` call that has this processor; None outside of `generate`."""
     found = None
     for names in generate_calls():
         given = any(each is processor for each in names.get("logits_processor") or ())
@@ -56,7 +57,7 @@ def generate_call(processor: object) -> GenerateCall | None:
 
 
 def extra_arguments() -> dict[str, Any]:
-    """Return the streamer and the assistant model of the running call, if given."""
+    """Return the streamer and the assistant model of the running call, if they were passed."""
     names = next(generate_calls(), {})
     given = {name: names.get(name) for name in ("streamer", "assistant_model")}
     return {name: value for name, value in given.items() if value is not None}

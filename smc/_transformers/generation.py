@@ -2,15 +2,15 @@
 
     model.generate(**inputs, custom_generate=smc.generate(constraint), max_new_tokens=60)
 
-`generate` prepares prompts and configuration as usual, and delegates the decoding to a function,
-which here is `smc.sample`. Each row of `inputs` is a prompt, `max_new_tokens` is the budget,
+`generate` prepares prompts and configuration as usual, and passes them to the decoding function,
+which calls `smc.sample`. Each row of `inputs` is a prompt, `max_new_tokens` is the budget,
 `temperature` is part of the language model, and `top_p` is part of the proposal. The call returns
-sequences that are drawn from each prompt's posterior; with `return_dict_in_generate=True` it also
+sequences that are drawn from each prompt's posterior. With `return_dict_in_generate=True` it also
 returns the posteriors. Unsupported settings (beams, penalties, stop strings, an assistant, …) raise
 an error that names them, before any forward pass.
 
-A streamer gets the prompt at once, from `generate`. It gets the answer at the end, because the
-particle that becomes the answer is drawn last. The stream is ended even if an error is raised.
+A streamer gets the prompt immediately, from `generate`. It gets the answer at the end, because only
+then is it known which particle becomes the answer. The stream ends even if an error is raised.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GenerateSMCOutput(ModelOutput):
 
     Attributes:
         sequences: prompts and answers, padded; `num_return_sequences` rows per prompt.
-        posteriors: the distribution over answers, one per prompt.
+        posteriors: one posterior over answers per prompt.
     """
 
     sequences: Tensor | None = None
@@ -79,10 +79,10 @@ def generate(
 
     Pass the returned function as `custom_generate`. It always samples, regardless of `do_sample`;
     `temperature` and `top_p` apply even with `do_sample=False`. The sequences returned for a prompt
-    are independent draws from its posterior over N weighted token sequences. A sequence may
-    therefore occur twice, and the most probable answer may be missing; `posteriors[i].majority` has
-    it. A prompt whose particles have all died gets padding only; this doesn't happen with GCD and
-    P-GCD.
+    are independent draws from its posterior over N weighted token sequences. Therefore a sequence
+    may occur twice, and the most probable answer may be missing; `posteriors[i].majority` has it.
+    If all particles of a prompt have weight zero, its answer is only padding. This doesn't happen
+    with GCD and P-GCD.
 
     Args:
         constraint: the constraint C for all prompts, or one per prompt. Lift it to the model's
@@ -90,15 +90,15 @@ def generate(
         particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
             `smc.sample`. The default proposal is `smc.GCD()`.
         target_error, max_particles, certify, max_tokens_read: as for `smc.sample`.
-        deadline, cancel: as for `smc.sample`; the deadline in seconds restarts with each call of
-            `generate`. A function with `cancel` can't be pickled.
-        seed: seed of all random numbers; by default it is drawn from torch's generator, which
+        deadline, cancel: as for `smc.sample`. The deadline in seconds begins again with each call
+            of `generate`. A function with `cancel` can't be pickled.
+        seed: seed of all random numbers. By default it is drawn from torch's generator, which
             `torch.manual_seed` controls.
-        options: options of the algorithm, see `smc.sample`.
+        options: options of the algorithm; see `smc.sample`.
 
     Returns:
-        A function for `custom_generate`. It raises the errors of `smc.sample`, and `ValueError` for
-        unsupported arguments of `generate`. It is reusable and can be pickled.
+        A function for `custom_generate`, which can be used several times and pickled. It raises the
+        errors of `smc.sample`, and `ValueError` for unsupported arguments of `generate`.
 
     Raises:
         ConstraintError: a constraint is not lifted to tokens.
@@ -171,7 +171,7 @@ class _Decoding:
                     streamer.put(tokens)
         finally:
             if streamer is not None:
-                streamer.end()  # unblocks the consumer
+                streamer.end()  # the consumer may be waiting for it
         if not config.return_dict_in_generate:
             return sequences
         return GenerateSMCOutput(sequences=sequences, posteriors=tuple(posteriors))
@@ -219,7 +219,7 @@ class _Decoding:
 
 
 def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:
-    """Draw token sequences by their weights; empty ones if the posterior is dead."""
+    """Draw token sequences by their weights; empty sequences if the posterior is dead."""
     if posterior.dead:
         return [Sample((), b"", -torch.inf, False, 0.0)] * count
     numbers = torch.arange(count, device="cpu")
@@ -234,7 +234,7 @@ def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sam
 
 
 def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...]) -> None:
-    """Reject unsuitable models, and EOS tokens that differ from the constraint's."""
+    """Raise an error for unsuitable models, and for EOS tokens that the constraint lacks."""
     if model.config.is_encoder_decoder:
         raise ValueError(
             f"expected a decoder-only model, got the encoder-decoder {type(model).__name__}; "
@@ -246,26 +246,30 @@ def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...
     width = num_logits(model)
     if width != vocabulary.size:
         raise ConstraintError(
-            f"expected a constraint over the model's {width} tokens, got one over "
-            f"{vocabulary.size}; use "
+            f"expected a constraint over {width} tokens, as in the model, got one over "
+            f"{vocabulary.size} tokens; use "
             "gcd.lift(constraint, smc.TransformersLM(model, tokenizer).vocabulary)"
         )
     unknown = [token for token in eos_ids if token not in vocabulary.eos_ids]
     if unknown:
         raise ConstraintError(
-            f"expected generate to stop at EOS ids of the constraint, {list(vocabulary.eos_ids)}, "
-            f"got {unknown} as well; lift the constraint to "
-            "smc.TransformersLM(model, tokenizer).vocabulary, or pass "
+            f"expected generate to stop only at the constraint's EOS ids "
+            f"{list(vocabulary.eos_ids)}, got the additional EOS ids {unknown}; lift the "
+            "constraint to smc.TransformersLM(model, tokenizer).vocabulary, or pass "
             f"eos_token_id={list(vocabulary.eos_ids)}"
         )
 
 
 def _prompt_mask(input_ids: Int64[Tensor, "R L"], given: dict[str, Any]) -> Bool[Tensor, "R L"]:
-    """Return which ids are prompt and not padding; raise an error for other model inputs."""
+    """Return True for ids of the prompt, and False for padding.
+
+    Raises:
+        ValueError: the model inputs are unsupported.
+    """
     others = [name for name, value in given.items() if name not in _PLUMBING and value is not None]
     if others:
         raise ValueError(
-            f"smc.generate supports input_ids and attention_mask only, got {', '.join(others)}; "
+            f"expected only the inputs input_ids and attention_mask, got {', '.join(others)}; "
             "omit the other inputs"
         )
     for name in CACHE_ARGUMENTS:
@@ -279,15 +283,16 @@ def _prompt_mask(input_ids: Int64[Tensor, "R L"], given: dict[str, Any]) -> Bool
     mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
     if mask.shape != input_ids.shape or bool((mask.diff(dim=1) < 0).any()):
         raise ValueError(
-            "expected attention_mask to be 0 before each prompt and 1 from there on; pad on the "
-            "left: tokenizer.padding_side = 'left'"
+            "expected attention_mask to be 0 for padding before each prompt and 1 for all later "
+            "tokens, got other values; set tokenizer.padding_side = 'left'"
         )
     positions = given.get("position_ids")
     if positions is not None:
         expected = mask.cumsum(dim=1) - 1
         if positions.shape != mask.shape or not torch.equal(positions * mask, expected * mask):
             raise ValueError(
-                "expected position_ids to start at 0 in each prompt; omit position_ids"
+                "expected position_ids that start at 0 in each prompt, got other positions; omit "
+                "position_ids"
             )
     return mask.bool()
 
@@ -298,5 +303,7 @@ def _padding(config: Any) -> int:
     first = ends[0] if isinstance(ends, list) and ends else ends
     pad = first if config.pad_token_id is None else config.pad_token_id
     if not isinstance(pad, int):
-        raise ValueError("the model has no padding token; pass pad_token_id to generate")
+        raise ValueError(
+            "expected a model with a padding token, got one without; pass pad_token_id to generate"
+        )
     return pad

@@ -5,23 +5,23 @@
 
 In each step, tokens after which the answer can't be finished in time get the score -inf (GCD's
 mask). Greedy search, sampling and beam search therefore end with complete, valid answers. With a
-lookahead, the scores are those of its proposal,
+lookahead, the scores change as follows:
 
-    score(v)  ->  score(v) + log g(v) - log g(last token),
+    score(v)  ->  score(v) + log g(v) - log g(last token)
 
-as in the sampler: q(v) is proportional to p_lm(v) g(v). The last term is the same for all v and
-matters for beams only. Summed along an answer, the potentials cancel. A beam is therefore ranked by
-p_lm of its tokens times the probability that it will be completed. A complete answer is ranked by
-p_lm alone (up to the defensive mixture and tying, see `smc._proposals.twisted`).
+Here g belongs to the lookahead's proposal q(v), which is proportional to p_lm(v) g(v). The last
+term is the same for all v, and only affects beam search. Summed along an answer, the terms with g
+cancel. An unfinished beam is therefore ranked by p_lm of its tokens times the probability that it
+will be completed. A complete answer is ranked by p_lm alone (up to the defensive mixture and tying,
+see `smc._proposals.twisted`).
 
-Unlike `smc.generate`, the processor doesn't correct the bias of renormalizing at each step.
+Unlike `smc.generate`, the processor doesn't correct the bias of renormalizing in each step.
 
-**States are functions of the tokens.** The state of a batch row follows from its constraint and its
-generated tokens, which are read from `input_ids` in each call. States of recent calls are cached by
-the tokens that lead to them, so a row usually extends a cached state by one token, whichever row
-computed that state. No other data is kept. So beams may reorder and drop rows, an assistant's
-drafts may be rejected, and one processor may serve any number of calls with other prompts or in
-other threads.
+**States are functions of the tokens.** The state of a batch row depends only on its constraint and
+its generated tokens, which are read from `input_ids` in each call. States of recent calls are
+cached by their tokens. So a row usually extends a cached state by one token. No other data is kept.
+Therefore beam search may reorder and drop rows, and an assistant's drafts may be rejected. One
+processor may be used in any number of calls, with other prompts and in other threads.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from smc._proposals.twisted import Twisted, looking_ahead
 from smc._transformers.generate_call import GenerateCall, generate_call
 
 MOST_KNOWN = 32
-"""Number of calls whose states are cached; it exceeds the usual length of an assistant's draft."""
+"""Number of calls whose states are cached, more than the usual length of an assistant's draft."""
 
 
 class _Known(NamedTuple):
     """Cached states of the batch rows of one call.
 
     Attributes:
-        row_of: the row in `state`, by constraint and generated tokens.
+        row_of: the row in `state` of each pair of a constraint and generated tokens.
         state: the proposal's state.
         log_potential: log g of the last token of each row.
     """
@@ -64,19 +64,19 @@ class _Known(NamedTuple):
 class BudgetLogitsProcessor(LogitsProcessor):
     """Logits processor that finishes constrained answers within a budget.
 
-    It supports greedy search, sampling, beams, assisted decoding, left padding and several returned
-    sequences, in any number of calls. Inside `generate` it finds the prompt length itself; in your
-    own loop, pass `prompt_length`.
+    It supports greedy search, sampling, beam search, assisted decoding, left padding and several
+    returned sequences, in any number of calls. Inside `generate` it finds the prompt length itself.
+    In your own loop, pass `prompt_length`.
 
     Args:
         constraint: a constraint for all prompts, or one per prompt, lifted to the model's
             vocabulary.
         budget: maximum number of tokens of an answer, including EOS; one for all constraints or one
             per constraint. `max_new_tokens` must equal the largest budget.
-        lookahead: a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a `smc.Lookahead`; None
-            for GCD's mask only.
-        prompt_length: number of columns of `input_ids` before the answer. It defaults to the prompt
-            length of `generate`; pass a smaller number to continue a partial answer, whose tokens
+        lookahead: a proposal with a lookahead, such as `smc.PGCD(hmm)`, or a `smc.Lookahead`. None
+            uses only GCD's mask.
+        prompt_length: number of columns of `input_ids` before the answer; by default, the prompt
+            length of `generate`. Pass a smaller number to continue a partial answer, whose tokens
             then count toward the budget.
 
     Raises:
@@ -106,13 +106,13 @@ class BudgetLogitsProcessor(LogitsProcessor):
         self.vocabulary = self.constraints[0].vocabulary
         if not self.vocabulary.eos_ids:
             raise ConstraintError(
-                "expected a constraint with an EOS token, at which generate stops; set eos_ids of "
-                "its vocabulary, or use smc.generate"
+                "expected a constraint with an EOS token, at which generate ends an answer, got "
+                "one without; set eos_ids of its vocabulary, or use smc.generate"
             )
         for index, (automaton, tokens) in enumerate(zip(self.constraints, budgets, strict=True)):
             check_budget(automaton, tokens, f"constraint {index}" if self._one_each else "")
         if prompt_length is not None and whole("prompt_length", prompt_length) < 0:
-            raise ValueError(f"expected prompt_length to be 0 or more, got {prompt_length}")
+            raise ValueError(f"expected prompt_length to be at least 0, got {prompt_length}")
         self.proposal = looking_ahead(lookahead)
         self.proposal.check(self.constraints, budgets)
         self.budgets = [int(tokens) for tokens in budgets]
@@ -131,10 +131,10 @@ class BudgetLogitsProcessor(LogitsProcessor):
             scores: the model's scores, normalized or not.
 
         Raises:
-            ConstraintError: the model and the constraint differ in the number of tokens.
+            ConstraintError: the model and the constraint have different numbers of tokens.
             FloatingPointError: the scores contain NaN or +inf.
-            ValueError: the call doesn't match the constraints and budgets, or no token is allowed
-                by both the constraint and the other processors.
+            ValueError: the call doesn't match the constraints and budgets, or the other processors
+                forbid every token that the constraint allows.
         """
         call = generate_call(self)
         start = self._prompt_length(input_ids, call)
@@ -155,7 +155,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
             self._refuse_strays(generated, alive | walk.finished)
         if bool(alive.all()):
             return self._scores(known, scores, call)
-        # Ended rows get EOS again, whatever else is allowed; beam search keeps such rows.
+        # Only EOS is allowed in ended rows, which beam search keeps.
         found = torch.full_like(scores, -torch.inf)
         found[:, list(self.vocabulary.eos_ids)] = 0.0
         some = alive.nonzero().squeeze(1)
@@ -169,7 +169,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def _scores(
         self, known: _Known, scores: Float[Tensor, "R V"], call: GenerateCall | None
     ) -> Float[Tensor, "R V"]:
-        """Return the scores after unfinished prefixes."""
+        """Return the scores of the next tokens of unfinished prefixes."""
         walk: AutomatonPosition = known.state.walk
         masked = scores.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
         forbidden = masked.amax(dim=1).isneginf()
@@ -186,19 +186,19 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return twisted.to(scores.dtype)
 
     def _prompt_length(self, input_ids: Int64[Tensor, "R L"], call: GenerateCall | None) -> int:
-        """Return the column where answers begin."""
+        """Return the column in which answers begin."""
         start = self.prompt_length
         if start is None:
             if call is None:
                 raise ValueError(
-                    "called outside of generate of transformers, where the prompt length is "
-                    "unknown; pass prompt_length=input_ids.shape[1] to BudgetLogitsProcessor"
+                    "expected prompt_length, because BudgetLogitsProcessor was called outside of "
+                    "generate of transformers, got None; pass prompt_length=input_ids.shape[1]"
                 )
             start = call.prompt_length
         if not 0 <= start <= input_ids.shape[1]:
             raise ValueError(
-                f"expected prompt_length to be at most {input_ids.shape[1]}, the number of columns "
-                f"of input_ids, got {start}"
+                "expected prompt_length to be at most the number of columns of input_ids "
+                f"({input_ids.shape[1]}), got {start}"
             )
         return start
 
@@ -207,19 +207,19 @@ class BudgetLogitsProcessor(LogitsProcessor):
         size = self.vocabulary.size
         if scores.dim() == 2 and scores.shape[1] != size:
             raise ConstraintError(
-                f"expected scores of the constraint's {size} tokens, got {scores.shape[1]}; lift "
-                "the constraint to the model's vocabulary, "
+                f"expected scores of {size} tokens, as in the constraint, got scores of "
+                f"{scores.shape[1]} tokens; lift the constraint to the model's vocabulary, "
                 "smc.TransformersLM(model, tokenizer).vocabulary"
             )
         if input_ids.dim() != 2 or scores.dim() != 2 or len(scores) != len(input_ids):
             raise ValueError(
-                f"expected ids of shape (rows, length) and scores of shape (rows, {size}), got "
-                f"{tuple(input_ids.shape)} and {tuple(scores.shape)}"
+                f"expected input_ids of shape (rows, length) and scores of shape (rows, {size}), "
+                f"got the shapes {tuple(input_ids.shape)} and {tuple(scores.shape)}"
             )
         if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
-            raise ValueError(f"expected token ids as integers, got {input_ids.dtype}")
+            raise ValueError(f"expected input_ids of an integer type, got {input_ids.dtype}")
         if not scores.is_floating_point():
-            raise ValueError(f"expected scores as floats, got {scores.dtype}")
+            raise ValueError(f"expected scores of a floating-point type, got {scores.dtype}")
         refuse_nan(has_nan(scores).any())
 
     def _check(
@@ -231,8 +231,8 @@ class BudgetLogitsProcessor(LogitsProcessor):
         fits = prompts % count == 0 if call is None else prompts == count
         if self._one_each and not fits:
             raise ValueError(
-                f"expected {count} {'rows' if call is None else 'prompts'}, one per constraint, "
-                f"got {prompts}; pass one constraint for all prompts, or one per prompt"
+                f"expected as many {'rows' if call is None else 'prompts'} as constraints "
+                f"({count}), got {prompts}; pass one constraint for all prompts, or one per prompt"
             )
         if call is None:
             return
@@ -250,14 +250,14 @@ class BudgetLogitsProcessor(LogitsProcessor):
             )
 
     def _reach(self, which: Int64[Tensor, "R"], generated: Int64[Tensor, "R T"]) -> _Known:
-        """Return the states after these tokens, under the constraint of each row."""
+        """Return the states after the generated tokens, under the constraint of each row."""
         device, length = which.device, generated.shape[1]
         lines = generated.cpu().numpy()
         if lines.size and not 0 <= lines.min() <= lines.max() < self.vocabulary.size:
             wrong = int(lines.min()) if lines.min() < 0 else int(lines.max())
             raise ValueError(
                 f"expected answer tokens from 0 to {self.vocabulary.size - 1}, got {wrong}; check "
-                "that prompt_length is the column where the answer begins"
+                "that prompt_length is the column in which the answer begins"
             )
         owners = which.tolist()
         names = [(owner, line.tobytes()) for owner, line in zip(owners, lines, strict=True)]
@@ -283,7 +283,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def _look_up(
         self, device: torch.device, length: int, names: list[tuple[int, bytes]]
     ) -> _Known | None:
-        """Return the states of these rows if all of them are cached, else None."""
+        """Return the states of these rows if all of them are cached; None otherwise."""
         known = self._known.get((device, length))
         if known is None or not known.row_of.keys() >= set(names):
             return None
@@ -291,7 +291,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return _Known({}, self.proposal.take(known.state, rows), known.log_potential[rows])
 
     def _extend(self, known: _Known, token: Int64[Tensor, "R"]) -> _Known:
-        """Return the states one token later; ended rows stay unchanged and ignore padding."""
+        """Return the states after one more token; rows that have ended don't change."""
         running = known.state.walk.running
         some = running.nonzero().squeeze(1)
         log_potential = torch.zeros_like(known.log_potential)
@@ -302,7 +302,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return _Known({}, self.proposal.advance(known.state, run), log_potential)
 
     def _start_state(self, device: torch.device) -> Any:
-        """Return the state before the first token, one row per constraint."""
+        """Return the state before the first token, with one row per constraint."""
         if device not in self._start:
             batch = AutomatonBatch(self.constraints, device=device)
             budgets = torch.tensor(self.budgets, device=device)
@@ -310,22 +310,23 @@ class BudgetLogitsProcessor(LogitsProcessor):
         return self._start[device]
 
     def _refuse_forbidden(self, walk: AutomatonPosition) -> None:
-        """Raise an error: the model or another processor forbids every allowed token."""
+        """Raise the error for scores that are -inf for every allowed token."""
         tokens = walk.mask.mask(walk.states, walk.remaining)[0].nonzero().squeeze(1).tolist()
-        others = f" and {len(tokens) - 1} others" if len(tokens) > 1 else ""
+        others = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
         taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
         raise ValueError(
-            f"after {taken} tokens, constraint and budget allow only {self._shown(tokens[0])}"
-            f"{others}, but the score of each is -inf; remove the logits processor that forbids "
-            "them (suppress_tokens, bad_words_ids, min_new_tokens, …) or relax the constraint"
+            f"expected a finite score for a token allowed after {taken} tokens "
+            f"({self._shown(tokens[0])}{others}), got -inf; remove the logits processor that "
+            "forbids it (suppress_tokens, bad_words_ids, min_new_tokens, …) or relax the constraint"
         )
 
     def _refuse_strays(self, generated: Int64[Tensor, "R T"], good: Tensor) -> None:
-        """Raise an error: a row has a token that was not allowed."""
+        """Raise the error for a row that was extended by a token that was not allowed."""
         row = int((~good).nonzero()[0])
         raise ValueError(
-            f"the answer in row {row} ends with {self._shown(int(generated[row, -1]))}, which was "
-            "not allowed: a later processor allowed it again; pass BudgetLogitsProcessor last"
+            f"expected an allowed token in row {row}, got {self._shown(int(generated[row, -1]))}, "
+            "which a later logits processor allowed again; pass BudgetLogitsProcessor as the last "
+            "processor"
         )
 
     def _shown(self, token: int) -> str:
@@ -338,7 +339,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
 
 
 def check_constraints(constraint: object) -> list[TokenAutomaton]:
-    """Return one constraint or a sequence of constraints as a list.
+    """Return one constraint, or a sequence of constraints, as a list.
 
     Raises:
         ConstraintError: the sequence is empty, or a constraint is not lifted to tokens.

@@ -1,7 +1,7 @@
 """Rejection of `generate` settings that the sampler doesn't support.
 
-A setting comes from the call or from the model's own `generation_config`, which many models ship
-with. The error names the source, and the way to unset the setting.
+A setting comes from the call, or from the model's own `generation_config`, which is part of many
+models. The error names the source, and how to unset the setting.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 from smc._inference.settings import check_temperature, check_top_p, real
 from smc._transformers.generate_call import passed_by_name
 
-# Unsupported config fields with their neutral values; the last value is the one to pass. All other
-# fields are supported, need no action, or become a processor or criterion, see below.
+# Unsupported fields of the configuration with the values that have no effect. The error message
+# recommends the last value. All other fields are supported, have no effect here, or become a
+# processor or criterion, which is checked separately.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1),
     "num_beam_groups": (None, 1),
@@ -60,14 +61,14 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "output_attentions": (None, False),
     "output_hidden_states": (None, False),
 }
-_DEFAULT_TOP_K = 50  # filled in by `generate`, which uses it with do_sample=True only
+_DEFAULT_TOP_K = 50  # the default of `generate`, which only applies with do_sample=True
 _HONORED = (TemperatureLogitsWarper, TopPLogitsWarper, LogitNormalization)
 _CRITERIA = (MaxLengthCriteria, EosTokenCriteria)
 
 
 def set_by_model(model: Any, config: Any) -> set[str]:
     """Return the names of settings that come from the model's own `generation_config`."""
-    own = model.generation_config.to_dict()  # the defaults of `generate`
+    own = model.generation_config.to_dict()  # `generate` uses it as default
     passed = passed_by_name()
     return {
         name
@@ -84,15 +85,15 @@ def refuse_settings(
     others: dict[str, Any],
     prompt_length: int,
 ) -> None:
-    """Reject settings that change answers in `generate` and would be ignored here.
+    """Raise an error for settings that change answers in `generate`, but not here.
 
     Args:
         config: the `GenerationConfig` of the call.
-        of_model: names of settings that come from the model, see `set_by_model`.
-        processors, criteria: those of the call, including those that `generate` creates from the
-            settings.
+        of_model: names of the settings that come from the model; see `set_by_model`.
+        processors, criteria: logits processors and stopping criteria of the call, including those
+            that `generate` creates from the settings.
         others: arguments that don't belong to a configuration.
-        prompt_length: tokens of the prompts, including padding.
+        prompt_length: number of tokens of the prompts, including padding.
 
     Raises:
         ValueError: a setting is unsupported; the message names its source and how to unset it.
@@ -103,11 +104,12 @@ def refuse_settings(
         for name, neutral in _REFUSED.items()
         if (value := getattr(config, name, None)) not in neutral
         and not (name == "top_k" and by_default and not config.do_sample)
-        and not (name == "min_length" and config.min_new_tokens is not None)  # derived from it
+        # `generate` sets min_length itself if min_new_tokens is given.
+        and not (name == "min_length" and config.min_new_tokens is not None)
     }
     found = [f"{name}={value!r}" for name, value in settings.items()]
     found += [f"{name}={type(value).__name__}" for name, value in others.items()]
-    if not found:  # otherwise the settings may have created processors
+    if not found:  # unsupported settings may have created processors, which needn't be named, too
         found += [
             type(each).__name__
             for each in processors
@@ -126,8 +128,8 @@ def refuse_settings(
             sets = ", ".join(f"{name}={settings[name]!r}" for name in whose)
             advice.append(f"the model's generation_config sets {sets}: {_how_to_unset(whose)}")
         raise ValueError(
-            f"smc.generate doesn't support {', '.join(found)}{hint}; {'; '.join(advice)}, or use "
-            "smc.BudgetLogitsProcessor, which supports it"
+            f"expected settings that smc.generate supports, got {', '.join(found)}{hint}; "
+            f"{'; '.join(advice)}, or use smc.BudgetLogitsProcessor, which supports it"
         )
     for name, check in (("temperature", check_temperature), ("top_p", check_top_p)):
         try:
@@ -141,9 +143,9 @@ def refuse_settings(
 
 
 def _how_to_unset(names: list[str]) -> str:
-    """Describe how to call `generate` without these settings of the model.
+    """Return how to call `generate` without these settings of the model.
 
-    Passing None doesn't unset a setting, because `generate` then takes the model's value.
+    Passing None doesn't unset a setting, because `generate` then uses the model's value.
     """
     neutral = {name: _REFUSED[name][-1] for name in names}
     passed = ", ".join(f"{name}={value!r}" for name, value in neutral.items() if value is not None)
@@ -157,6 +159,6 @@ def _how_to_unset(names: list[str]) -> str:
 
 
 def _is_idle(processor: Any, prompt_length: int) -> bool:
-    """Return whether a processor has no effect, such as the one for min_new_tokens=0."""
+    """Return whether a processor has no effect, such as the processor of min_new_tokens=0."""
     shortest = isinstance(processor, MinLengthLogitsProcessor)
     return shortest and processor.min_length <= prompt_length

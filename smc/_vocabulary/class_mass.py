@@ -1,11 +1,11 @@
 """Sums of a language model's probabilities over the token classes of an automaton.
 
-All tokens of a class lead to the same state, so a proposal needs to compute g for hundreds of
-classes instead of a hundred thousand tokens. Two passes over the whole vocabulary remain. One finds
-the K most probable allowed tokens and the probability of each class without them
-(`top_k_and_class_mass`). The other adds log g to log p, where a token is drawn
-(`Factors.applied`). Both are O(R V) and memory-bound. On the CPU they are compiled and read their
-inputs once; on other devices they are a few tensor operations without host synchronization.
+All tokens of a class lead to the same state. So a proposal computes g for hundreds of classes,
+instead of a hundred thousand tokens. Two passes over the whole vocabulary remain. One finds the K
+most probable allowed tokens, and the probability of each class without them
+(`top_k_and_class_mass`). The other adds log g to log p when a token is drawn (`Factors.applied`).
+Both are O(R V) and limited by memory bandwidth. On the CPU they are compiled loops that read their
+inputs once. On other devices they are a few tensor operations without host synchronization.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from smc._vocabulary import factors
 from smc._vocabulary.factors import FactorGuide, Factors, by_class_alone, check_rows, unsigned
 from smc._vocabulary.kernels import tying as kernels
 
-FEW = 32  # if less than 1/FEW of the tokens is allowed, they are looked up one by one
+FEW = 32  # if less than 1/FEW of the tokens are allowed, only these tokens are read
 
 
 class TopKAndClassMass(NamedTuple):
-    """R rows of log-probabilities, summed by class.
+    """The most probable tokens and the class probabilities of R rows of log-probabilities.
 
     Attributes:
-        tokens: the K most probable tokens of the allowed classes. If fewer than K have positive
+        tokens: the K most probable tokens of the allowed classes. If fewer than K have a positive
             probability, the others are arbitrary tokens with log-probability -inf.
-        best: their log-probabilities.
+        best: log-probability of each of these tokens.
         log_mass: log-probability of each class without these tokens; -inf for forbidden classes.
     """
 
@@ -51,20 +51,20 @@ def top_k_and_class_mass(
 ) -> TopKAndClassMass:
     """Find the K most probable allowed tokens, and the probability of each class without them.
 
-    Nothing is subtracted, so a class with little remaining mass is as exact as any other.
+    Nothing is subtracted, so a class with a small remaining probability is as exact as any other.
 
     Args:
-        log_p: log-probabilities of the next token in float32 or float64. Shares of tokens are in
-            this precision; sums are in float64.
+        log_p: log-probabilities of the next token, in float32 or float64. Exponentials are computed
+            in this precision, and sums in float64.
         classes: token classes of each of B automata.
         automaton_of_row: the automaton of each row.
-        alive: the allowed classes.
-        K: number of top tokens, at most V.
+        alive: True for allowed classes.
+        K: number of most probable tokens, at most V.
     """
     check_rows(log_p, classes, automaton_of_row, alive)
     (R, C), V = alive.shape, log_p.shape[1]
     if not 0 <= K <= V:
-        raise ValueError(f"expected K from 0 to the vocabulary size {V}, got {K}")
+        raise ValueError(f"expected K to be from 0 to {V} (the vocabulary size), got {K}")
     if log_p.device.type in factors.COMPILED_DEVICES:
         tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
         best, log_mass = (
@@ -89,7 +89,7 @@ def top_k_and_class_mass(
     allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
     best, tokens = allowed.topk(K, dim=1)
     rest = allowed.scatter(1, tokens, -torch.inf)
-    # Each class has its own scale, because a lookahead may allow only the least probable class.
+    # Each class has a separate scale, because a lookahead may allow only the least probable class.
     top = torch.full((R, C), -torch.inf, dtype=torch.float64, device=log_p.device)
     top = top.scatter_reduce(1, of_row, rest, "amax")
     finite = torch.where(top.isneginf(), 0.0, top)
@@ -107,10 +107,10 @@ class MaskGuide(FactorGuide):
 
     Attributes:
         log_p: log-probabilities of the next token.
-        alive: the classes of each row with g = 1.
+        alive: True for classes with g = 1.
         classes: token classes of each of B automata.
         automaton_of_row: the automaton of each row.
-        fallback: always None; see `smc._vocabulary.factors.Guide`.
+        fallback: always None, because no lookahead is replaced.
     """
 
     log_p: Float[Tensor, "R V"]
@@ -121,19 +121,20 @@ class MaskGuide(FactorGuide):
 
     @cached_property
     def factors(self) -> Factors:  # type: ignore[override]
-        """Log g by class: zero or -inf."""
+        """Log g of each class: zero or -inf."""
         by_class = torch.zeros_like(self.alive, dtype=torch.float64)
         by_class.masked_fill_(~self.alive, -torch.inf)
         return by_class_alone(by_class, self.classes, self.automaton_of_row)
 
     @cached_property
     def log_z(self) -> Float64[Tensor, "R"]:
-        """Log-probability of all tokens with g = 1."""
+        """Log of the total probability of all tokens with g = 1."""
         if self.log_p.device.type in factors.COMPILED_DEVICES:
             rest = top_k_and_class_mass(
                 self.log_p, self.classes, self.automaton_of_row, self.alive, 0
             )
             return rest.log_mass.logsumexp(dim=1)
-        # Not by class: scatter-adds of many numbers to few targets are slow and nondeterministic.
+        # Not summed by class, because scatter-adds of many numbers to few targets are slow and
+        # nondeterministic.
         mask = self.alive.gather(1, self.classes.of[self.automaton_of_row].long())
         return self.log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()

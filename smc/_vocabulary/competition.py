@@ -1,24 +1,24 @@
-"""Candidate scores of the discrete particle filter: s = w g.
+"""Scores of the candidates of the discrete particle filter: s = w g.
 
-docs/design.md, section 6, explains the scores. A candidate is a prefix of weight W with a next
-token v; w = W p_lm(v), and g is the proposal's factor for v: 1 for GCD, the probability of
-completion for P-GCD. Scores are stored like guides: one number for each class of tokens, and one
-for each of a few tokens.
+docs/design.md, section 6, explains the scores. A *candidate* is a prefix of weight W with a next
+token v. Its weight is w = W p_lm(v), and g is the proposal's factor for v: 1 for GCD, and the
+probability of completion for P-GCD. Scores are stored like guides, as one number per class of
+tokens, and one number for each of a few tokens.
 
-**The defensive mixture** is computed over all candidates of an example together, because prefixes
-compete with each other. With G = sum of w g and M = sum of w over these candidates,
+**The defensive mixture** is computed over all candidates of an example together, because its
+prefixes compete with each other. Let G be the sum of w g and M the sum of w over these candidates.
+Then
 
     s = (1 - eps) w g / G + eps w / M,           s = w if G = 0,
 
-so that a share eps of the slots is assigned by weight, regardless of the lookahead.
+so a share eps of the slots is assigned by weight, regardless of the lookahead.
 
-**Complete answers** that count toward the N slots compete by their weights times sum s / sum w of
-the example. (With g = 1 for answers, and a lookahead that considers the end improbable, N answers
-would take all slots.)
+**Complete answers** that count toward the N slots have scores, too: their weights times sum s / sum
+w of the example. (With g = 1 for answers and a lookahead that considers the end improbable, N
+answers would take all slots.)
 
-Cost: O(R C) for R prefixes and C classes. The masses of classes, unless the proposal has computed
-them already, take one pass over R x V numbers
-(`smc._vocabulary.class_mass.top_k_and_class_mass`).
+Cost: O(R C) for R prefixes and C classes. If the proposal hasn't computed the probabilities of the
+classes, they take one pass over R x V numbers (`smc._vocabulary.class_mass.top_k_and_class_mass`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from smc._vocabulary.class_mass import MaskGuide, top_k_and_class_mass
 from smc._vocabulary.factors import Factors, Guide, by_class_alone
 
 LEAST_DEFENSE = 1e-3
-"""Minimum share of w in the scores of an example where some candidate has g = 0."""
+"""Minimum share eps of the defensive mixture if some candidate has g = 0."""
 
 
 class Successors(NamedTuple):
-    """The token classes that complete the text, for each of R prefixes.
+    """Which token classes complete the text, for each of R prefixes.
 
     Attributes:
         classes: token classes of each of B automata.
@@ -52,7 +52,7 @@ class Successors(NamedTuple):
     ends: Bool[Tensor, "R C"]
 
     def of_tokens(self) -> Successors:
-        """Return the same outcomes for every token, each as its own class."""
+        """Return the same information for every token, with each token as a separate class."""
         alone = TokenClasses.singletons(self.classes.of.shape[1], self.automaton_of_row.device)
         class_of = self.classes.of[self.automaton_of_row].long()
         return Successors(
@@ -64,9 +64,9 @@ class Masses(NamedTuple):
     """Log-probabilities of the next token under the language model.
 
     Attributes:
-        by_class: log-probability of each class, without the tokens that have their own factor; -inf
-            if not alive.
-        by_token: log-probability of each of those tokens; duplicates are counted once.
+        by_class: log-probability of each class, without the tokens that have a separate factor;
+            -inf for classes that aren't allowed.
+        by_token: log-probability of each token with a separate factor; duplicates have -inf.
     """
 
     by_class: Float64[Tensor, "R C"]
@@ -75,16 +75,18 @@ class Masses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CandidateGuide:
-    """A proposal's g for candidates, for R prefixes.
+    """A proposal's g for the candidates of R prefixes.
 
     Attributes:
-        factors: log g; -inf where it is zero.
-        alive: the classes whose tokens are candidates; g may be zero there.
-        successors: outcomes of the same classes.
-        masses: probabilities under the language model, if computed already.
-        defense: the share eps; None if g is positive on every candidate and nothing is mixed in.
-        fallback: prefixes where g is zero for all candidates; None for none.
-        is_indicator: whether g is zero or one everywhere, so that s = w.
+        factors: log g; -inf where g is zero.
+        alive: True for classes whose tokens are candidates; their g may be zero.
+        successors: which of the classes complete the text.
+        masses: probabilities under the language model; None if they aren't computed yet.
+        defense: the share eps; None without a defensive mixture, if g is positive for every
+            candidate.
+        fallback: True for prefixes where g is zero for all candidates; None if there are no such
+            prefixes.
+        is_indicator: whether g is always zero or one, so that s = w.
     """
 
     factors: Factors
@@ -97,7 +99,7 @@ class CandidateGuide:
 
 
 class SelectionScores(NamedTuple):
-    """The scores of the unfinished candidates; finished candidates don't compete.
+    """The scores of the candidates that don't complete the text; only these compete.
 
     Attributes:
         factors: log s(v) - log p(v) of each class or token; -inf for tokens that don't compete.
@@ -110,12 +112,12 @@ class SelectionScores(NamedTuple):
 
 
 def candidates_of(guide: Guide, successors: Successors) -> CandidateGuide:
-    """Return the candidates whose g is that of a guide; tokens with g = 0 are not candidates."""
+    """Return candidates with the g of a guide; tokens with g = 0 are not candidates."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         successors = successors.of_tokens()
         factors = by_class_alone(guide.log_g, successors.classes, successors.automaton_of_row)
-    # log g = +inf becomes NaN, so that the NaN check catches it.
+    # log g = +inf becomes NaN, so that the check for NaN detects it.
     factors = factors._replace(
         by_class=factors.by_class.masked_fill(factors.by_class == torch.inf, torch.nan),
         by_token=factors.by_token.masked_fill(factors.by_token == torch.inf, torch.nan),
@@ -123,7 +125,7 @@ def candidates_of(guide: Guide, successors: Successors) -> CandidateGuide:
     alive = ~factors.by_class.isneginf()
     if factors.tokens.shape[1]:
         klass = own_classes(factors)
-        # A class is also alive if only tokens with their own g are.
+        # A class is also alive if only its tokens with a separate g have a positive g.
         own = alive.new_zeros(alive.shape, dtype=torch.int8)
         own.scatter_reduce_(1, klass, (~factors.by_token.isneginf()).to(torch.int8), "amax")
         alive = alive | own.bool()
@@ -143,7 +145,7 @@ def selection_scores(
     example: Int64[Tensor, "R"],
     num_examples: int,
 ) -> SelectionScores:
-    """Return the scores of all unfinished candidates.
+    """Return the scores of all candidates that don't complete the text.
 
     Args:
         candidates: the candidates of the R prefixes.
@@ -183,13 +185,13 @@ def selection_scores(
 
 
 class _Pair(NamedTuple):
-    """A value for each class, and for each token with its own factor."""
+    """A log value for each class, and for each token with a separate factor."""
 
     by_class: Shaped[Tensor, "R C"]
     by_token: Shaped[Tensor, "R K"]
 
     def sums(self, example: Int64[Tensor, "R"], count: int) -> Float64[Tensor, "B"]:
-        """Return the log of the sum over all items of each example's prefixes."""
+        """Return the log of the sum of all exp(values) of each example's prefixes."""
         return sums_by(torch.cat(self, dim=1).logsumexp(dim=1), example, count)
 
 
@@ -201,14 +203,22 @@ def _mix_defense(
     count: int,
     defense: float,
 ) -> _Pair:
-    """Apply the defensive mixture to g."""
+    """Apply the defensive mixture to g.
+
+    Args:
+        log_g, log_w: log g and log w; -inf for candidates that don't compete.
+        going: True for candidates that compete.
+        example: the example of each prefix.
+        count: B.
+        defense: the share eps.
+    """
     total = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True))).sums(example, count)
     plain = log_w.sums(example, count)
     fallback = total.isneginf() & ~plain.isneginf()
     without = [(g.isneginf() & ~w.isneginf()).any(dim=1) for g, w in zip(log_g, log_w, strict=True)]
     holes = torch.zeros_like(total).index_add(0, example, (without[0] | without[1]).double()) > 0
     eps = torch.full_like(total, defense).masked_fill(holes, max(defense, LEAST_DEFENSE))
-    # If nothing competes, any finite number works.
+    # If no candidate competes, these numbers aren't used, and only have to be finite.
     total, plain = (torch.where(x.isneginf(), 0.0, x) for x in (total, plain))
     by_g, by_w = torch.log1p(-eps) - total, eps.log() - plain
 
@@ -223,7 +233,7 @@ def _mix_defense(
 
 
 def _masses(candidates: CandidateGuide, log_p: Float[Tensor, "R V"]) -> Masses:
-    """Sum the probabilities of the classes, for proposals that haven't computed them."""
+    """Compute the class probabilities, for proposals that haven't computed them."""
     factors = candidates.factors
     classes = factors.classes
     if classes.are_tokens and not factors.tokens.shape[1]:
@@ -236,7 +246,7 @@ def _masses(candidates: CandidateGuide, log_p: Float[Tensor, "R V"]) -> Masses:
 
 
 def own_classes(factors: Factors) -> Int64[Tensor, "R K"]:
-    """Return the class of each token that has its own factor."""
+    """Return the class of each token that has a separate factor."""
     return factors.classes.of[factors.automaton_of_row.unsqueeze(1), factors.tokens].long()
 
 

@@ -1,14 +1,14 @@
 """Passes over the vocabulary as compiled CPU loops that read every row once.
 
-`smc._vocabulary.tensors` defines the passes, and is their oracle. Here a draw is prepared by
-summing q over blocks of tokens, so that a token is found by reading one block, and candidates are
-collected in a buffer (`smc._vocabulary.kernels`). Shares exp(log p - top) are in the precision of
-log p, eight lanes at a time, and sums are in float64. Compared with tensor operations in float64,
-this reads 4 bytes per token once instead of 8 bytes per token five times.
+`smc._vocabulary.tensors` defines the passes, and is the reference implementation. To draw a token,
+q is first summed over blocks of tokens, so that a token is found by reading one block. The best
+candidates are collected in a buffer (`smc._vocabulary.kernels`). Exponentials exp(log p - top) are
+in the precision of log p, eight at a time, and sums are in float64. These loops read 4 bytes per
+token once. Tensor operations in float64 would read 8 bytes per token five times.
 
-Rows of fewer than `NARROW` tokens, and guides that don't consist of class factors, use tensor
-operations, because compiled calls for each row would take too long (128 prefixes of a dozen tokens:
-29 s instead of 0.4 s).
+Tensor operations are used for rows of fewer than `NARROW` tokens, because compiled calls for each
+row would take too long (128 prefixes of a dozen tokens: 29 s instead of 0.4 s). They are also used
+for guides that don't consist of class factors.
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ from smc._vocabulary.kernels.lines import Lines
 from smc._vocabulary.tensors import Best, FactorSampler, Known, TensorSampler
 
 NARROW = 1024
-"""Rows of fewer tokens use tensor operations for all rows together."""
+"""Minimum number of tokens in a row for compiled loops; shorter rows use tensor operations."""
 _LEAST = 1e-20
-"""A row is summed again in float64 if its sum is below this share of the greatest possible sum."""
+"""Minimum of a row's sum as a share of the largest possible sum; smaller sums are computed again.
+
+The second computation is in float64.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class BlockSampler(FactorSampler):
-    """The distributions q of R prefixes as sums over blocks; see `TokenSampler`.
+    """The distributions q of R prefixes as sums over blocks of tokens; see `TokenSampler`.
 
     Attributes:
         sums: sum of p g over the tokens of each block, divided by exp(scale).
-        scale: scale of each row.
-        lines: the factors in the form that compiled loops read.
+        scale: log of the number by which the sums of each row are divided.
+        lines: the factors in the form that compiled loops use.
     """
 
     sums: Float64[Tensor, "R blocks"]
@@ -49,7 +52,7 @@ class BlockSampler(FactorSampler):
     lines: Lines
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at quantile u of the distribution of each of these rows."""
+        """Return the token at quantile u of the distribution q of each given row."""
         check_indices(rows, len(self.log_p), "row")
         out = torch.empty_like(rows)
         shared_out(
@@ -79,7 +82,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
     )
     lines = _lines(factors)
     shared_out(blocks.sum_rows, R, log_p.numpy(), lines, _LEAST, sums.numpy(), scale.numpy())
-    if isinstance(guide, MaskGuide):  # computing its own log Z would read the row again
+    if isinstance(guide, MaskGuide):  # guide.log_z would read the row again
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
     else:
         log_z = guide.log_z.double()
@@ -87,7 +90,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
-    """Find the K candidates with the highest scores in each row, and sum the others."""
+    """Find the K candidates with the highest scores in each row, and sum the other scores."""
     R, V = log_p.shape
     K = max(1, min(K, _most_candidates(factors)))
     if V < NARROW:
@@ -110,7 +113,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Invert the cumulative inclusion probabilities at each target."""
+    """Find the candidates at given targets; see `smc._vocabulary.tensors.locate`."""
     hit, which, count = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
     if log_p.shape[1] < NARROW:
         some = factors._replace(
@@ -144,14 +147,14 @@ def locate(
 
 
 def _most_candidates(factors: Factors) -> int:
-    """Return the maximum number of candidates of a row."""
+    """Return the largest number of candidates of a row."""
     size = factors.classes.start.diff(dim=1)[factors.automaton_of_row]
     inside = (size * ~factors.by_class.isneginf()).sum(dim=1)
     return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0
 
 
 def _lines(factors: Factors) -> Lines:
-    """Return the factors in the form that compiled loops read."""
+    """Return the factors in the form that compiled loops use."""
     classes = factors.classes
     return Lines(
         unsigned(classes.of),

@@ -1,17 +1,17 @@
 """Random numbers of the sampler, drawn by a single function, `Draw`.
 
 Random numbers are a *function*, not a stream: the uniform number of a choice depends only on (seed,
-example, particle, step, purpose). So the order, the batch and the device of the choices don't
-matter: a batch gives the same results as each example alone, and an interrupted run continues
-identically. Generators of this kind are called counter-based (Salmon, Moraes, Dror & Shaw,
-"Parallel random numbers: as easy as 1, 2, 3", 2011). This one adds the five integers one after the
-other, each followed by the 64-bit finalizer of splitmix64 (Steele, Lea & Flood, 2014), in wrapping
+example, particle, step, purpose). It doesn't depend on the order, the batch or the device of the
+choices. So a batch gives the same results as each example alone, and an interrupted run continues
+identically. Such generators are called counter-based (Salmon, Moraes, Dror & Shaw, "Parallel random
+numbers: as easy as 1, 2, 3", 2011). This generator mixes in the five integers one after the other,
+each followed by the 64-bit finalizer of splitmix64 (Steele, Lea & Flood, 2014). It uses wrapping
 int64 arithmetic, which is the same on CPU and GPU. Cost: about 40 integer operations per number.
 
-Besides the keys, `Draw` gets the *breaks* of each choice: the points in (0, 1) where the outcome
-changes.  The generator ignores them.  Tests replace the generator by a function that uses them.
-From the breaks it knows that a draw has, say, three outcomes of probabilities 0.2, 0.5 and 0.3. It
-enumerates all outcomes (`smc.testing.walk`), for tokens and resampling alike.
+`Draw` also gets the *breaks* of each choice: the points in (0, 1) where the outcome changes. The
+generator ignores them. Tests replace the generator by a function that uses them: from the breaks,
+it knows that a draw has, for example, three outcomes with probabilities 0.2, 0.5 and 0.3. It
+enumerates all outcomes of tokens and of resampling (`smc.testing.walk`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class Keys(NamedTuple):
     """The keys of random numbers, as arrays of any shape.
 
     Attributes:
-        example: identity of the example (not its index in the batch).
+        example: the example's number from `example_ids` (not its index in the batch).
         particle: number of the particle within its example.
-        step: number of the step, from 0; a tensor broadcasts with `example`, on its device.
+        step: number of the step, from 0; a tensor must have the device of `example` and broadcast
+            with it.
         purpose: purpose of all these numbers.
     """
 
@@ -52,8 +53,10 @@ class Keys(NamedTuple):
 
 
 Breaks = Callable[[], Tensor]
-"""Returns Float64["*M K"] on demand: for each choice, the points where its outcome changes, in any
-order; repeated points and points outside (0, 1) are ignored."""
+"""Function that returns the points where the outcome of each choice changes, Float64["*M K"].
+
+The points may be in any order. Repeated points and points outside of (0, 1) are ignored.
+"""
 
 
 @runtime_checkable
@@ -93,18 +96,18 @@ def uniform(seed: int, keys: Keys) -> Float64[Tensor, "*M"]:
 
 
 def _signed(seed: int) -> int:
-    """Return the low 64 bits of any Python integer as a signed integer."""
+    """Return the low 64 bits of an integer as a signed integer."""
     low = seed & ((1 << 64) - 1)
     return low - (1 << 64) if low >> 63 else low
 
 
 def _shift_right(x: Int64[Tensor, "*M"], by: int) -> Int64[Tensor, "*M"]:
-    """Shift logically; torch's shift of int64 is arithmetic."""
+    """Shift logically, whereas torch's shift of int64 is arithmetic."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 def _mix(x: Int64[Tensor, "*M"]) -> Int64[Tensor, "*M"]:
-    """Map 64-bit integers one to one; each input bit flips about half the output bits."""
+    """Map 64-bit integers one to one, such that each input bit flips about half the output bits."""
     x = (x ^ _shift_right(x, 30)) * _FIRST
     x = (x ^ _shift_right(x, 27)) * _SECOND
     return x ^ _shift_right(x, 31)
@@ -114,8 +117,8 @@ class Categorical(NamedTuple):
     """R categorical distributions over V outcomes, prepared for repeated draws.
 
     Attributes:
-        weight: exp(log_p - max log_p), so that the most probable outcome has weight one, and a
-            single outcome of log-probability -500 can be drawn like any other.
+        weight: exp(log_p - max log_p). The most probable outcome has weight one, so a single
+            outcome with log-probability -500 can be drawn like any other.
         cumulative: cumulative sums of `weight`.
         likeliest: an outcome of weight one.
     """
@@ -125,17 +128,17 @@ class Categorical(NamedTuple):
     likeliest: Int64[Tensor, "R"]
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return the points in (0, 1) where the drawn outcome of each of these rows changes."""
+        """Return the points in (0, 1) where the drawn outcome of each given row changes."""
         cumulative = self.cumulative[rows]
         return cumulative / cumulative[:, -1:]
 
     def at(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Invert the distribution function of each row at u by bisection: O(M log V).
+        """Return the outcome at quantile u of each given row, by bisection: O(M log V).
 
-        The result is the first outcome whose cumulative weight exceeds u times the total.  If
-        rounding leaves no such outcome (u near one) or one of weight zero (a parallel prefix sum
-        isn't necessarily monotone), the most probable outcome is returned instead.  So an outcome
-        of probability zero is never returned, regardless of rounding.
+        The result is the first outcome whose cumulative weight exceeds u times the total. Rounding
+        may leave no such outcome (u close to one), or one of weight zero (a parallel prefix sum
+        isn't necessarily monotone). Then the most probable outcome is returned. So an outcome of
+        probability zero is never returned, regardless of rounding.
         """
         V = self.weight.shape[1]
         below = bisect(self.cumulative, rows, u * self.cumulative[rows, -1])
@@ -147,7 +150,7 @@ class Categorical(NamedTuple):
 def bisect(
     cumulative: Float64[Tensor, "R V"], rows: Int64[Tensor, "M"], point: Float64[Tensor, "M"]
 ) -> Int64[Tensor, "M"]:
-    """Count the cumulative sums of each of these rows that don't exceed the point: O(M log V)."""
+    """Count the cumulative sums of each given row that don't exceed the point: O(M log V)."""
     V = cumulative.shape[1]
     below = torch.zeros_like(rows)
     for bit in reversed(range(V.bit_length())):
@@ -161,8 +164,8 @@ def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:
     """Return the distributions proportional to exp(log_p).
 
     Args:
-        log_p: unnormalized log-probabilities, -inf for outcomes that must never be drawn.  A row
-            without any possible outcome is allowed as long as it isn't drawn from.
+        log_p: unnormalized log-probabilities; -inf for outcomes that must never be drawn. A row
+            without any possible outcome is allowed, but must not be drawn from.
     """
     top, likeliest = log_p.max(dim=1, keepdim=True)
     weight = (log_p - torch.where(top.isneginf(), 0.0, top)).exp()

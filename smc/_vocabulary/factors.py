@@ -4,9 +4,9 @@ With p the language model's distribution of the next token, the sampler draws fr
 
     q(v) = p(v) g(v) / Z,        Z = sum over v of p(v) g(v).
 
-A guide has one row for each of R prefixes. `DenseGuide` has one number for every token.
-`TiedGuide` has one number for every class of tokens and one for each of a few tokens (`Factors`).
-It is smaller by a factor of hundreds, and is expanded over the vocabulary only to draw a token.
+A guide has one row for each of R prefixes. `DenseGuide` has one number for every token. `TiedGuide`
+has one number for every class of tokens, and one for each of a few tokens (`Factors`). It is
+hundreds of times smaller, and is only expanded over the vocabulary when a token is drawn.
 `MaskGuide` (`smc._vocabulary.class_mass`) allows or forbids each class as a whole, and computes Z
 only on demand.
 """
@@ -27,7 +27,7 @@ from gcd._tokens.batch import TokenClasses
 from smc._vocabulary.kernels import tying as kernels
 
 COMPILED_DEVICES: tuple[str, ...] = ("cpu",)
-"""Devices with compiled loops (`smc._vocabulary.kernels`); other devices use tensor operations."""
+"""Devices with compiled loops (`smc._vocabulary.kernels`); others use tensor operations."""
 
 
 @runtime_checkable
@@ -46,15 +46,15 @@ class Guide(Protocol):
 
     @property
     def fallback(self) -> Bool[Tensor, "R"] | None:
-        """True for prefixes where the lookahead was zero and g is GCD's mask; None for none."""
+        """True for prefixes where g was zero and GCD's mask replaced it; None if there are none."""
         ...
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token for each of these prefixes."""
+        """Return log g of one token for each given prefix."""
         ...
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) + log g(v), which is the log of Z q(v)."""
+        """Return log p(v) + log g(v), which is log Z + log q(v)."""
         ...
 
 
@@ -64,7 +64,7 @@ class DenseGuide(NamedTuple):
     Attributes:
         log_g: log g(v); -inf for a forbidden token.
         log_z: log of the sum over v of p(v) g(v); -inf if no token can be drawn.
-        fallback: see `Guide`.
+        fallback: True for prefixes where GCD's mask replaced g; None if there are none.
     """
 
     log_g: Float64[Tensor, "R V"]
@@ -72,21 +72,22 @@ class DenseGuide(NamedTuple):
     fallback: Bool[Tensor, "R"] | None = None
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token for each of these prefixes."""
+        """Return log g of one token for each given prefix."""
         return self.log_g[rows, tokens]
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) + log g(v), which is the log of Z q(v)."""
+        """Return log p(v) + log g(v), which is log Z + log q(v)."""
         return log_p + self.log_g
 
 
 class Factors(NamedTuple):
-    """A factor for every token, stored as one number per class and one for each of K tokens.
+    """A factor for every token, stored as one number per class, and one for each of K tokens.
 
     Attributes:
-        by_class: log factor of the classes of each row's automaton.
-        tokens: the tokens of each row with their own factor; equal tokens have equal factors.
-        by_token: log factor of these tokens.
+        by_class: log factor of each class of the row's automaton.
+        tokens: the K tokens of each row that have a separate factor; equal tokens have equal
+            factors.
+        by_token: log factor of each of these tokens.
         classes: token classes of each of B automata.
         automaton_of_row: the automaton of each row.
     """
@@ -98,7 +99,7 @@ class Factors(NamedTuple):
     automaton_of_row: Int64[Tensor, "R"]
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return the log factor of one token in each of these rows."""
+        """Return the log factor of one token in each given row."""
         log_factor = self.by_class[
             rows, self.classes.of[self.automaton_of_row[rows], tokens].long()
         ]
@@ -109,7 +110,7 @@ class Factors(NamedTuple):
         return torch.where(own.any(dim=1), own_factor.amax(dim=1), log_factor)
 
     def applied(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) plus the log factor of v. Cost: one pass over R x V numbers."""
+        """Return log p(v) plus the log factor of v, in one pass over R x V numbers."""
         self.check(log_p)
         if log_p.device.type in COMPILED_DEVICES:
             out = torch.empty_like(log_p, dtype=torch.float64)
@@ -129,11 +130,11 @@ class Factors(NamedTuple):
         return log_p + log_factor.scatter_(1, self.tokens, self.by_token)
 
     def check(self, log_p: Float[Tensor, "R V"]) -> None:
-        """Raise ValueError if compiled code would read outside of these factors or `log_p`."""
+        """Raise ValueError if compiled code would read outside of these arrays or of `log_p`."""
         check_rows(log_p, self.classes, self.automaton_of_row, self.by_class)
         R, V = log_p.shape
-        check_shape(self.tokens, (R, *self.tokens.shape[1:2]), "tokens with factors of their own")
-        check_shape(self.by_token, tuple(self.tokens.shape), "factors of these tokens")
+        check_shape(self.tokens, (R, *self.tokens.shape[1:2]), "`tokens` (one row per prefix)")
+        check_shape(self.by_token, tuple(self.tokens.shape), "`by_token` (one factor per token)")
         check_indices(self.tokens, V)
 
 
@@ -143,26 +144,26 @@ def check_rows(
     automaton_of_row: Int64[Tensor, "R"],
     by_class: Shaped[Tensor, "R C"],
 ) -> None:
-    """Raise ValueError if R rows over V tokens don't match the token classes."""
+    """Raise ValueError if the arrays of R prefixes don't match the token classes."""
     (B, V), C = classes.of.shape, classes.start.shape[1] - 1
     R = len(automaton_of_row)
     if log_p.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"expected log-probabilities in float32 or float64, got {log_p.dtype}")
-    check_shape(log_p, (R, V), f"log-probabilities of the {V} tokens of the vocabulary")
-    check_shape(by_class, (R, C), f"a number for each of {C} classes of tokens")
+        raise ValueError(f"expected log_p in float32 or float64, got {log_p.dtype}")
+    check_shape(log_p, (R, V), "`log_p` (one row per prefix, one column per token)")
+    check_shape(by_class, (R, C), "factors (one row per prefix, one column per token class)")
     check_indices(automaton_of_row, B, "automaton")
 
 
 def by_class_alone(
     by_class: Float64[Tensor, "R C"], classes: TokenClasses, automaton_of_row: Int64[Tensor, "R"]
 ) -> Factors:
-    """Return factors of classes, without token-specific factors."""
+    """Return factors of classes, without factors of single tokens."""
     none = automaton_of_row.new_zeros(len(automaton_of_row), 0)
     return Factors(by_class, none, by_class.new_zeros(none.shape), classes, automaton_of_row)
 
 
 class FactorGuide:
-    """The part of `Guide` that follows from `factors`, the log g by token class."""
+    """The part of `Guide` that can be computed from `factors`, the log g of each class."""
 
     factors: Factors
 
@@ -174,11 +175,11 @@ class FactorGuide:
         return factors.applied(factors.by_class.new_zeros(shape, dtype=torch.float32))
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token for each of these prefixes."""
+        """Return log g of one token for each given prefix."""
         return self.factors.at(rows, tokens)
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) + log g(v), which is the log of Z q(v)."""
+        """Return log p(v) + log g(v), which is log Z + log q(v)."""
         return self.factors.applied(log_p)
 
 
@@ -189,7 +190,7 @@ class TiedGuide(FactorGuide):
     Attributes:
         factors: log g.
         log_z: log of the sum over v of p(v) g(v); -inf if no token can be drawn.
-        fallback: see `Guide`.
+        fallback: True for prefixes where GCD's mask replaced g; None if there are none.
     """
 
     factors: Factors
@@ -198,5 +199,5 @@ class TiedGuide(FactorGuide):
 
 
 def unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:
-    """Return classes as unsigned integers, as compiled loops expect them."""
+    """Return the class of each token as unsigned integers, as compiled loops require."""
     return classes.numpy().view("uint32")

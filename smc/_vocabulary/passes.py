@@ -4,7 +4,7 @@
     compiled    compiled CPU loops that read each row once (`smc._vocabulary.compiled`)
     triton      Triton kernels for CUDA devices (`smc._vocabulary.triton`)
 
-A step takes its implementation as an argument; `pass_of` selects it by device or by name.
+A step gets its implementation as an argument. `pass_of` selects it by device or by name.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ class VocabularyPass(NamedTuple):
     """An implementation of the passes over the vocabulary.
 
     Attributes:
-        draws: see `smc._vocabulary.tensors.draws`.
-        best: see `smc._vocabulary.tensors.best`; it may return fewer columns than K.
-        locate: see `smc._vocabulary.tensors.locate`.
+        draws: function that prepares to draw tokens; see `smc._vocabulary.tensors.draws`.
+        best: function that finds the best candidates; see `smc._vocabulary.tensors.best`. It may
+            return fewer columns than K.
+        locate: function that finds candidates at given targets; see
+            `smc._vocabulary.tensors.locate`.
     """
 
     draws: Callable[[Guide, Tensor], TokenSampler]
@@ -42,13 +44,16 @@ COMPILED = VocabularyPass(compiled.draws, compiled.best, compiled.locate)
 
 
 def pass_of(name: str, device: torch.device) -> VocabularyPass:
-    """Return the pass with this name; "auto" is the device's fused pass, if installed.
+    """Return the implementation with this name; "auto" selects the fastest one for the device.
 
     Raises:
-        ValueError: the name is unknown, the pass is for another device, or Triton is missing.
+        ValueError: the name is unknown, the implementation is for another device, or Triton is not
+            installed.
     """
     if name not in PASSES:
-        raise ValueError(f"expected a pass in {', '.join(PASSES)}, got {name!r}")
+        raise ValueError(
+            f"expected the vocabulary pass to be one of {', '.join(PASSES)}, got {name!r}"
+        )
     installed = importlib.util.find_spec("triton") is not None
     on_cpu = device.type in factors.COMPILED_DEVICES
     if name == "auto":
@@ -56,11 +61,13 @@ def pass_of(name: str, device: torch.device) -> VocabularyPass:
         if device.type == "cuda" and installed:
             name = "triton"
     if name == "compiled" and not on_cpu:
-        raise ValueError(f"the pass 'compiled' needs a CPU device, got {device}; use 'auto'")
+        raise ValueError(
+            f"expected a CPU device for the vocabulary pass 'compiled', got {device}; use 'auto'"
+        )
     if name == "triton" and (not installed or device.type != "cuda"):
         raise ValueError(
-            f"the pass 'triton' needs the package triton and a CUDA device, got {device}; use "
-            "'auto' or 'tensors'"
+            "expected a CUDA device and the package triton for the vocabulary pass 'triton', got "
+            f"{device}{'' if installed else ' without triton'}; use 'auto' or 'tensors'"
         )
     if name == "triton":
         from smc._vocabulary import triton

@@ -1,14 +1,15 @@
 """Passes over the vocabulary as tensor operations: the reference implementation for any device.
 
-The passes over V tokens dominate the cost of a step. There are four; this module implements three,
-and `smc._vocabulary.class_mass` implements the fourth:
+The passes over V tokens take most of the time of a step. There are four. This module implements
+three, and `smc._vocabulary.class_mass` implements the fourth:
 
-    draws     log Z of every prefix, and the token at a uniform number of its distribution
+    draws     log Z of every prefix, and the token at a given quantile of its distribution q
     best      the K candidates with the highest scores of every prefix, and the sum of the others
     locate    the candidates at given points of the cumulative sum over those others
 
-A candidate is a next token; its score is p(v) times a factor (`smc._vocabulary.factors.Factors`).
-None of these operations synchronizes with the host. Each reads R x V numbers about five times.
+A *candidate* is a next token. Its score s is p(v) times a factor
+(`smc._vocabulary.factors.Factors`). None of these operations synchronizes with the host. Each reads
+R x V numbers about five times.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from smc._vocabulary.factors import Factors, Guide
 
 @runtime_checkable
 class TokenSampler(Protocol):
-    """The distributions q proportional to p g of R prefixes, prepared for drawing."""
+    """The distributions q of R prefixes, proportional to p g and prepared for drawing."""
 
     @property
     def log_z(self) -> Float64[Tensor, "R"]:
@@ -34,20 +35,20 @@ class TokenSampler(Protocol):
         ...
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at quantile u of the distribution of each of these rows."""
+        """Return the token at quantile u of the distribution q of each given row."""
         ...
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
+        """Return the quantiles in (0, 1) where the drawn token of each given row changes."""
         ...
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
+        """Return log g of one token in each given row."""
         ...
 
 
 class TensorSampler(NamedTuple):
-    """The distributions q of R prefixes, token by token; see `TokenSampler`."""
+    """The distributions q of R prefixes, with a number for every token; see `TokenSampler`."""
 
     guide: Guide
     q: Categorical
@@ -58,21 +59,21 @@ class TensorSampler(NamedTuple):
         return self.guide.log_z.double()
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at quantile u of the distribution of each of these rows."""
+        """Return the token at quantile u of the distribution q of each given row."""
         return self.q.at(rows, u)
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
+        """Return the quantiles in (0, 1) where the drawn token of each given row changes."""
         return self.q.breaks(rows)
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
+        """Return log g of one token in each given row."""
         return self.guide.at(rows, tokens)
 
 
 @dataclass(frozen=True, eq=False)
 class FactorSampler:
-    """The part of `TokenSampler` that is common to all passes with g by token class.
+    """The part of `TokenSampler` that is common to all implementations with g by token class.
 
     Attributes:
         log_p: log-probabilities of the next token.
@@ -85,11 +86,11 @@ class FactorSampler:
     log_z: Float64[Tensor, "R"]
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return the quantiles in (0, 1) where the drawn token of each of these rows changes."""
+        """Return the quantiles in (0, 1) where the drawn token of each given row changes."""
         return categorical(self.factors.applied(self.log_p)).breaks(rows)
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
+        """Return log g of one token in each given row."""
         return self.factors.at(rows, tokens)
 
 
@@ -99,11 +100,11 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorSampler:
 
 
 class Best(NamedTuple):
-    """For each of R rows, the K candidates with the highest scores, and the sum of the others.
+    """The K candidates with the highest scores of each of R rows, and the sum of the others.
 
     Attributes:
-        tokens: the K best candidates in descending order; token 0 where there are fewer.
-        log_score: log of their scores; -inf where there are fewer.
+        tokens: the K best candidates in descending order; token 0 if there are fewer.
+        log_score: log scores of these candidates; -inf if there are fewer.
         log_rest: log of the sum of all other scores of the row.
     """
 
@@ -117,7 +118,7 @@ class Known(NamedTuple):
 
     Attributes:
         tokens: candidates in descending order of score.
-        kept: how many of them are kept, from the first.
+        kept: number of candidates at the beginning of `tokens` that are kept.
     """
 
     tokens: Int64[Tensor, "R K"]
@@ -130,7 +131,7 @@ def inclusion_probabilities(
     known: Known,
     log_c: Float64[Tensor, "R"],
 ) -> Float64[Tensor, "R V"]:
-    """Return pi of every candidate that is not kept with certainty; zero for all others."""
+    """Return pi = s / c of every candidate that is not kept with certainty; zero for all others."""
     log_pi = factors.applied(log_p) - torch.where(log_c.isneginf(), 0.0, log_c).unsqueeze(1)
     columns = torch.arange(known.tokens.shape[1], device=log_p.device)
     sure = columns < known.kept.unsqueeze(1)
@@ -140,12 +141,12 @@ def inclusion_probabilities(
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
-    """Find the K candidates with the highest scores in each row, and sum the others.
+    """Find the K candidates with the highest scores in each row, and sum the other scores.
 
     Args:
         log_p: log-probabilities of the next token.
-        factors: log s - log p; -inf where a token is not a candidate.
-        K: at most V.
+        factors: log s - log p; -inf for tokens that aren't candidates.
+        K: number of candidates, at most V.
     """
     log_s = factors.applied(log_p)
     log_score, tokens = log_s.topk(K, dim=1)
@@ -161,30 +162,34 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Invert the cumulative inclusion probabilities at each target.
+    """Find the candidates at given targets in the cumulative sums of pi.
+
+    pi is the probability of keeping a candidate (`smc._inference.selection`). The result is the
+    first candidate at which the cumulative sum of pi exceeds the target.
 
     Args:
         log_p, factors: as for `best`.
-        known: candidates to exclude.
-        log_c: log of the threshold of each row.
+        known: candidates to exclude, because they are kept with certainty.
+        log_c: log of the threshold c of each row, with pi = s / c.
         rows: the row of each target, in ascending order.
-        targets: in ascending order within a row, at a distance of one.
+        targets: the targets; those of a row are ascending, at distances of one.
 
     Returns:
-        Tokens, in the order of the targets, each at most once per row. A target that rounding moves
-        beyond the last candidate gives the last candidate, or -1 if it is taken. The result is
-        undefined if c is zero or the target is outside the row's mass.
+        Tokens, in the order of the targets. Each token occurs at most once per row. If rounding
+        moves a target beyond the last candidate, the result is the last candidate, or -1 if another
+        target has this candidate. The result is undefined if c is zero, or if the target exceeds
+        the sum of pi.
     """
     pi = inclusion_probabilities(log_p, factors, known, log_c)
     index = torch.arange(log_p.shape[1], device=rows.device)
     last = torch.where(pi > 0, index, -1).amax(dim=1)
-    # The first candidate whose interval ends beyond the target, skipping candidates with pi = 0.
+    # The first candidate whose cumulative sum exceeds the target; it never has pi = 0.
     found = torch.minimum(bisect(pi.cumsum(dim=1), rows, targets), last[rows])
     return torch.where(is_repeated(rows, found), -1, found)
 
 
 def is_repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
-    """Return True for a token that equals the previous one of its row, caused by rounding."""
+    """Return True for tokens that equal the previous one of their row, because of rounding."""
     same = torch.zeros_like(tokens, dtype=torch.bool)
     same[1:] = (tokens[1:] == tokens[:-1]) & (rows[1:] == rows[:-1])
     return same

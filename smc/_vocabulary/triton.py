@@ -1,14 +1,15 @@
 """Passes over the vocabulary as Triton kernels on CUDA devices, which read every row once.
 
-`smc._vocabulary.tensors` defines the passes, and is their oracle. One kernel sums the weights
-exp(log p + log g) of each block of tokens, with a scale per block. Another finds a block among
-these sums, and the token in it. Because g is stored by token class, a kernel reads 4 bytes of class
-beside each log p, and a small table. If tokens have their own g, a map of two bytes per token
-locates it. Exponentials are in the precision of log p, sums in float64.
+`smc._vocabulary.tensors` defines the passes, and is the reference implementation. One kernel sums
+the weights exp(log p + log g) of each block of tokens, with a scale per block. Another kernel finds
+a block by these sums, and the token in it. g is stored by token class. So for each log p, a kernel
+reads the 4 bytes of the token's class, and a small table. For tokens with a separate g, it also
+reads two bytes per token that locate this g. Exponentials are in the precision of log p, and sums
+in float64.
 
-To find candidates at points of the cumulative sum over those that are not kept with certainty,
-certain candidates are masked by a per-token factor of -inf. The best candidates are found by tensor
-operations (`smc._vocabulary.tensors.best`), which were faster than a search in the best blocks.
+To find candidates at points of the cumulative sum, the candidates that are kept with certainty are
+excluded by a separate factor of -inf. The best candidates are found by tensor operations
+(`smc._vocabulary.tensors.best`), which were faster than a search in the best blocks.
 
 On an H100, drawing a token for each of 16 rows of 151,936 tokens takes 33 to 45 us, and 590 us with
 tensor operations (`benchmarks.triton_kernels`).
@@ -32,16 +33,16 @@ from smc._vocabulary.kernels import triton_blocks as kernels
 from smc._vocabulary.tensors import FactorSampler, Known, TokenSampler, is_repeated
 
 BLOCK = 1024
-"""Tokens per block."""
+"""Number of tokens in a block."""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonSampler(FactorSampler):
-    """The distributions q of R prefixes as sums over blocks; see `TokenSampler`.
+    """The distributions q of R prefixes as sums over blocks of tokens; see `TokenSampler`.
 
     Attributes:
-        own: 1-based index into the token-specific g for each token; 0 for none. None if no token
-            has its own g.
+        own: for each token, the 1-based index of its separate g; 0 for no separate g. None if no
+            token has a separate g.
         top: maximum of log p + log g in each block.
         total: sum of exp(log p + log g - top) over each block.
     """
@@ -51,7 +52,7 @@ class TritonSampler(FactorSampler):
     total: Float64[Tensor, "R blocks"]
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at quantile u of the distribution of each of these rows."""
+        """Return the token at quantile u of the distribution q of each given row."""
         out = torch.empty_like(rows)
         count = self.top.shape[1]
         kernels.draw[(len(rows),)](
@@ -79,10 +80,10 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Invert the cumulative inclusion probabilities at each target."""
+    """Find the candidates at given targets; see `smc._vocabulary.tensors.locate`."""
     others = _sum_blocks(log_p, without(factors, known))
     possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
-    # A target that rounding moves beyond the last candidate gives the last candidate.
+    # If rounding moves a target beyond the last candidate, the result is the last candidate.
     share = (targets.log() + (log_c - others.log_z)[rows]).exp()
     u = torch.where(possible, share, 0.5).clamp(min=0, max=1)
     found = others.draw(rows, u)
@@ -90,7 +91,7 @@ def locate(
 
 
 def without(factors: Factors, known: Known) -> Factors:
-    """Return the factors with zero for candidates that are kept with certainty."""
+    """Return the factors, with zero for candidates that are kept with certainty."""
     column = torch.arange(known.tokens.shape[1], device=known.tokens.device)
     sure = column < known.kept.unsqueeze(1)
     tokens = torch.cat([factors.tokens, known.tokens], dim=1)
@@ -105,7 +106,7 @@ def without(factors: Factors, known: Known) -> Factors:
 
 
 def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
-    """Sum all rows by blocks."""
+    """Sum the weights of all rows by blocks of tokens."""
     factors.check(log_p)
     own = _own_tokens(factors, log_p)
     R, count = len(log_p), triton.cdiv(log_p.shape[1], BLOCK)
@@ -119,7 +120,7 @@ def _sum_blocks(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
 
 
 def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:
-    """Map each token to the 1-based index into the token-specific g; 0 for none."""
+    """Return the 1-based index of the separate g of each token; 0 for no separate g."""
     K = factors.tokens.shape[1]
     if not K:
         return None
@@ -130,7 +131,7 @@ def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R
 
 
 def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the inputs of both kernels; any tensor replaces a missing map."""
+    """Return the tensors that both kernels read; another tensor replaces a missing one."""
     by_class, by_token = factors.by_class.contiguous(), factors.by_token.contiguous()
     classes = factors.classes.of
     return (

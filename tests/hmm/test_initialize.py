@@ -45,7 +45,7 @@ def test_counts_of_known_states(monarch):
     assert float(counts.tokens) == 16
     # They equal EM's counts if the posterior is certain, and can be added to them.
     em.maximize(counts, 0.1).check()
-    with pytest.raises(ValueError, match=r"states in 0\.\.4, got 0 to 5"):
+    with pytest.raises(ValueError, match="states from 0 to 4, got states from 0 to 5"):
         counts_of_states(states, tokens, lengths, 5, 4)
 
 
@@ -59,7 +59,7 @@ def test_clusters_that_lie_apart_are_found():
     assert torch.equal(found, cluster(vectors.half(), 5, restarts=20))
     pairs = {(a, b) for a, b in zip(label.tolist(), found.tolist(), strict=True)}
     assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) == 5
-    with pytest.raises(ValueError, match=r"at least 401 vectors, .* got 400"):
+    with pytest.raises(ValueError, match=r"at least 401 vectors .* got 400"):
         cluster(vectors, 401)
     vectors[3, 2] = float("nan")
     with pytest.raises(ValueError, match="NaN"):

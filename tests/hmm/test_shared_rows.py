@@ -90,7 +90,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / checkpoint.WEIGHTS
     whole = load_file(path)
     for name, wrong, message in (
-        ("row_of", whole["row_of"] + 1, r"numbers in 0\.\.20, got numbers from 1 to 21"),
+        ("row_of", whole["row_of"] + 1, "numbers from 0 to 20, got numbers from 1 to 21"),
         ("row_of", whole["row_of"] - 1, "got numbers from -1 to 19"),
         ("row_of", whole["row_of"].float(), "a vector of int32, got .* torch.float32"),
         ("row_of", whole["row_of"][:-1], "vocab_size=199 .* as in the arrays, got 200"),

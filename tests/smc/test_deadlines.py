@@ -317,7 +317,7 @@ def test_generate_takes_a_deadline() -> None:
     assert posterior.stopped == "deadline"
     assert posterior.valid
     assert found.sequences.shape[1] <= 1 + automaton.fewest_tokens
-    with pytest.raises(ValueError, match=r"seconds from now, got -2\.0"):
+    with pytest.raises(ValueError, match=r"seconds from now\), got -2\.0"):
         smc.generate(automaton, deadline=-2, algorithm="smc")
 
 

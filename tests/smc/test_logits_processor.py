@@ -404,15 +404,15 @@ class Forbids(transformers.LogitsProcessor):
 def test_a_processor_that_forbids_all_that_is_allowed(lookahead: dict[str, Any] | None) -> None:
     proposal = None if lookahead is None else smc.PGCD(random_hmm(), **lookahead)
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3, proposal)
-    with pytest.raises(ValueError, match=r"after 0 tokens, .* allow only token 1 \(b'b'\)"):
+    with pytest.raises(ValueError, match=r"allowed after 0 tokens \(token 1 \(b'b'\)\)"):
         generate([[1]], 3, processor, suppress_tokens=[1])
-    with pytest.raises(ValueError, match=r"after 2 tokens, .* allow only token 3 .* and 1 others"):
+    with pytest.raises(ValueError, match=r"allowed after 2 tokens \(token 3 .* and 1 more\)"):
         generate([[1]], 3, processor, suppress_tokens=[3, 5])
 
 
 def test_a_processor_that_allows_forbidden_tokens_again() -> None:
     processor = smc.BudgetLogitsProcessor(CONSTRAINTS["forced"](), 3)
-    with pytest.raises(ValueError, match=r"row 0 ends with token 0 \(b'a'\), .* last"):
+    with pytest.raises(ValueError, match=r"row 0, got token 0 \(b'a'\), .* last"):
         model().generate(
             torch.tensor([[1]]), logits_processor=[processor, Forbids(0, 99.0)], max_new_tokens=3
         )
@@ -426,12 +426,12 @@ def test_calls_that_do_not_fit() -> None:
             generate([[1]], tokens, processor)
     with pytest.raises(ConstraintError, match=r"EOS ids \[3, 5\], got \[3\];"):
         generate([[1]], 6, processor, eos_token_id=3)
-    with pytest.raises(ValueError, match="expected 2 prompts, one per constraint, got 3"):
+    with pytest.raises(ValueError, match=r"expected as many prompts as constraints \(2\), got 3"):
         generate(PROMPTS, 6, smc.BudgetLogitsProcessor([automaton, other], 6))
-    with pytest.raises(ValueError, match="expected 1 prompts, one per constraint, got 2"):
+    with pytest.raises(ValueError, match=r"expected as many prompts as constraints \(1\), got 2"):
         generate(PROMPTS[:2], 6, smc.BudgetLogitsProcessor([automaton], 6), num_beams=2)
     wide = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
-    with pytest.raises(ConstraintError, match="the constraint's 7 tokens, got 6"):
+    with pytest.raises(ConstraintError, match="of 7 tokens, as in the constraint, got scores of 6"):
         generate([[1]], 6, smc.BudgetLogitsProcessor(wide, 6))
 
 
@@ -440,10 +440,10 @@ def test_outside_of_generate_the_prompt_must_be_known() -> None:
     with pytest.raises(ValueError, match="pass prompt_length="):
         smc.BudgetLogitsProcessor(automaton, 6)(torch.ones(3, 2, dtype=torch.int64), scores)
     short = smc.BudgetLogitsProcessor(automaton, 6, prompt_length=3)
-    with pytest.raises(ValueError, match=r"prompt_length to be at most 2, .* got 3"):
+    with pytest.raises(ValueError, match=r"prompt_length to be at most .* \(2\), got 3"):
         short(torch.ones(3, 2, dtype=torch.int64), scores)
     both = smc.BudgetLogitsProcessor([automaton] * 2, 6, prompt_length=2)
-    with pytest.raises(ValueError, match="expected 2 rows, one per constraint, got 3"):
+    with pytest.raises(ValueError, match=r"expected as many rows as constraints \(2\), got 3"):
         both(torch.ones(3, 2, dtype=torch.int64), scores)
 
 
@@ -474,7 +474,7 @@ def test_arguments_that_make_no_sense() -> None:
         smc.BudgetLogitsProcessor(automaton, 6.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"expected prompt_length to be a whole number, got 4\.0"):
         smc.BudgetLogitsProcessor(automaton, 6, prompt_length=4.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="prompt_length to be 0 or more, got -1"):
+    with pytest.raises(ValueError, match="prompt_length to be at least 0, got -1"):
         smc.BudgetLogitsProcessor(automaton, 6, prompt_length=-1)
     endless = lift(choice("a"), Vocabulary.from_bytes([b"a"], []), eos="accept")
     with pytest.raises(ConstraintError, match="expected a constraint with an EOS token"):

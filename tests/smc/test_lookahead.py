@@ -430,6 +430,6 @@ def test_arguments_without_sense(lookahead: object, options: dict, message: str)
 def test_in_time_needs_a_model_that_knows_of_no_budget() -> None:
     model = Bigram(table(VOCABULARY))
     model.eventual = False
-    with pytest.raises(ValueError, match="log_eventual, but Bigram doesn't"):
+    with pytest.raises(ValueError, match=r"log_eventual for twist=.*, but Bigram doesn't"):
         smc.Twisted(model, twist="in_time")
     smc.Twisted(model)

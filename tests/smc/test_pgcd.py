@@ -536,8 +536,8 @@ def test_bad_hmms() -> None:
         PGCD("models/some-hmm")  # type: ignore[arg-type]
     lm, automaton = ToyLM(VOCABULARY), few_words()
     for proposal, message in (
-        (PGCD(random_hmm(9)), r"over 6 tokens.*got 9"),
-        (PGCD(hmm, max_bytes=100), r"MiB for .* states"),
+        (PGCD(random_hmm(9)), r"over 6 tokens.*got one over 9"),
+        (PGCD(hmm, max_bytes=100), r"MiB \(.* states"),
     ):
         with pytest.raises(ConstraintError, match=message):
             smc.sample(
@@ -558,7 +558,7 @@ def test_what_the_hmm_refuses_is_refused_before_any_work(max_rows: int) -> None:
     automata = [few_words(), few_words(), lift(choice("ab" * 40), VOCABULARY)]
     small = max(lookahead_table(random_hmm(), each, 3).num_bytes for each in automata[:2])
     for proposal, message in (
-        (PGCD(random_hmm(9)), "over 6 tokens.*got 9"),
+        (PGCD(random_hmm(9)), "over 6 tokens.*got one over 9"),
         (PGCD(random_hmm(), max_bytes=2 * small), "MiB"),
     ):
         with pytest.raises(ConstraintError, match=message):

@@ -267,6 +267,6 @@ def test_functions_bound_since_prompts_were_shared(model: Any) -> None:
     sample(lm, 0)
     bind(model)
     with pytest.raises(
-        ValueError, match=r"all 2 layers .* got 1: .*create a new smc.TransformersLM"
+        ValueError, match=r"all 2 layers .* only 1 do.*.*create a new smc.TransformersLM"
     ):
         sample(lm, 0)

@@ -1,4 +1,4 @@
-"""Loops over the vocabulary, compiled for the CPU and in Triton."""
+"""Loops over the vocabulary, compiled for the CPU by Cython, and for GPUs by Triton."""
 
 from gcd._support.native import check_built
 

@@ -1,4 +1,4 @@
-"""The best of many candidates, and sums of the others in log space."""
+"""A buffer for the best of many candidates, and sums of numbers in log space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 @cython.cclass
 class LogSums:
-    """Sums of numbers given by their logarithms: total[c] exp(scale[c])."""
+    """Sums of numbers that are given by their logarithms; sum c is total[c] exp(scale[c])."""
 
     def __init__(self, size: cython.Py_ssize_t) -> None:
         self.scale = np.full(size, -np.inf)
@@ -36,7 +36,7 @@ class LogSums:
     @cython.nogil
     @cython.exceptval(check=False)
     def add(self, c: cython.Py_ssize_t, log_x: cython.double) -> cython.void:
-        """Add a number to one of the sums."""
+        """Add the number exp(log_x) to sum c."""
         if log_x > self.scale[c]:
             self.total[c] *= exp(self.scale[c] - log_x)
             self.scale[c] = log_x
@@ -47,7 +47,7 @@ class LogSums:
     @cython.nogil
     @cython.exceptval(check=False)
     def log_of(self, c: cython.Py_ssize_t) -> cython.double:
-        """Return the logarithm of one of the sums."""
+        """Return the logarithm of sum c."""
         if self.total[c] > 0:
             return log(self.total[c]) + self.scale[c]
         return _LOG_ZERO
@@ -55,15 +55,16 @@ class LogSums:
 
 @cython.cclass
 class Candidates:
-    """A buffer of candidates that keeps the best.
+    """A buffer that keeps the best of many candidates.
 
-    The caller counts the candidates, and cuts a full buffer to the best.
+    The caller counts the candidates. When the buffer is full, the caller reduces it to the best
+    candidates.
 
     Args:
         kept: number of candidates to keep.
 
     Attributes:
-        value, token: the candidates; these arrays have the size of the buffer.
+        value, token: value and token of each candidate; these arrays have the size of the buffer.
     """
 
     def __init__(self, kept: cython.Py_ssize_t) -> None:
@@ -124,9 +125,9 @@ class Candidates:
         tokens: cython.longlong[:, ::1],
         log_score: cython.double[:, ::1],
     ) -> cython.void:
-        """Write the first `count` candidates in descending order, followed by token 0 at -inf.
+        """Write the first `count` candidates in descending order, followed by token 0 with -inf.
 
-        Ties keep their order (binary insertion).
+        Candidates with equal values keep their order (binary insertion).
         """
         k: cython.Py_ssize_t
         i: cython.Py_ssize_t
@@ -155,9 +156,9 @@ class Candidates:
 
 
 def exponentials(x: np.ndarray, top: np.floating, out: np.ndarray) -> None:
-    """Write exp(x - top), vectorized where numpy supports it (float32 on most CPUs).
+    """Write exp(x - top), vectorized if numpy supports it (float32 on most CPUs).
 
-    A compiled loop with a hand-written exponential was not faster (benchmarks/lookahead.md).
+    A compiled loop with a separate implementation of exp was not faster (benchmarks/lookahead.md).
     """
     np.subtract(x, top, out=out)
     np.exp(out, out=out)

@@ -1,7 +1,8 @@
-"""Block sums over a row of next tokens, and drawing a token; see `smc._vocabulary.compiled`.
+"""Sums over blocks of next tokens, and drawing a token; see `smc._vocabulary.compiled`.
 
-Token v of class c has the weight exp(x[v] + g[c] - scale), or its own g in place of g[c]. The
-oracle is `smc._vocabulary.tensors.draws`.
+Token v of class c has the weight exp(x[v] + g[c] - scale), where g is a logarithm. A token with a
+separate g uses it in place of g[c]. The reference implementation is
+`smc._vocabulary.tensors.draws`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ else:
     from smc._vocabulary.kernels.lines import Lines
 
 BLOCK = 512
-"""Tokens per block: a row of 128,000 tokens has 250 blocks, and one block fits into a cache."""
+"""Number of tokens in a block.
+
+A row of 128,000 tokens has 250 blocks, and one block fits into the CPU's cache.
+"""
 _BLOCK = cython.declare(cython.Py_ssize_t, BLOCK)
 _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
@@ -33,7 +37,7 @@ Real = cython.fused_type(cython.float, cython.double)
 def _log_g(
     v: cython.Py_ssize_t, lines: Lines, row: cython.Py_ssize_t, marked: cython.uchar[::1]
 ) -> cython.double:
-    """Return log g of one token."""
+    """Return log g of token v."""
     k: cython.Py_ssize_t
     if marked[v]:
         for k in range(lines.tokens.shape[1]):
@@ -49,7 +53,7 @@ def _log_g(
 def _mark(
     lines: Lines, row: cython.Py_ssize_t, marked: cython.uchar[::1], value: cython.uchar
 ) -> cython.void:
-    """Mark or unmark the tokens with their own g."""
+    """Mark (value 1) or unmark (value 0) the tokens with a separate g."""
     k: cython.Py_ssize_t
     for k in range(lines.tokens.shape[1]):
         marked[lines.tokens[row, k]] = value
@@ -69,17 +73,17 @@ def _block_sums(
     least: cython.double,
     sums: cython.double[:, ::1],
 ) -> cython.double:
-    """Sum one row by blocks.
+    """Sum the weights of one row by blocks.
 
     Args:
         x: log-probabilities, up to an additive constant.
-        share: exp(x - top), with top the largest x.
-        lines, row: log g of each class, and of tokens with their own.
+        share: exp(x - top), where top is the largest x.
+        lines, row: log g of each class, and of tokens with a separate g.
         weight: work space, one number per class.
-        marked: work space, False for every token before and after the call.
-        least: relative threshold of the sum below which exponentials are recomputed, because shares
-            have lost precision.
-        sums: output, the sums of blocks.
+        marked: work space, zero for every token before and after the call.
+        least: relative sum below which exponentials are computed again, because `share` has lost
+            precision.
+        sums: output, the sum of each block.
 
     Returns:
         The scale of the sums.
@@ -173,15 +177,15 @@ def sum_rows(
     sums: cython.double[:, ::1],
     scale: cython.double[::1],
 ) -> None:
-    """Sum some rows by blocks.
+    """Sum the weights of rows `first` to `last` - 1 by blocks.
 
     Args:
-        first, last: the range of rows.
+        first, last: range of rows.
         log_p: log-probabilities of each row up to an additive constant, in float32 or float64.
         lines: log g.
-        least: relative threshold of a sum below which exponentials are recomputed, because shares
-            have lost precision.
-        sums, scale: outputs, the sums of blocks, and the scale of each row.
+        least: relative sum below which exponentials are computed again in float64, because the
+            first ones have lost precision.
+        sums, scale: outputs, the sum of each block, and the scale of each row.
     """
     if log_p.itemsize == 4:
         _sum_rows(cython.cast(cython.float, 0), first, last, log_p, lines, least, sums, scale)
@@ -201,9 +205,10 @@ def _draw_token(
     sums: cython.const[cython.double][:, ::1],
     u: cython.double,
 ) -> cython.Py_ssize_t:
-    """Find the token at u times the total in the cumulative weights; 0 if all weights are zero.
+    """Return the first token whose cumulative weight exceeds u times the total.
 
-    A point that rounding moves past the last token of positive weight in a block gives this token.
+    If rounding moves this point beyond the last token of positive weight in a block, the result is
+    this last token. If all weights are zero, the result is 0.
     """
     total: cython.double = 0
     running: cython.double = 0
@@ -269,11 +274,11 @@ def draw_rows(
     u: np.ndarray,
     out: cython.longlong[::1],
 ) -> None:
-    """Draw tokens from the cumulative weights of rows; 0 for a row without positive weight.
+    """Draw tokens by the weights of rows; the result is 0 for a row without positive weights.
 
     Args:
-        first, last: the range of draws.
-        log_p, lines: as in `sum_rows`.
+        first, last: range of draws.
+        log_p, lines: as for `sum_rows`.
         sums, scale: the outputs of `sum_rows`.
         rows, u: the row of each draw, and its uniform number.
         out: output, the tokens.

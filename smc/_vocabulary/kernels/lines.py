@@ -1,4 +1,4 @@
-"""The factors of all rows in the form that compiled loops read."""
+"""The factors of all rows in the form that compiled loops use."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 @cython.cclass
 class Lines:
-    """The factors of R rows, for C classes and K tokens: `smc._vocabulary.factors.Factors`.
+    """The factors of R rows, for C classes and K tokens (`smc._vocabulary.factors.Factors`).
 
     Args:
         class_of: class of each token in each automaton, uint32.
-        by_order, start: the tokens of each automaton, int32, ordered by class, and the start of
-            each class.
+        by_order: the tokens of each automaton, ordered by class, int32.
+        start: index in `by_order` at which each class starts.
         automaton: automaton of each row.
         by_class: log factor of each class, (R, C).
-        tokens, by_token: tokens with their own factor, and its log, (R, K).
+        tokens, by_token: tokens with a separate factor, and their log factors, (R, K).
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Lines:
     @cython.nogil
     @cython.exceptval(check=False)
     def num_candidates(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Return the number of tokens whose class has a nonzero factor."""
+        """Return the number of tokens whose class has a nonzero factor, in one row."""
         number: cython.Py_ssize_t = self.automaton[row]
         count: cython.Py_ssize_t = 0
         c: cython.Py_ssize_t

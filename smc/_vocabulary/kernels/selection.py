@@ -1,12 +1,14 @@
-"""Passes over the candidates of one prefix, for `smc._vocabulary.compiled`.
+"""Passes over the candidates of each prefix, for `smc._vocabulary.compiled`.
 
-The score of token v is p(v) times the factor of its class, or its own factor for listed tokens; all
-values are logarithms. The K best candidates are kept in a buffer. A candidate that leaves the
-buffer is added to the sum of the others at that time, so that nothing is ever subtracted.
+The score of token v is p(v) times a factor: the token's own factor for *listed* tokens, and the
+factor of its class for all others. All values are logarithms. The K best candidates are kept in a
+buffer. A candidate that leaves the buffer is added to the sum of the others at that time, so that
+nothing has to be subtracted.
 
-Most terms of a sum are share(v) exp(a - top_a), with share(v) = exp(log p(v) - top) computed
-beforehand, eight lanes at a time. Terms outside the range of this product (`LOWEST_SHARE`,
-`LOWEST_FACTOR`) are summed on their own scale. The oracles are the tensor forms in
+Let a be the log factor of a token's class, and top_a the largest a. Most terms of a sum are
+share(v) exp(a - top_a). The numbers share(v) = exp(log p(v) - top) are computed beforehand, eight
+tokens at a time. Terms outside of the range of this product (`_LOWEST_SHARE`, `_LOWEST_FACTOR`) are
+summed in log space. The reference implementations are the tensor operations in
 `smc._vocabulary.tensors`, and plain sums over all tokens in tests/smc/test_selection.py.
 """
 
@@ -28,7 +30,8 @@ else:
     from smc._vocabulary.kernels.lines import Lines
 
 Real = cython.fused_type(cython.float, cython.double)
-_LOWEST_SHARE = cython.declare(cython.double, -80.0)  # below it, exp loses digits in float32
+# Smaller logarithms have exponentials that lose digits in float32.
+_LOWEST_SHARE = cython.declare(cython.double, -80.0)
 # exp(_LOWEST_FACTOR + _LOWEST_SHARE) is still a normal float64.
 _LOWEST_FACTOR = cython.declare(cython.double, -500.0)
 _LOG_ZERO = cython.declare(cython.double, -np.inf)
@@ -38,7 +41,7 @@ _LOG_ZERO = cython.declare(cython.double, -np.inf)
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_back(found: Candidates, count: cython.Py_ssize_t, rest: LogSums) -> cython.Py_ssize_t:
-    """Keep the best candidates, and sum the others; return the number kept."""
+    """Keep the best candidates, and sum the others; return the number of candidates kept."""
     i: cython.Py_ssize_t
     if count <= found.kept:
         return count
@@ -59,7 +62,7 @@ def _push(
     count: cython.Py_ssize_t,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Add a candidate to the buffer; cut a full buffer to the K best, and sum the others."""
+    """Add a candidate to the buffer; reduce a full buffer to the K best, and sum the others."""
     found.value[count] = x
     found.token[count] = v
     count += 1
@@ -80,7 +83,7 @@ def _push_listed(
     count: cython.Py_ssize_t,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Add the listed tokens to the buffer, each once, and unmark them."""
+    """Add the listed tokens to the buffer, each only once, and unmark them."""
     k: cython.Py_ssize_t
     v: cython.Py_ssize_t
     x: cython.double
@@ -114,11 +117,14 @@ def _weigh_all(
 
     Args:
         p: log-probabilities.
-        share: exp(p - top), accurate wherever p - top is at least `_LOWEST_SHARE`.
+        share: exp(p - top), which is accurate if p - top is at least `_LOWEST_SHARE`.
+        top: the largest p.
         lines, row: the factors; a token may be listed twice.
-        klass, by_class: those of `lines`, read in the loop.
+        klass, by_class: arrays of `lines`, passed separately for speed.
         factor: work space, one number per class.
-        marked: work space, False for each token before and after the call.
+        marked: work space, zero for each token before and after the call.
+        found: the buffer.
+        rest: the sum of the other candidates.
     """
     number: cython.Py_ssize_t = lines.automaton[row]
     greatest: cython.double = _LOG_ZERO
@@ -180,7 +186,7 @@ def _weigh_few(
     found: Candidates,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Do the same as `_weigh_all` for few candidates, reading only their log-probabilities."""
+    """Compute the same as `_weigh_all`, reading only the candidates' log-probabilities."""
     number: cython.Py_ssize_t = lines.automaton[row]
     count: cython.Py_ssize_t = 0
     x: cython.double
@@ -264,13 +270,13 @@ def weigh(
     """Find the K best candidates of some rows, and the log of the sum of the others.
 
     Args:
-        first, last: the range of rows.
+        first, last: range of rows, without `last`.
         log_p: log-probabilities of each row, in float32 or float64.
         lines: the factors.
-        few: in rows with fewer candidates, only the candidates are read.
-        tokens, log_score: outputs, the K best of each row in descending order, followed by token 0
-            at -inf.
-        log_rest: output, the log sum of the others.
+        few: in rows with fewer candidates than this number, only the candidates are read.
+        tokens, log_score: outputs, the K best candidates of each row in descending order, followed
+            by token 0 with -inf.
+        log_rest: output, the log of the sum of the others.
     """
     if log_p.itemsize == 4:
         _weigh_rows(
@@ -302,18 +308,19 @@ def _locate(
     factor: cython.double[::1],
     own: cython.int[::1],
 ) -> cython.void:
-    """Invert the cumulative inclusion probabilities at the targets begin .. end - 1 of one row.
+    """Find the candidates at the targets begin .. end - 1 of one row; see `locate`.
 
     Args:
         p: log-probabilities.
         share, top: as in `_weigh_all`; with top = -inf, `share` is not read.
         lines, row: the factors.
-        hidden: tokens to exclude.
-        log_c: log of the score at which pi is one.
-        targets: in ascending order.
-        found: output, the tokens; -1 where rounding leaves none.
+        hidden: nonzero for tokens to exclude.
+        log_c: log of the score for which pi is one.
+        targets: targets in ascending order.
+        begin, end: range of targets of this row.
+        found: output, the tokens; -1 if rounding leaves no candidate.
         factor: work space, one number per class.
-        own: index of each listed token in the list, -1 for others.
+        own: index of each listed token in the list; -1 for others.
     """
     number: cython.Py_ssize_t = lines.automaton[row]
     any_listed: cython.bint = lines.tokens.shape[1] > 0
@@ -379,7 +386,7 @@ def _locate_rows(
     size: cython.Py_ssize_t = log_p.shape[1]
     factor: cython.double[::1] = np.empty(lines.by_class.shape[1])
     hidden: cython.uchar[::1] = np.zeros(size, np.uint8)
-    # Listed tokens are rare; this table gives the index of their factor.
+    # This table has the index of each listed token's factor, and -1 for all other tokens.
     own: cython.int[::1] = np.full(size if lines.tokens.shape[1] else 0, -1, np.int32)
     share_array = np.empty(size, log_p.dtype)
     share: cython.const[Real][::1] = share_array
@@ -427,18 +434,21 @@ def locate(
     targets: np.ndarray,
     found: cython.longlong[::1],
 ) -> None:
-    """Invert the cumulative inclusion probabilities of some rows at some targets.
+    """Find the candidates at given targets in the cumulative sums of pi.
+
+    `smc._vocabulary.tensors.locate` explains the result.
 
     Args:
-        first, last: the range in `rows`.
+        first, last: range in `rows`, without `last`.
         log_p: log-probabilities of each row, in float32 or float64.
         lines: the factors.
-        few: rows with fewer candidates are summed in float64.
-        known, kept: tokens of each row, and the number of them, from the first, to exclude.
-        log_c: log of the score of each row at which pi is one.
-        rows, ends: rows; the targets of the i-th are `targets[ends[i] : ends[i + 1]]`.
+        few: rows with fewer candidates than this number are summed in float64.
+        known, kept: tokens of each row, and the number of tokens at their beginning to exclude.
+        log_c: log of the score of each row for which pi is one.
+        rows, ends: rows, and the ranges of their targets: row `rows[i]` has the targets
+            `targets[ends[i] : ends[i + 1]]`.
         targets: targets of each row in ascending order.
-        found: output, the tokens; -1 where rounding leaves none.
+        found: output, the tokens; -1 if rounding leaves no candidate.
     """
     sure: cython.const[cython.longlong][:, ::1] = np.ascontiguousarray(known)
     num_sure: cython.const[cython.longlong][::1] = np.ascontiguousarray(kept)

@@ -1,7 +1,7 @@
-"""Triton kernels that sum rows of tokens by blocks, and draw a token; see `smc._vocabulary.triton`.
+"""Triton kernels that sum rows by blocks of tokens, and draw tokens; for `smc._vocabulary.triton`.
 
-Token v of class c has the weight exp(log p + g[c]), or its own g in place of g[c]. The oracle is
-`smc._vocabulary.tensors.draws`.
+Token v of class c has the weight exp(log p + g[c]), where g is a logarithm. A token with a separate
+g uses it in place of g[c]. The reference implementation is `smc._vocabulary.tensors.draws`.
 """
 
 import triton
@@ -13,7 +13,7 @@ def _tilted(
     log_p, class_of, which, by_class, own, by_token, p, block,
     V, C, K, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Load a block of tokens of a row; return the tokens, and log p + log g of each."""
+    """Load a block of tokens of a row; return the tokens, and log p + log g of each token."""
     v = block * BLOCK + tl.arange(0, BLOCK)
     inside = v < V
     p = p.to(tl.int64)  # R x V may exceed 32 bits
@@ -29,7 +29,7 @@ def _tilted(
 
 @triton.jit
 def _scaled(x, WIDE: tl.constexpr):
-    """Return the maximum of a block, and exp(x - maximum); zero for an empty block."""
+    """Return the maximum x of a block, and exp(x - maximum); zero if all x are -inf."""
     top = tl.max(x, axis=0)
     finite = tl.where(top == float("-inf"), 0.0, top)
     return top, tl.exp((x - finite).to(WIDE)).to(tl.float64)
@@ -57,7 +57,7 @@ def draw(
     V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Draw one token, from a row and a uniform number."""
+    """Draw one token from a row, given a uniform number."""
     i = tl.program_id(0)
     p = tl.load(rows + i)
     number = tl.arange(0, BLOCKS)
@@ -69,7 +69,7 @@ def draw(
     weights = sums * tl.exp(tops - finite)
     ends = tl.cumsum(weights, axis=0)
     point = tl.load(u + i) * tl.sum(weights, axis=0)
-    # The first block of positive weight that ends beyond the point; otherwise the last one.
+    # The first block of positive weight whose cumulative sum exceeds the point, or the last block.
     last = tl.max(tl.where(weights > 0, number, 0), axis=0)
     block = tl.min(tl.where((weights > 0) & (ends > point), number, last), axis=0)
     before = tl.sum(tl.where(number < block, weights, 0.0), axis=0)

@@ -1,15 +1,15 @@
-"""Passes over the log-probabilities of one prefix, for `smc._vocabulary.class_mass`.
+"""Passes over the log-probabilities of each prefix, for `smc._vocabulary.class_mass`.
 
-Every allowed token is either one of the K most probable, or adds its probability to its class. The
-candidates for the K are kept in a buffer. A token that leaves the buffer is added to its class at
-that time, so that nothing is ever subtracted from a class.
+Every allowed token is either one of the K most probable tokens, or its probability is added to the
+sum of its class. Possible members of the K are kept in a buffer. A token that leaves the buffer is
+added to its class at that time, so that nothing has to be subtracted from a class.
 
-Probabilities are exp(log p - top), with top the largest log p, and are summed in float64. Values
-too small for that (`LOWEST`) are summed class by class on their own scale, because a lookahead may
-allow nothing else. The oracle is `plain` in tests/smc/test_tying.py.
+Probabilities are computed as exp(log p - top), where top is the largest log p, and summed in
+float64. Smaller values than `LOWEST` are summed in log space, because a lookahead may allow no
+other tokens. The reference implementation is `plain` in tests/smc/test_tying.py.
 
-Log-probabilities of tokens are float32 or float64, other logarithms are float64. Class numbers are
-uint32, the tokens of classes int32, other numbers int64.
+Log-probabilities of tokens are float32 or float64, and other logarithms are float64. Class numbers
+are uint32, the tokens of classes int32, and other integers int64.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
 
 Real = cython.fused_type(cython.float, cython.double)
 LOWEST = {4: -87.0, 8: -700.0}
-"""Smallest logarithms, by itemsize of the type, whose exponentials have full precision."""
+"""Smallest logarithms whose exponentials have full precision, by the type's size in bytes."""
 _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 
@@ -44,7 +44,7 @@ def _put_back(
     klass: cython.const[cython.uint][:, ::1],
     rest: LogSums,
 ) -> cython.void:
-    """Move the best candidates to the front; add the others to their classes."""
+    """Move the best candidates to the front; add the others to the sums of their classes."""
     i: cython.Py_ssize_t
     found.cut(count)
     for i in range(found.kept, count):
@@ -67,9 +67,10 @@ def _weigh_all(
     mass: cython.double[::1],
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Add the mass of the tokens of each class to `mass`, in eight parts, and to `rest`.
+    """Sum the tokens of each class in `mass`, in eight parts, and in `rest`.
 
-    Tokens that may be among the best are added to `found`; their number is returned.
+    Tokens that may be among the K most probable are added to the buffer `found` instead. The number
+    of tokens in the buffer is returned.
     """
     count: cython.Py_ssize_t = 0
     least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
@@ -112,7 +113,7 @@ def _weigh_few(
     found: Candidates,
     rest: LogSums,
 ) -> cython.Py_ssize_t:
-    """Do the same as `_weigh_all` for few allowed tokens, reading only their log-probabilities."""
+    """Compute the same as `_weigh_all`, reading only the allowed tokens' log-probabilities."""
     count: cython.Py_ssize_t = 0
     least: cython.double = _LOG_ZERO if found.kept > 0 else -_LOG_ZERO
     x: cython.double
@@ -242,19 +243,19 @@ def weigh(
     best: cython.double[:, ::1],
     log_mass: cython.double[:, ::1],
 ) -> None:
-    """Find the K best tokens of the alive classes, and the mass of each class without them.
+    """Find the K most probable tokens of the alive classes, and sum each class without them.
 
     Args:
-        first, last: the range of rows.
+        first, last: range of rows, without `last`.
         log_p: log-probabilities of each row.
         class_of: class of each token in each automaton.
         listed, start: the tokens of each automaton ordered by class, and the start of each class.
         automaton: automaton of each row.
         alive: the allowed classes of each row.
-        few: in rows with fewer allowed tokens, only these tokens are read.
-        tokens, best: outputs, the K best of each row in descending order, followed by token 0 at
-            -inf.
-        log_mass: output, the log masses.
+        few: in rows with fewer allowed tokens than this number, only these tokens are read.
+        tokens, best: outputs, the K most probable tokens of each row and their log-probabilities in
+            descending order, followed by token 0 with -inf.
+        log_mass: output, the log sum of each class.
     """
     klass: cython.const[cython.uint][:, ::1] = np.ascontiguousarray(class_of)
     by_order: cython.const[cython.int][:, ::1] = np.ascontiguousarray(listed)
@@ -314,7 +315,17 @@ def tilt(
     by_token: np.ndarray,
     out: cython.double[:, ::1],
 ) -> None:
-    """Add log g to log p, with the g of the token's class, or its own for listed tokens."""
+    """Write log p + log g, where g is the token's own for listed tokens, and else its class's.
+
+    Args:
+        first, last: range of rows, without `last`.
+        log_p: log-probabilities of each row.
+        class_of: class of each token in each automaton.
+        automaton: automaton of each row.
+        by_class: log g of each class.
+        tokens, by_token: the listed tokens, and their log g.
+        out: output.
+    """
     klass: cython.const[cython.uint][:, ::1] = np.ascontiguousarray(class_of)
     number: cython.const[cython.longlong][::1] = np.ascontiguousarray(automaton)
     g: cython.const[cython.double][:, ::1] = np.ascontiguousarray(by_class, np.float64)
