@@ -6,7 +6,8 @@ An ASGI application makes the checks of vLLM's server (`gcd_vllm`'s `validate_pa
 loop), and receives one request for each schema. Meanwhile a task sleeps for a millisecond again and
 again. *Held* is the processor time of the loop's thread between two of its awakenings; *late* is
 how much later than it asked it was woken, which includes what other work of the machine takes.
-*Request* is the time until the checks were made. A request counts with its largest value.
+*Request* is the time until the checks were made. A request counts with its largest value. With
+`--v2`, constraints are lifted before the checks, as vLLM's V2 engine needs them.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class Delay(NamedTuple):
 class Config:
     """The fields of vLLM's configuration that the checks read."""
 
-    use_v2_model_runner = False
     speculative_config = None
     scheduler_config = SimpleNamespace(async_scheduling=False)
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, v2: bool) -> None:
+        self.use_v2_model_runner = v2
         self.model_config = SimpleNamespace(
             max_model_len=BUDGET, get_vocab_size=lambda: vocabulary.size
         )
@@ -132,6 +133,7 @@ def main() -> None:
     parser = with_ranks(__doc__)
     parser.add_argument("--schemas", type=Path, required=True, help="folder of schemas")
     parser.add_argument("--every", type=int, default=6, help="use every n-th schema")
+    parser.add_argument("--v2", action="store_true", help="lift, as for vLLM's V2 engine")
     arguments: argparse.Namespace = parser.parse_args()
     warnings.simplefilter("ignore")
     os.environ["GCD_CACHE_DIR"] = ""
@@ -141,7 +143,7 @@ def main() -> None:
     schemas = [json.loads(path.read_text("utf-8-sig"))["schema"] for path in paths]
     results = {}
     for label, beside in (("without the middleware", False), ("with it", True)):
-        config = Config(vocabulary)  # and so other caches
+        config = Config(vocabulary, v2=arguments.v2)  # and so other caches
         results[label] = asyncio.run(measure(Server(config, beside=beside), schemas))
     COMPILERS.close()
     print("\n".join(table(results)))

@@ -125,7 +125,7 @@ def _walk_far(
     class_of: cython.const[cython.uchar][::1],
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Do the same as `walk`, faster for many nodes: the loop has views of its own."""
+    """Do the same as `walk`, faster for many nodes, because the loop has its own views."""
     byte: cython.const[cython.uchar][::1] = tree.byte
     depth: cython.const[cython.int][::1] = tree.depth
     skip: cython.const[cython.int][::1] = tree.skip
@@ -242,7 +242,7 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
     after: cython.int
     size_array = np.zeros((tree.max_depth + 2) * PLACES, np.int64)
     size: cython.longlong[::1] = size_array  # tokens by what they lead to
-    # Views of its own, which the loop need not read from the tree at every node.
+    # The loop's own views, which it need not read from the tree at every node.
     byte: cython.const[cython.uchar][::1] = tree.byte
     depth: cython.const[cython.int][::1] = tree.depth
     skip: cython.const[cython.int][::1] = tree.skip
