@@ -101,21 +101,21 @@ def table(results: dict[str, list[Sample | None]]) -> Iterator[str]:
     yield head("ms to the first mask", "compiled", "median", "90%", "95%", "99%", "worst")
     for name, samples in results.items():
         first = [sample.first for sample in samples if sample]
-        yield line(name, f"{len(first)} of {len(samples)}", *_percentiles(first))
+        yield line(name, f"{len(first)} of {len(samples)}", *percentiles(first))
     yield ""
     yield head("us of a step", "steps", "median", "90%", "95%", "99%", "worst")
     for name, samples in results.items():
         for label, field in (("first visit", "fresh"), ("again", "warm")):
             steps = [each for sample in samples if sample for each in getattr(sample, field)]
-            yield line(f"{name}, {label}", len(steps), *_percentiles(steps))
+            yield line(f"{name}, {label}", len(steps), *percentiles(steps))
     yield ""
     yield head("kB of a constraint", "", "median", "90%", "95%", "99%", "worst")
     for name, samples in results.items():
         sizes = [s.num_bytes / 1e3 for s in samples if s and s.num_bytes is not None]
-        yield line(name, len(sizes), *_percentiles(sizes))
+        yield line(name, len(sizes), *percentiles(sizes))
 
 
-def _percentiles(values: list[float]) -> list[str]:
+def percentiles(values: list[float]) -> list[str]:
     if not values:
         return ["–"] * len(PERCENTILES)
     found = np.percentile(values, PERCENTILES)

@@ -5,9 +5,9 @@
     VLLM_CPU_KVCACHE_SPACE=1 $P -m benchmarks.vllm_first_token guidance --model DIR --schemas $S
 
 Starts vLLM's OpenAI server with one of vLLM's backends of structured outputs and with the plugin of
-this project, so both sides run in one server. Every schema is new to the server, and nothing is
-kept on disk. For each schema, the sides ask in turns for one streamed answer, and stop after the
-first token. Requests without a constraint show what the server itself takes.
+this project and its middleware, so both sides run in one server. Every schema is new to the server,
+and nothing is kept on disk. For each schema, the sides ask in turns for one streamed answer, and
+stop after the first token. Requests without a constraint show what the server itself takes.
 
 Meanwhile another client streams text without a constraint. The longest pause between two tokens of
 this stream, while a request waits for its first token, shows whether the compile delays others.

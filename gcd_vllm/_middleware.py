@@ -23,7 +23,7 @@ from gcd_vllm._frontend import adopted
 from gcd_vllm._particle_request import PARTICLE
 
 _LOG = logging.getLogger("vllm.gcd")
-_THREADS = 8  # requests that are compiled, or wait for a process that compiles
+_THREADS = 64  # requests that are compiled, or wait for a process that compiles
 _WARNING = "gcd: %s; new constraints are compiled on the event loop"
 
 Message = MutableMapping[str, Any]

@@ -26,9 +26,14 @@ class Assembly:
 
     def insert(self, source: int, target: int, *languages: Automaton) -> None:
         """Connect `source` to `target` by the concatenation of the given languages."""
-        if any(language.is_empty for language in languages):
-            return
-        written = [language for language in languages if not _is_epsilon(language)]
+        written = []
+        for language in languages:
+            if language.num_states > 1:
+                written.append(language)
+            elif language.is_empty:
+                return
+            elif not _is_epsilon(language):
+                written.append(language)
         if not written:
             self._skips.append((source, target))
             return

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import blake2b
 from itertools import islice
 from typing import ClassVar
@@ -201,12 +201,12 @@ class Automaton:
     @classmethod
     def empty(cls) -> Automaton:
         """Return the language that contains no string."""
-        return cls(np.full((1, 1), -1, np.int32), np.zeros(1, bool), np.zeros(NUM_BYTES, np.uint8))
+        return _without_bytes(False)
 
     @classmethod
     def epsilon(cls) -> Automaton:
         """Return the language that contains only the empty string."""
-        return cls(np.full((1, 1), -1, np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
+        return _without_bytes(True)
 
     @classmethod
     def any_bytes(cls) -> Automaton:
@@ -450,6 +450,12 @@ class Automaton:
 
     def __repr__(self) -> str:
         return f"Automaton({self.num_states} states, {self.delta.shape[1]} byte classes)"
+
+
+@cache
+def _without_bytes(has_empty_string: bool) -> Automaton:
+    table, classes = np.full((1, 1), -1, np.int32), np.zeros(NUM_BYTES, np.uint8)
+    return Automaton(table, np.array([has_empty_string]), classes)
 
 
 def _spend_on(delta: np.ndarray) -> None:

@@ -160,12 +160,14 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(build)
         def build_or_recall(*args: P.args, **kwargs: P.kwargs) -> R:
-            with metered():
-                misses = priced.cache_info().misses
-                result, price = priced(*args, **kwargs)  # type: ignore[arg-type]
-                if priced.cache_info().misses == misses:
-                    spend(price)
-                return result
+            if _METER.get() is None:
+                with metered():
+                    return build_or_recall(*args, **kwargs)
+            misses = priced.cache_info().misses
+            result, price = priced(*args, **kwargs)  # type: ignore[arg-type]
+            if priced.cache_info().misses == misses:
+                spend(price)
+            return result
 
         return build_or_recall
 

@@ -8,6 +8,7 @@ states. The reply is a line of JSON with the number of bytes that follow it.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -129,6 +130,9 @@ class _Process:
 
 def main(reading: IO[bytes], writing: IO[bytes]) -> None:
     """Compile the constraints that are read, until the end of the input."""
+    # Garbage is collected between two requests, so that none waits for it.
+    gc.disable()
+    gc.freeze()
     for line in reading:
         constraint, max_work, max_states = json.loads(line)
         content, reply = b"", dict[str, Any]()
@@ -143,6 +147,7 @@ def main(reading: IO[bytes], writing: IO[bytes]) -> None:
             reply["error"] = str(error) or type(error).__name__
         writing.write(json.dumps(reply | {"size": len(content)}).encode() + b"\n" + content)
         writing.flush()
+        gc.collect()
 
 
 if __name__ == "__main__":

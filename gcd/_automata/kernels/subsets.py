@@ -66,13 +66,13 @@ def product(
     width: cython.longlong = b_dead + 1
     num_classes: cython.Py_ssize_t = a_column.shape[0]
     work: cython.longlong = 0
-    capacity: cython.longlong = 256
+    capacity: cython.longlong = 32
     delta_array = np.full((capacity, num_classes), -1, np.int32)
     delta: cython.int[:, ::1] = delta_array
     keys_array = np.empty(capacity, np.int64)
     keys: cython.longlong[::1] = keys_array
-    table: cython.int[::1] = np.full(1024, -1, np.int32)
-    last: cython.longlong = 1023
+    table: cython.int[::1] = np.full(128, -1, np.int32)
+    last: cython.longlong = 127
     keys[0] = 0
     table[mix(0) & last] = 0
     count: cython.longlong = 1

@@ -22,7 +22,6 @@ cdef class TokenTree:
     cdef int[::1] found
     cdef int[::1] goal
     cdef int[::1] path
-    cdef int[::1] passed
     cdef int[:, ::1] ahead
 
 cdef class UnitPlace:

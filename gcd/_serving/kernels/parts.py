@@ -19,6 +19,8 @@ if cython.compiled:
     from cython.cimports.libc.string import memset
 
 _PLACES = cython.declare(cython.int, PLACES)
+_PLACE = cython.declare(cython.int, PLACES - 1)  # a mask, as PLACES is a power of two
+_MANY_NODES = cython.declare(cython.Py_ssize_t, 1000)
 _BITS: np.ndarray = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32)).view(np.int32)
 
 
@@ -76,7 +78,6 @@ class TokenTree:
         self.found = np.empty(num_entries, np.int32)
         self.goal = np.empty(num_entries, np.int32)
         self.path = np.empty(max_depth + 1, np.int32)
-        self.passed = np.empty(max_depth + 1, np.int32)
         self.ahead = np.empty((max_depth + 3, 2), np.int32)
 
 
@@ -99,6 +100,8 @@ def walk(
     node: cython.Py_ssize_t = first
     d: cython.Py_ssize_t
     after: cython.int
+    if last - first >= _MANY_NODES:
+        return _walk_far(tree, state, first, last, step, class_of, count)
     if node < last:
         tree.path[tree.depth[node]] = state
     while node < last:
@@ -112,6 +115,44 @@ def walk(
             tree.found[count] = tree.entry[node]
             tree.goal[count] = after
             count += 1
+        node += 1
+    return count
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _walk_far(
+    tree: TokenTree,
+    state: cython.int,
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    step: cython.const[cython.int][:, ::1],
+    class_of: cython.const[cython.uchar][::1],
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Do the same as `walk`, faster for many nodes, because the loop has its own views."""
+    byte: cython.const[cython.uchar][::1] = tree.byte
+    depth: cython.const[cython.int][::1] = tree.depth
+    skip: cython.const[cython.int][::1] = tree.skip
+    entry: cython.const[cython.int][::1] = tree.entry
+    path: cython.int[::1] = tree.path
+    found: cython.int[::1] = tree.found
+    goal: cython.int[::1] = tree.goal
+    node: cython.Py_ssize_t = first
+    d: cython.Py_ssize_t
+    after: cython.int
+    path[depth[node]] = state
+    while node < last:
+        d = depth[node]
+        after = step[path[d], class_of[byte[node]]]
+        if after < 0:
+            node = skip[node]
+            continue
+        path[d + 1] = after
+        # Written for all nodes, as a branch would be mispredicted; a later node has an entry.
+        found[count] = entry[node]
+        goal[count] = after
+        count += entry[node] >= 0
         node += 1
     return count
 
@@ -194,7 +235,6 @@ class UnitPlace:
 def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place: int) -> UnitPlace:
     """Follow all tokens from a place of a unit, whose columns are bytes."""
     made: UnitPlace = UnitPlace()
-    made.furthest = 0
     num_nodes: cython.Py_ssize_t = tree.byte.shape[0]
     exit_array = np.empty((64, 2), np.int32)
     exits: cython.int[:, ::1] = exit_array
@@ -202,44 +242,135 @@ def _unit_place(tree: TokenTree, unit: cython.const[cython.short][:, ::1], place
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t = 0
     d: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    entry: cython.int
+    now: cython.int  # boundaries passed times _PLACES, plus the place
     after: cython.int
-    tree.path[0] = place
-    tree.passed[0] = 0
+    size_array = np.zeros((tree.max_depth + 2) * PLACES, np.int64)
+    size: cython.longlong[::1] = size_array  # tokens by what they lead to
+    # The loop's own views, which it need not read from the tree at every node.
+    byte: cython.const[cython.uchar][::1] = tree.byte
+    depth: cython.const[cython.int][::1] = tree.depth
+    skip: cython.const[cython.int][::1] = tree.skip
+    entry_of: cython.const[cython.int][::1] = tree.entry
+    id_start: cython.const[cython.longlong][::1] = tree.id_start
+    path: cython.int[::1] = tree.path
+    found: cython.int[::1] = tree.found
+    goal_of: cython.int[::1] = tree.goal
+    path[0] = place
     while node < num_nodes:
-        d = tree.depth[node]
-        after = unit[tree.path[d], tree.byte[node]]
+        d = depth[node]
+        now = path[d]
+        after = unit[now & _PLACE, byte[node]]
         if after < 0:
-            if tree.path[d] == 0:
+            if now & _PLACE == 0:
                 if num_exits == exits.shape[0]:
                     exit_array = np.concatenate([exit_array, np.empty_like(exit_array)])
                     exits = exit_array
                 exits[num_exits, 0] = node
-                exits[num_exits, 1] = tree.passed[d]
-                made.furthest = max(made.furthest, tree.passed[d])
+                exits[num_exits, 1] = now // _PLACES
                 num_exits += 1
-            node = tree.skip[node]
+            node = skip[node]
             continue
-        tree.path[d + 1] = after
-        tree.passed[d + 1] = tree.passed[d] + (after == 0)
-        if tree.entry[node] >= 0:
-            tree.found[count] = tree.entry[node]
-            tree.goal[count] = tree.passed[d + 1] * _PLACES + after
-            made.furthest = max(made.furthest, tree.passed[d + 1])
-            count += 1
+        now = (now & ~_PLACE) + after
+        if after == 0:
+            now += _PLACES
+        path[d + 1] = now
+        # Written for all nodes, as a branch would be mispredicted; a later node has an entry.
+        entry = entry_of[node]
+        found[count] = entry
+        goal_of[count] = now
+        count += entry >= 0
         node += 1
-    made.exits = exit_array[:num_exits].copy()
-    number = np.full((tree.max_depth + 1) * PLACES, -1, np.int32)
-    i: cython.Py_ssize_t
-    apart: list
-    goals: list
-    apart, goals = parts(tree, count, number)
     for i in range(count):
-        tree.goal[i] %= _PLACES
-    made.unions, made.ends = parts(tree, count, number)
+        entry = found[i]
+        size[goal_of[i]] += id_start[entry + 1] - id_start[entry]
+    made.exits = exit_array[:num_exits].copy()
+    goals: list = np.flatnonzero(size_array).tolist()
+    apart: list = _parts_of_goals(tree, count, size, goals)
+    made.ends = sorted({goal % PLACES for goal in goals})
     made.parts = [[] for _ in made.ends]
-    for i in range(len(goals)):
-        end: int = made.ends.index(goals[i] % PLACES)
-        made.parts[end].append((goals[i] // PLACES, apart[i]))
+    for goal, part in zip(goals, apart, strict=True):
+        made.parts[made.ends.index(goal % PLACES)].append((goal // PLACES, part))
+    made.unions = [_union(tree, [part for _, part in each]) for each in made.parts]
+    furthest = [goal // PLACES for goal in goals]
+    made.furthest = max([*furthest, *exit_array[:num_exits, 1].tolist()], default=0)
+    return made
+
+
+@cython.cfunc
+def _parts_of_goals(
+    tree: TokenTree, count: cython.Py_ssize_t, size: cython.longlong[::1], goals: list
+) -> list:
+    """Return a part for each goal of the first `count` of `found`, with `size` tokens for each."""
+    made: list = []
+    part: Part
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    goal: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    token: cython.int
+    num_ids: cython.longlong = 0
+    num_rows: cython.Py_ssize_t = 0
+    row_array = np.full(size.shape[0], -1, np.int64)
+    row_of: cython.longlong[::1] = row_array  # of goals whose part is a whole mask
+    start: cython.longlong[::1] = np.empty(size.shape[0], np.int64)
+    for goal in goals:
+        if size[goal] >= tree.num_words:
+            row_of[goal] = num_rows
+            num_rows += 1
+        else:
+            start[goal] = num_ids
+            num_ids += size[goal]
+    word_array = np.zeros((num_rows, tree.num_words), np.int32)
+    words: cython.int[:, ::1] = word_array
+    id_array = np.empty(num_ids, np.int32)
+    ids: cython.int[::1] = id_array
+    for i in range(count):
+        goal = tree.goal[i]
+        row = row_of[goal]
+        for j in range(tree.id_start[tree.found[i]], tree.id_start[tree.found[i] + 1]):
+            token = tree.ids[j]
+            if row >= 0:
+                words[row, token >> 5] = words[row, token >> 5] | tree.bit[token & 31]
+            else:
+                ids[start[goal]] = token
+                start[goal] += 1
+    for goal in goals:
+        part = Part()
+        part.size = size[goal]
+        part.is_wide = row_of[goal] >= 0
+        if part.is_wide:
+            part.words = word_array[row_of[goal]]
+        else:
+            part.ids = id_array[start[goal] - size[goal] : start[goal]]
+        made.append(part)
+    return made
+
+
+@cython.cfunc
+def _union(tree: TokenTree, apart: list) -> Part:
+    """Return the tokens of all these parts, which have no token in common, as one part."""
+    made: Part = Part()
+    part: Part
+    words: cython.int[::1]
+    begin: cython.Py_ssize_t = 0
+    if len(apart) == 1:
+        return again(apart[0], 0)
+    for part in apart:
+        made.size += part.size
+    made.is_wide = made.size >= tree.num_words
+    if made.is_wide:
+        words = np.zeros(tree.num_words, np.int32)
+        for part in apart:
+            add(tree, part, cython.address(words[0]) if cython.compiled else words)
+        made.words = words
+        return made
+    ids: cython.int[::1] = np.empty(made.size, np.int32)
+    for part in apart:
+        ids[begin : begin + part.size] = part.ids
+        begin += part.size
+    made.ids = ids
     return made
 
 
