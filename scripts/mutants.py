@@ -97,7 +97,7 @@ class Outcome:
 
 def is_kernel(path: str) -> bool:
     """Return whether a module is compiled."""
-    return "/kernels/" in path
+    return "kernels/" in path  # also `hmm/_kernels`
 
 
 def sources(group: str) -> list[str]:
