@@ -97,7 +97,7 @@ class Outcome:
 
 def is_kernel(path: str) -> bool:
     """Return whether a module is compiled."""
-    return "/kernels/" in path
+    return "kernels/" in path  # also `hmm/_kernels`
 
 
 def sources(group: str) -> list[str]:
@@ -273,7 +273,9 @@ def order(items: Sequence[pytest.Item], mutant: Mutant, first: str | None) -> li
     (the rarer the name, the earlier), those that name the module, and those of its folder.
     """
     module = Path(mutant.path).with_suffix("").parts
-    folder = "/".join(part.lstrip("_") for part in module[:-1] if "kernels" not in part)
+    folder = ROOT / "tests" / Path(*(part.lstrip("_") for part in module[:-1]))
+    while not folder.is_dir():  # `smc/_search` is tested in `tests/smc`
+        folder = folder.parent
     stem = module[-1].lstrip("_")
     texts = {file: file.read_text("utf-8") for file in {item.path for item in items}}
     words = [f"{module[-2]} import {module[-1]}", ".".join(module), module[-1]]
@@ -285,7 +287,7 @@ def order(items: Sequence[pytest.Item], mutant: Mutant, first: str | None) -> li
         if len(found) <= _COMMON:
             score |= {file: score.get(file, 0.0) + 1 / len(found) for file in found}
     for file in texts:
-        if file.parent == ROOT / "tests" / folder:
+        if file.parent == folder:
             score[file] = score.get(file, 0.0) + (100 if file.stem == f"test_{stem}" else 0.1)
     chosen = [item for item in items if item.path in score]
     return sorted(chosen, key=lambda item: (item.nodeid != first, -score[item.path]))

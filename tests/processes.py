@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -80,6 +81,11 @@ def _own_environment() -> dict[str, str]:
     return {**own, "PYTHONPATH": str(ROOT)}
 
 
+def hub() -> Path:
+    """Return the folder that commands take for the cache of the hub."""
+    return Path(os.environ[ADDRESS] + ".hub")
+
+
 def _connection() -> socket.socket:
     """Connect to the process that forks, and start it if nobody has."""
     path = os.environ[ADDRESS]
@@ -91,7 +97,12 @@ def _connection() -> socket.socket:
             server = subprocess.Popen(
                 [sys.executable, "-m", "tests.processes", path],
                 cwd=ROOT,
-                env={**_own_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+                env={
+                    **_own_environment(),
+                    "OMP_NUM_THREADS": "1",
+                    "HF_HUB_OFFLINE": "1",
+                    "HF_HUB_CACHE": str(hub()),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
             )
@@ -187,6 +198,7 @@ def _fork(order: dict[str, Any], rank: int, port: int) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
+        threading._shutdown()  # as an interpreter does that ends in order
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -9,6 +9,7 @@ standard deviation of the log evidence over repetitions is averaged over example
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -125,17 +126,23 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     mean = float(sample.mean())
     if sample.size == 1:  # all resamples are equal
         return Interval(mean, mean, mean)
+    return Interval(mean, *_ends(tuple(sample.tolist()), seed))
+
+
+@lru_cache(maxsize=1024)  # tables, figures and the page ask for the same intervals
+def _ends(values: tuple[float, ...], seed: int) -> tuple[float, float]:
+    """Compute the ends of a percentile interval of the mean."""
     from scipy import stats  # slow to import
 
     low, high = stats.bootstrap(
-        (sample,),
+        (np.array(values),),
         np.mean,
         n_resamples=_RESAMPLES,
         confidence_level=_LEVEL,
         method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return Interval(mean, float(low), float(high))
+    return float(low), float(high)
 
 
 class Group(NamedTuple):

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 import smc
 from experiments import run as experiment
@@ -26,6 +25,7 @@ from experiments.tool_calling import task
 from hmm._checkpoint import save
 from hmm._model import HMM
 from smc._models import transformers_lm
+from tests.experiments import composing
 
 pytestmark = pytest.mark.usefixtures("tables_alone")  # but for what a module shares
 
@@ -53,8 +53,7 @@ def hmm(states: int = 8) -> str:
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config = compose("config", [*SMALL, *overrides])
+    config = composing.composed(*SMALL, *overrides)
     if "pgcd" in config.task.methods and not any(o.startswith("hmm.path=") for o in overrides):
         config.hmm.path = hmm()
     return config
@@ -443,8 +442,7 @@ def test_mistakes_are_one_line_before_any_model_work():
 
 
 def test_a_run_needs_a_task():
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config = compose("config", [])
+    config = composing.composed()
     with pytest.raises(ValueError, match=r"no task was chosen: add one of \+task=xlam"):
         experiment.check(config)
 

@@ -7,15 +7,12 @@ import math
 import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from hydra import compose, initialize_config_dir
 
 import gcd
 import smc
@@ -34,7 +31,7 @@ from experiments.report.directory import read_run
 from experiments.tasks import TASKS
 from smc.testing import ToyLM, target
 from tests import processes
-from tests.experiments import toy
+from tests.experiments import composing, toy
 
 pytestmark = pytest.mark.usefixtures("tables_alone")
 
@@ -52,8 +49,7 @@ def _toys(monkeypatch):
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", [*QUIET, *overrides])
+    return composing.composed(*QUIET, *overrides)
 
 
 def rows_of(run_dir: Path) -> list[dict]:
@@ -268,18 +264,15 @@ def test_the_toy_method_is_unbiased():
     assert abs(float(evidence.mean()) - truth) < 4 * float(evidence.std()) / 20
 
 
-@pytest.mark.slow("torchrun itself, whose three processes import everything")
+@pytest.mark.slow("torchrun itself, whose two processes import everything")
 def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
     """By torchrun itself, which elsewhere `tests/processes.py` stands for."""
     two = f"run_dir={tmp_path / 'two'}"
     # `mode` is said again behind `wandb=disabled`: one of the two logs, and only one.
     logged = "wandb.mode=offline"
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    command = (*launcher, "--nproc-per-node=2", "-m", "tests.experiments.toy", "+task=toy", *QUIET)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, two, logged], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    command = (*launcher, "-m", "tests.experiments.toy", "+task=toy", *QUIET)
+    done = processes.run(*command, two, logged, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "two" / "wandb").glob("offline-run-*"))) == 1
     experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'one'}"))

@@ -8,13 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 import smc
 from experiments import run as experiment
 from experiments.harness.methods import METHODS
 from experiments.harness.models import ROOT, load_model
 from experiments.tool_calling import task as tool_calling
+from tests.experiments import composing
 
 pytestmark = pytest.mark.usefixtures("tables_alone", "warmed_up")
 
@@ -29,8 +29,7 @@ SMALL = (
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", [*SMALL, *overrides])
+    return composing.composed(*SMALL, *overrides)
 
 
 def rows_of(run_dir: Path) -> list[dict]:

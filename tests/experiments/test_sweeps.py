@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import joblib
 import pandas as pd
 import pytest
 from filelock import FileLock
-from hydra import compose, initialize_config_dir
 
 from experiments import run as experiment
 from experiments.harness.methods import METHODS
@@ -22,7 +20,7 @@ from experiments.sweeps import conclude
 from experiments.tasks import TASKS
 from gcd._support.files import write_json
 from tests import processes
-from tests.experiments import toy
+from tests.experiments import composing, toy
 
 TESTS = ROOT / "tests"
 TOY = ("+task=toy", "wandb=disabled", "model.device=cpu", "task.methods=[gcd]")
@@ -104,13 +102,8 @@ def test_runs_of_several_tasks_are_reported_and_not_compared(capsys, tmp_path):
 
 @pytest.mark.slow("two processes of joblib import everything")
 def test_runs_side_by_side_share_the_cores_and_print_into_files():
-    # Workers of joblib end with an interpreter that ends in order, which a fork doesn't.
     launched = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    given = (*REAL, "task.methods=[gcd],[nix]", *launched)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.experiments.toy", "--multirun", *given],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
+    done = sweep(*REAL, "task.methods=[gcd],[nix]", *launched)
     assert done.returncode == 1, done.stderr
     directory, (good, bad) = outcomes()
     assert 2 * good["threads"] <= max(2, joblib.cpu_count())
@@ -154,8 +147,7 @@ def test_slurm_gets_the_resources_of_the_file(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("_toys")
 def test_two_commands_do_not_write_into_one_directory(tmp_path):
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config = compose("config", [*TOY, f"run_dir={tmp_path / 'run'}"])
+    config = composing.composed(*TOY, f"run_dir={tmp_path / 'run'}")
     (tmp_path / "run").mkdir()
     with FileLock(tmp_path / "run" / ".lock"), pytest.raises(ValueError, match="another command"):
         experiment.run(config)

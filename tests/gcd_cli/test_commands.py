@@ -304,17 +304,14 @@ def test_a_directory_is_read_as_transformers_reads_it() -> None:
     assert sources.vocabulary(MODEL) == lm.vocabulary
 
 
-@pytest.mark.slow("the command in a process of its own")
-def test_a_model_may_be_named_as_on_the_hub(tmp_path: Path) -> None:
-    repository = tmp_path / "models--somebody--stories"
+def test_a_model_may_be_named_as_on_the_hub() -> None:
+    repository = processes.hub() / "models--somebody--stories"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0" * 40)
     shutil.copytree(MODEL, repository / "snapshots" / ("0" * 40))
     arguments = ["--regex", PATTERN, "--budget", "9", "--particles", "4", "--json"]
-    command = [sys.executable, "-m", "gcd_cli", "sample", *arguments, "--model", "somebody/stories"]
     # The hub cannot be reached, but there is a cache of it.
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = processes.run("-m", "gcd_cli", "sample", *arguments, "--model", "somebody/stories")
     assert done.returncode == 0, done.stderr
     same = report("sample", *arguments[:-1], "--model", MODEL)
     assert json.loads(done.stdout)["answers"] == same["answers"]

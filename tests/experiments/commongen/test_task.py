@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -18,6 +17,7 @@ from hmm._checkpoint import save
 from hmm._model import HMM
 from scripts import fit_lookahead
 from scripts.fit_lookahead import fit
+from tests.experiments import composing
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -45,8 +45,7 @@ def composed(model: Path, *overrides: str):
         "+task=commongen", f"model.path={model}", "model.device=cpu", "wandb=disabled",
         "task.methods=[lcd,gcd]", "task.particles=[2]", "task.num_examples=2", "task.budget=32",
     )  # fmt: skip
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", [*small, *overrides])
+    return composing.composed(*small, *overrides)
 
 
 def rows_of(directory: Path) -> list[dict]:

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
@@ -48,6 +47,7 @@ from hmm._model import HMM
 from hmm._shared_rows import share_rows
 from smc.testing import ToyLM
 from tests import processes
+from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
 
@@ -61,8 +61,7 @@ SMALL = ["num_states=6", "batch_size=80", "piece_size=50", "epochs=4", "held_out
 def composed(*overrides: object):
     configuration.register()
     distill_config.register()
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("distill_hmm", [str(value) for value in overrides])
+    return composing.composed(*overrides, name="distill_hmm")
 
 
 def run(*overrides: object) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -21,6 +20,7 @@ from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, identity_of, load_model
 from experiments.harness.run import run_task
 from tests import processes
+from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 from tests.experiments.wandb_files import stored_runs
 
@@ -34,8 +34,7 @@ COMMON = (
 def composed(*overrides: object):
     configuration.register()
     finetune_config.register()
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("finetune_lm", [str(value) for value in overrides])
+    return composing.composed(*overrides, name="finetune_lm")
 
 
 def run(*overrides: object) -> Path:

@@ -6,7 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import gcd
@@ -18,14 +17,14 @@ from experiments.harness.results import results_config
 from smc._inference import algorithms
 from smc._inference.algorithms import SMC, Discrete
 from smc.testing import ToyLM
+from tests.experiments import composing
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 GROUPS = {"smc": SMCConfig, "discrete": DiscreteConfig}
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("config", ["+task=xlam", "task.algorithms=[smc,discrete]", *overrides])
+    return composing.composed("+task=xlam", "task.algorithms=[smc,discrete]", *overrides)
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
@@ -93,12 +92,11 @@ def test_unused_options_are_refused(algorithms_of_run, override, reader):
 
 
 def test_a_task_without_algorithms_reads_those_of_smc():
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("config", ["+task=latency"])
-        assert unread(config) == [f"discrete.{option.name}" for option in fields(Discrete)]
-        with pytest.raises(ValueError, match=r"this run \(smc\) reads it; leave it out$"):
-            experiment.check(compose("config", ["+task=latency", "discrete.floor=0.25"]))
-        experiment.check(compose("config", ["+task=latency", "smc=paper"]))
+    config = composing.composed("+task=latency")
+    assert unread(config) == [f"discrete.{option.name}" for option in fields(Discrete)]
+    with pytest.raises(ValueError, match=r"this run \(smc\) reads it; leave it out$"):
+        experiment.check(composing.composed("+task=latency", "discrete.floor=0.25"))
+    experiment.check(composing.composed("+task=latency", "smc=paper"))
 
 
 @pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.top_p=0.5", "smc.max_rows=3"])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from experiments import run as experiment
 from experiments.harness.results import fingerprint, results_config
 from experiments.tasks import TASKS
+from tests.experiments import composing
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 GROUPS = [
@@ -22,8 +22,7 @@ GROUPS = [
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("config", list(overrides))
+    return composing.composed(*overrides)
 
 
 @pytest.mark.parametrize("override", GROUPS)
@@ -156,6 +155,16 @@ def test_two_sources_of_data_are_refused():
 def test_misspelled_keys_and_wrong_types_do_not_compose(override):
     with pytest.raises(ConfigCompositionException):
         composed("+task=xlam", override)
+
+
+def test_values_set_in_a_copy_are_those_of_the_command():
+    overrides = (
+        "+task=xlam", "task.methods=[lcd, gcd]", "+hmm.paths.H64=a b", "run_dir='a=b'", "seed=3",
+        "smc.temperature=0.5", "task.budget=tight",
+    )  # fmt: skip
+    found, expected = composed(*overrides), composing.anew(*overrides)
+    assert OmegaConf.to_yaml(found) == OmegaConf.to_yaml(expected)
+    assert composed(*overrides[:2]).seed == 0
 
 
 def test_the_fingerprint_covers_all_that_determines_results():

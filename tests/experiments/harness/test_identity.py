@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 from experiments.harness.models import ROOT, settle
 from experiments.harness.run import Run
 from experiments.tasks import TASKS, register
 from hmm._checkpoint import save
 from hmm._model import HMM
+from tests.experiments import composing
 
 register()
 REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
@@ -39,8 +39,7 @@ def run_of(model: str, hmm: str, records: str, *overrides: str) -> Run:
         f"data.path={records}",
         "task.methods=[pgcd]",
     )
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config = compose("config", ["+task=xlam", "task.num_examples=2", *given, *overrides])
+    config = composing.composed("+task=xlam", "task.num_examples=2", *given, *overrides)
     task = TASKS["xlam"]
     settle(config.model, "xlam")
     return Run(task, config, task.identity(config, task.read(config)))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hydra import compose, initialize_config_dir
 from jinja2 import TemplateError
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
@@ -21,6 +20,7 @@ from experiments.harness.config import DataConfig
 from experiments.harness.models import PromptError
 from experiments.harness.records import DataError
 from experiments.json_schema.records import build_prompt, gold, load_records, record_of
+from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -174,8 +174,7 @@ def run(path: Path, tmp_path: Path, *more: str) -> list[dict]:
         "model.device=cpu", "wandb=disabled", f"data.path={path}", f"run_dir={tmp_path / 'run'}",
         *more,
     )  # fmt: skip
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        experiment.run(compose("config", list(overrides)))
+    experiment.run(composing.composed(*overrides))
     lines = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 import gcd
 import smc
@@ -19,6 +18,7 @@ from experiments.report.directory import write_about
 from experiments.tasks import register
 from gcd._support.files import write_json
 from smc.testing import ToyLM
+from tests.experiments import composing
 from tests.smc.test_read_ahead import Anything
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -62,8 +62,7 @@ def write_run(
 ) -> tuple[Path, list[dict]]:
     """Samples, and leaves all files but the page; returns the directory and its rows."""
     given = ("task.methods=[lcd,gcd]", "task.algorithms=[smc,discrete]", "task.particles=[1,4]")
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("config", ["+task=xlam", *given, "trace.particles=4", *overrides])
+    config = composing.composed("+task=xlam", *given, "trace.particles=4", *overrides)
     directory.mkdir(exist_ok=True)
     store = ResultStore(directory)
     proposals = {m: METHODS[m].proposal(hmm_settings(config)) for m in config.task.methods}

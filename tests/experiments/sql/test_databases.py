@@ -7,7 +7,6 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 import gcd
 from experiments import run as experiment
@@ -17,6 +16,7 @@ from experiments.sql.fillings import constants_of, fill
 from experiments.sql.normalize import UnwritableQueryError, normalize
 from experiments.sql.questions import Question, find_questions, read_questions
 from experiments.sql.task import OWN, read
+from tests.experiments import composing
 
 ROOT = Path(__file__).resolve().parents[3]
 SPIDER = ROOT.parent / "shared" / "data" / "spider"
@@ -24,8 +24,7 @@ needs_spider = pytest.mark.skipif(not SPIDER.exists(), reason="the folder of Spi
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", ["+task=sql", "task.methods=[lcd,gcd]", *overrides])
+    return composing.composed("+task=sql", "task.methods=[lcd,gcd]", *overrides)
 
 
 def folder_of(tmp_path: Path, questions: object = None, **databases: str) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 import gcd
 import smc
@@ -16,6 +15,7 @@ from experiments.sql import task as sql
 from experiments.sql.prompts import EXAMPLE_SCHEMA, EXAMPLES, build_prompt
 from experiments.sql.task import as_query_table, summarize_queries
 from smc.testing import ToyLM
+from tests.experiments import composing
 
 ROOT = Path(__file__).resolve().parents[3]
 VOCABULARY = gcd.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(128))], eos_ids=[0])
@@ -57,13 +57,12 @@ def config(tmp_path, monkeypatch):
     monkeypatch.setattr(sql, "load_model", lambda _: (LM(VOCABULARY), Tokenizer()))
 
     def made(name: str, *overrides: str):
-        with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-            return compose("config", [
-                "+task=sql", "wandb=disabled", "model.device=cpu", f"model.path={model}",
-                f"data.path={data}", f"run_dir={tmp_path / name}", "task.methods=[lcd,gcd]",
-                "task.algorithms=[smc]", "task.particles=[1,3]", "task.budget=22",
-                "task.subquery_depth=0", "task.tables=1", *overrides,
-            ])  # fmt: skip
+        return composing.composed(
+            "+task=sql", "wandb=disabled", "model.device=cpu", f"model.path={model}",
+            f"data.path={data}", f"run_dir={tmp_path / name}", "task.methods=[lcd,gcd]",
+            "task.algorithms=[smc]", "task.particles=[1,3]", "task.budget=22",
+            "task.subquery_depth=0", "task.tables=1", *overrides,
+        )  # fmt: skip
 
     return made
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 import gcd
 import smc
@@ -17,6 +16,7 @@ from experiments.studies.latency.models import made_up_vocabulary
 from experiments.studies.latency.task import PAPER
 from experiments.studies.latency.timing import UNCOMPILED, methods_of, table_seconds
 from hmm._model import HMM
+from tests.experiments import composing
 from tests.experiments.toy_model import write_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,8 +24,7 @@ QUIET = ("+task=latency", "wandb=disabled", "model.device=cpu")
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", [*QUIET, *overrides])
+    return composing.composed(*QUIET, *overrides)
 
 
 def test_every_method_is_timed(tmp_path, monkeypatch):
@@ -98,12 +97,10 @@ def test_what_the_model_shows_to_be_impossible_leaves_nothing_behind(tmp_path, o
 
 
 def test_the_shape_is_only_for_this_task(tmp_path):
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config = compose(
-            "config", ["+task=xlam", "model=llama3_1_8b_shape", "wandb=disabled",
-                       "model.device=cpu", "hmm.path=auto", "task.methods=[gcd]",
-                       f"run_dir={tmp_path}"],
-        )  # fmt: skip
+    config = composing.composed(
+        "+task=xlam", "model=llama3_1_8b_shape", "wandb=disabled", "model.device=cpu",
+        "hmm.path=auto", "task.methods=[gcd]", f"run_dir={tmp_path}",
+    )  # fmt: skip
     with pytest.raises(ValueError, match="no weights: it is for"):
         experiment.run(config)
 

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from gcd._automata.automaton import Automaton
 from gcd._errors import ConstraintError, EmptyLanguageError
 from gcd._languages.text.regex import regex
-from gcd._tokens.lifting import lift
+from gcd._tokens.lifting import lift, lift_arrays
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
@@ -298,3 +298,14 @@ def _kept_states(automaton: Automaton, lifted: TokenAutomaton) -> tuple[list[int
                 queue.append(after)
     by_state = {state: automaton.run(text) for state, text in spelled.items()}
     return [by_state[s] for s in range(lifted.final)], by_state
+
+
+def test_a_table_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", b""], [3])
+    language = regex("(ab|b)*a")
+    given = language.delta, language.class_of_byte, vocabulary, ()
+    table, _, _ = lift_arrays(*given)
+    found, _, _ = lift_arrays(*given, max_bytes=4 * table.size)
+    assert np.array_equal(found, table)
+    with pytest.raises(ConstraintError, match="expected a table of at most"):
+        lift_arrays(*given, max_bytes=4 * table.size - 1)

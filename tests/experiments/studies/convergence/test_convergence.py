@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 import gcd
@@ -24,6 +23,7 @@ from experiments.studies.convergence.problems import prepare
 from experiments.studies.convergence.report import table_of
 from hmm._checkpoint import save
 from hmm._model import HMM
+from tests.experiments import composing
 from tests.experiments.wandb_files import stored_runs
 
 STORIES = ROOT / "tests" / "models" / "stories260K"
@@ -57,8 +57,7 @@ ARMS = (
 
 
 def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", [*SMALL, *overrides])
+    return composing.composed(*SMALL, *overrides)
 
 
 def written(path: Path, content: object) -> Path:
