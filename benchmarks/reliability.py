@@ -16,7 +16,8 @@ import argparse
 import json
 import random
 import statistics
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ SEEN = 240
 """Random problems with smaller numbers were used to choose the thresholds of labels."""
 SETTINGS = [("smc", 16), ("smc", 64), ("discrete", 16), ("discrete", 64)]
 SCALES = (0.15, 0.3, 1.0, 3.0)
-HALVES = ("chosen on", "checked on", "P-GCD, distilled", "P-GCD, random")
+HALVES = ("chosen on", "checked on", "P-GCD, distilled", "P-GCD, random", "P-GCD, SmolLM2")
 
 
 class Problem(NamedTuple):
@@ -80,6 +81,12 @@ def main() -> None:
 
 def print_tables(rows: list[dict[str, Any]]) -> None:
     """Print how often intervals cover the truth, by label, and what each algorithm costs."""
+    print_labels(rows)
+    print_costs([row for row in rows if row["known"]])
+
+
+def print_labels(rows: list[dict[str, Any]]) -> None:
+    """Print how often intervals cover the truth, by label."""
     known = [row for row in rows if row["known"]]
     print(f"{len({row['problem'] for row in known})} of {len({r['problem'] for r in rows})} known")
     print("| algorithm | label | problems | runs | evidence covered % | texts covered % | ", end="")
@@ -95,6 +102,10 @@ def print_tables(rows: list[dict[str, Any]]) -> None:
             apart = statistics.median(row["tv"] for row in runs)
             print(f"| {algorithm} | {label} | {half} | {len(runs)} | ", end="")
             print(f"{percent(map(evidence_covered, runs))} | {percent(texts)} | {apart:.4f} |")
+
+
+def print_costs(known: list[dict[str, Any]]) -> None:
+    """Print what each algorithm costs, and its errors."""
     print(
         "\n| problems | algorithm | particles | tokens read, mean | total variation, mean | ",
         end="",
@@ -120,7 +131,7 @@ def half_of(problem: str) -> str:
     """Return the part of the problems: thresholds were chosen on the first random ones."""
     kind, number = problem.rsplit(maxsplit=1)
     if kind.startswith("P-GCD"):
-        return kind
+        return next(half for half in HALVES if kind.startswith(half))
     return "chosen on" if kind == "random" and int(number) < SEEN else "checked on"
 
 
@@ -287,60 +298,83 @@ def real_problems(count: int, done: set[str]) -> Iterator[Problem]:
 
 
 def load_smollm2() -> smc.TransformersLM:
-    """Load SmolLM2."""
+    """Load SmolLM2; it caches prompts, which doesn't affect results or counts of tokens."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from experiments.harness.smollm2 import checkpoint
 
     path = checkpoint()
-    return smc.TransformersLM(
-        AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(path),
+        AutoTokenizer.from_pretrained(path),
     )
+    return smc.TransformersLM(model, tokenizer, prompt_bytes=1 << 30)
 
 
 def rows_of(problem: Problem) -> Iterator[dict[str, Any]]:
     """Yield a row for each setting; one without figures where the truth isn't known."""
-    name, lm, prompt, constraint, budget, proposal = problem
-    truth = None
-    for particles in (256, 4096) if not name.startswith("real") else (256,):
-        (truth,) = smc.sample(
-            lm, [prompt], constraint, budget=budget, particles=particles, proposal=smc.GCD(),
-            algorithm="discrete", floor=0, count_finished=False, max_rows=4096,
-        )  # fmt: skip
-        if truth.enumerated or truth.certified >= CERTIFIED:
-            break
-    else:
-        yield {"problem": name, "known": False, "certified": truth.certified}
+    truth = truth_of(problem, (256,) if problem.name.startswith("real") else (256, 4096))
+    if not is_known(truth):
+        yield {"problem": problem.name, "known": False, "certified": truth.certified}
         return
-    exact = dict(zip(truth.answers, truth.probabilities, strict=True))
-    for algorithm, particles in SETTINGS:
-        (found,) = smc.sample(
-            lm, [prompt], constraint, budget=budget, particles=particles, proposal=proposal,
-            algorithm=algorithm, seed=1,
+    for setting in SETTINGS:
+        yield row_of(problem, truth, setting)
+
+
+def truth_of(problem: Problem, particles: Sequence[int]) -> smc.Posterior:
+    """Enumerate the posterior as far as these numbers of prefixes suffice."""
+    for number in particles:
+        (truth,) = smc.sample(
+            problem.lm, [problem.prompt], problem.constraint, budget=problem.budget,
+            particles=number, proposal=smc.GCD(), algorithm="discrete", floor=0,
+            count_finished=False, max_rows=4096,
         )  # fmt: skip
-        pairs = [
-            (p, exact.get(answer, 0.0), error, *interval)
-            for answer, p, error, interval in zip(
-                found.answers, found.probabilities, found.reliability.probability_errors,
-                found.intervals, strict=True,
-            )
-        ][:5]  # fmt: skip
-        apart = sum(
-            abs(exact.get(a, 0.0) - p)
-            for a, p in zip(found.answers, found.probabilities, strict=True)
+        if is_known(truth):
+            break
+    return truth
+
+
+def is_known(truth: smc.Posterior) -> bool:
+    """Tell whether a posterior is known to 1%."""
+    return truth.enumerated or (truth.certified or 0.0) >= CERTIFIED
+
+
+def row_of(
+    problem: Problem, truth: smc.Posterior, setting: tuple[str, int], seed: int = 1
+) -> dict[str, Any]:
+    """Run one setting and compare it with the truth."""
+    name, lm, prompt, constraint, budget, proposal = problem
+    algorithm, particles = setting
+    exact = dict(zip(truth.answers, truth.probabilities, strict=True))
+    processor, wall = time.process_time(), time.perf_counter()
+    (found,) = smc.sample(
+        lm, [prompt], constraint, budget=budget, particles=particles, proposal=proposal,
+        algorithm=algorithm, seed=seed,
+    )  # fmt: skip
+    processor, wall = time.process_time() - processor, time.perf_counter() - wall
+    pairs = [
+        (p, exact.get(answer, 0.0), error, *interval)
+        for answer, p, error, interval in zip(
+            found.answers, found.probabilities, found.reliability.probability_errors,
+            found.intervals, strict=True,
         )
-        apart += 1 - sum(exact.get(answer, 0.0) for answer in found.answers)
-        yield {
-            "problem": name, "known": True, "algorithm": algorithm, "particles": particles,
-            "answers": len(exact), "log_truth": truth.log_evidence,
-            "log_evidence": found.log_evidence, "tv": apart / 2,
-            "log_upper": found.bounds.log_upper, "log_lower": found.bounds.log_lower,
-            "old_ess": found.ess, "tokens": found.diagnostics.tokens, "texts": pairs,
-            "error": found.reliability.log_evidence_error, "ess": found.reliability.ess,
-            "largest": found.reliability.largest, "certified": found.certified,
-            "looked_at": found.reliability.looked_at, "pareto_k": found.reliability.pareto_k,
-            "enumerated": found.enumerated,
-        }  # fmt: skip
+    ][:5]  # fmt: skip
+    apart = sum(
+        abs(exact.get(a, 0.0) - p) for a, p in zip(found.answers, found.probabilities, strict=True)
+    )
+    apart += 1 - sum(exact.get(answer, 0.0) for answer in found.answers)
+    return {
+        "problem": name, "known": True, "algorithm": algorithm, "particles": particles,
+        "answers": len(exact), "log_truth": truth.log_evidence,
+        "log_evidence": found.log_evidence, "tv": apart / 2,
+        "log_upper": found.bounds.log_upper, "log_lower": found.bounds.log_lower,
+        "old_ess": found.ess, "tokens": found.diagnostics.tokens, "texts": pairs,
+        "error": found.reliability.log_evidence_error, "ess": found.reliability.ess,
+        "largest": found.reliability.largest, "certified": found.certified,
+        "looked_at": found.reliability.looked_at, "pareto_k": found.reliability.pareto_k,
+        "enumerated": found.enumerated, "processor_s": processor, "wall_s": wall,
+        "is_best": found.answers[:1] == truth.answers[:1],
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -31,4 +31,5 @@ Calls:
 reply = smc.ask(lm, prompt, tools, budget=30, particles=2)
 for call in reply.value:
     print(call["name"], call["arguments"])
-print("probability:", round(reply.probability, 2))
+low, high = reply.interval
+print(f"probability: {reply.probability:.2f} ({low:.2f} to {high:.2f}), {reply.reliability.label}")

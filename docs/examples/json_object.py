@@ -23,6 +23,8 @@ constraint = gcd.lift(gcd.json_schema(schema), lm.vocabulary, literals="canonica
 (posterior,) = smc.sample(
     lm, [prompt], constraint, budget=20, particles=3, algorithm="discrete", proposal=smc.GCD()
 )
-for text, probability in zip(posterior.texts, posterior.probabilities, strict=True):
-    print(f"{probability:.2f} {text}")
+for text, probability, (low, high) in zip(
+    posterior.texts, posterior.probabilities, posterior.confidence_intervals, strict=True
+):
+    print(f"{probability:.2f} ({low:.2f} to {high:.2f}) {text}")
 print("best:", posterior.best)
