@@ -10,6 +10,8 @@ in Spider's `tables.json`. A grammar that contains `::=` is in the dialect of ll
 any other in lark's. A segment is an object with one of the other members, or `"anything": true` for
 free text, and optionally its own `options`, `until` (a text, or the id of a special token) and
 `tokens` (its limit).
+A program that serves itself may name an automaton that it has lifted, `{"lifted": digest}`
+(`gcd._serving.constraint_cache`).
 A request never contains a path, so clients cannot make the server read its own files.
 
 Two requests whose constraints have the same text, up to white space, have the same `key`. The order
@@ -56,6 +58,14 @@ def _grammar(text: str, **options: Any) -> Automaton:
     return grammar(text, "ebnf" if "::=" in text else "lark", **options)
 
 
+def _lifted(digest: str) -> Automaton:
+    raise ConstraintError(
+        "expected lifted to be the digest of an automaton that was given to this engine, got "
+        f"{shown(digest)}; send the constraint itself, or share GCD_CACHE_DIR among the engine's "
+        "processes"
+    )
+
+
 class _Kind(NamedTuple):
     """Compiler for one kind of constraint.
 
@@ -89,6 +99,7 @@ _LANGUAGES = {
     "tools": _Kind(tool_calls, (list, dict), "expected tools to be a list of objects"),
     "sql": _Kind(_database, (dict,), "expected sql to be an object that describes a database"),
     "grammar": _Kind(_grammar, (str,), "expected grammar to be a string"),
+    "lifted": _Kind(_lifted, (str,), "expected lifted to be a string, the digest of an automaton"),
 }
 KINDS = (*_LANGUAGES, "segments")
 """Members that hold a constraint; a request has exactly one of them."""
