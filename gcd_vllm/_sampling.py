@@ -20,8 +20,9 @@ from smc._inference.settings import check_temperature, real, whole
 from smc._models.checks import check_list
 from smc._models.protocol import check_ids, check_length
 
-Constraint = Mapping[str, Any] | str
-"""A constraint in the form of a request, such as `{"json_schema": {...}}`, or its JSON text."""
+Constraint = Mapping[str, Any] | str | TokenAutomaton
+"""A constraint in the form of a request, such as `{"json_schema": {...}}`, or its JSON text. In the
+engine's own process, it can also be an automaton over the engine's vocabulary."""
 
 
 def sample(
@@ -44,8 +45,8 @@ def sample(
     Args:
         llm: a `vllm.LLM`, started with `worker_extension_cls="gcd_vllm.WorkerExtension"`.
         prompts: text, or token ids, used as given.
-        constraint: C, in the form of a request's constraint (`docs/vllm.md`); one for all prompts,
-            or one per prompt.
+        constraint: C, in the form of a request's constraint (`docs/vllm.md`), or as the automaton
+            of `gcd.lift` over the engine's vocabulary; one for all prompts, or one per prompt.
         budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
             per prompt.
         particles: N, the number of particles per prompt.
@@ -163,7 +164,10 @@ def sample_with(
         if example_ids is None
         else [whole("example_ids", each) for each in example_ids]
     )
-    constraints = [constraint] * len(prompts) if _is_one(constraint) else list(constraint)
+    if isinstance(constraint, Sequence) and not isinstance(constraint, str):
+        constraints: list[Any] = list(constraint)
+    else:
+        constraints = [constraint] * len(prompts)
     if isinstance(budget, Sequence) and not isinstance(budget, str):
         budgets = [whole("budget", each) for each in budget]
     else:
@@ -186,7 +190,10 @@ def sample_with(
     tasks = []
     alone = example_ids is None and len(prompts) == 1
     for name, prompt, each, n in zip(names, prompts, constraints, budgets, strict=True):
-        text, automaton = _compiled(each, n, cache)
+        if isinstance(each, TokenAutomaton):
+            text, automaton = json.dumps({**engine.keep(each), "budget": n}), each
+        else:
+            text, automaton = _compiled(each, n, cache)
         ids = engine.encode(prompt)
         example = None if alone else name
         check_ids(ids, engine.vocabulary.size, example)
@@ -194,10 +201,6 @@ def sample_with(
         check_length(ids, n, engine.context, example)
         tasks.append(Task(name, tuple(ids), text, automaton, n))
     return run(engine, tasks, plan, CounterDraw(plan.seed) if draw is None else draw)
-
-
-def _is_one(constraint: object) -> bool:
-    return isinstance(constraint, str | Mapping) or not isinstance(constraint, Sequence)
 
 
 def _compiled(constraint: Any, budget: int, cache: ConstraintCache) -> tuple[str, TokenAutomaton]:

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from gcd import ConstraintError, Vocabulary
+from gcd import ConstraintError, TokenAutomaton, Vocabulary
 from gcd_vllm._admission import NAME, REFUSED
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import PARTICLE, ParticleRequest
@@ -87,6 +87,13 @@ class ServerEngine:
         if not isinstance(prompt, str):
             return [int(token) for token in prompt]
         return list(self._post("/tokenize", {"model": self._model, "prompt": prompt})["tokens"])
+
+    def keep(self, automaton: TokenAutomaton) -> dict[str, str]:
+        """Refuse automata, which requests over HTTP can't contain."""
+        raise ConstraintError(
+            "expected a constraint as requests state it, such as {'json_schema': {...}}, because "
+            "the server compiles it; got a TokenAutomaton"
+        )
 
     def check_plan(self, plan: Plan) -> None:
         """Raise `ValueError` if the temperature isn't 1, because vLLM then doesn't report log p."""

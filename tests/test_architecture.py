@@ -15,7 +15,7 @@ ALLOWED = {
     "gcd": set(),
     "hmm": {"gcd"},
     "smc": {"gcd", "hmm"},
-    "experiments": {"gcd", "hmm", "smc"},
+    "experiments": {"gcd", "gcd_vllm", "hmm", "smc"},
     "gcd_cli": {"gcd", "gcd_vllm", "hmm", "smc"},
     "gcd_vllm": {"gcd", "hmm", "smc"},
 }

@@ -11,6 +11,7 @@ import statistics
 
 import pytest
 
+import gcd
 import gcd_vllm
 from gcd._requests import ConstraintRequest
 from gcd_vllm._weight_table import take
@@ -245,7 +246,7 @@ def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch
         ask(proposal="pgcd")
     with pytest.raises(gcd.ConstraintError, match="GCD_VLLM_HMMS"):
         ask(proposal=gcd_vllm.PGCD("nowhere"))
-    with pytest.raises(ValueError, match="beside strata"):
+    with pytest.raises(ValueError, match="expected chunk= with strata"):
         ask(strata="none")
     with pytest.raises(gcd.ConstraintError, match="without 'deadline_ms'"):
         ask(constraint=CHOICE | {"deadline_ms": 5})
@@ -274,3 +275,18 @@ def test_a_resubmitted_particle_recomputes_one_token(engine):
     assert second.admissions > 0
     assert second.prompt_tokens == 33 * second.admissions
     assert second.recomputed_tokens == second.admissions
+
+
+def test_an_automaton_is_the_same_constraint_as_its_request(engine):
+    """The engine finds it in its cache; a single process shares that."""
+    from gcd_vllm._in_process import InProcessEngine
+
+    language = ConstraintRequest("choice", CHOICE["choice"]).language()
+    automaton = gcd.lift(language, InProcessEngine(engine).vocabulary)
+    one, other = (
+        gcd_vllm.sample(engine, [PROMPT] * 2, given, budget=BUDGET, particles=8, seed=3)
+        for given in (CHOICE, automaton)
+    )
+    for a, b in zip(one, other, strict=True):
+        assert [each.ids for each in a.particles] == [each.ids for each in b.particles]
+        assert a.log_evidence == pytest.approx(b.log_evidence)

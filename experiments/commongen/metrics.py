@@ -25,6 +25,7 @@ from jaxtyping import Float
 
 import smc
 from experiments.harness.summary import Interval
+from experiments.harness.vllm_model import VllmModel
 from smc import LanguageModel
 
 _BEFORE = r"(?<![\w'’])"
@@ -82,7 +83,9 @@ def _rouge() -> Any:
 
 
 @torch.inference_mode()
-def log_probability(lm: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> float:
+def log_probability(
+    lm: LanguageModel | VllmModel, prompt: Sequence[int], ids: Sequence[int]
+) -> float:
     """Compute log p_lm(ids | prompt) at temperature one, in nats, without a constraint.
 
     Args:
@@ -90,6 +93,8 @@ def log_probability(lm: LanguageModel, prompt: Sequence[int], ids: Sequence[int]
         prompt: token ids.
         ids: at least one token of the answer, with or without EOS.
     """
+    if isinstance(lm, VllmModel):
+        return lm.log_probability(prompt, ids)
     rows, log_p = lm.prefill([list(prompt)])
     total = float(log_p[0, ids[0]])
     if len(ids) > 1:

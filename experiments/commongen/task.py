@@ -20,11 +20,12 @@ from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
 from experiments.commongen.summary import PUBLISHED, as_table, compared, summarize_text
 from experiments.harness.comparison import compare, identity, report
-from experiments.harness.examples import Example, RecordHandler, name_of_example
-from experiments.harness.models import ROOT, load_model
+from experiments.harness.examples import Example, Model, RecordHandler, name_of_example
+from experiments.harness.models import ROOT
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import ExperimentTask, Run
+from experiments.harness.vllm_model import load_engine
 
 EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"
 """First 100 sets of CommonGen's development set."""
@@ -40,7 +41,7 @@ def _read(config: DictConfig) -> ReadResult[ConceptSet]:
     return result.part(data.offset, task.num_examples)
 
 
-def record_handler(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> RecordHandler:
+def record_handler(config: DictConfig, lm: Model, tokenizer: Any) -> RecordHandler:
     """Return the functions that define the task on concept sets."""
     task = config.task
 
@@ -81,7 +82,7 @@ def record_handler(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -
 def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     """Compile the constraints, sample the missing rows, and report."""
     config, task = run.config, run.config.task
-    lm, tokenizer = load_model(config.model)
+    lm, tokenizer = load_engine(config.model)
     prepared, rows = compare(run, read, record_handler(config, lm, tokenizer), lm, tokenizer)
     if rows is None:
         return

@@ -17,13 +17,14 @@ import logging
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig
 
 import smc
 from experiments.harness import tracking
 from experiments.harness.examples import (
+    Model,
     Preparation,
     RecordHandler,
     keys_of,
@@ -80,7 +81,7 @@ def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
 
 
 def compare(
-    run: Run, read: ReadResult[Any], task: RecordHandler, lm: smc.TransformersLM, tokenizer: Any
+    run: Run, read: ReadResult[Any], task: RecordHandler, lm: Model, tokenizer: Any
 ) -> tuple[Preparation, list[Row] | None]:
     """Compile the constraints and sample the missing rows.
 
@@ -91,7 +92,7 @@ def compare(
         ValueError: no record can be run, or `hmm.max_table_mib` is too small.
     """
     config = run.config
-    methods = proposals(config, lm)
+    methods = proposals(config, cast(smc.LanguageModel, lm))
     with run.bar(len(read.records), "compiling", "record") as shown:
         prepared = prepare(read.records, task, lm, tokenizer, config, methods, shown.update)
     alike = [(e.number, e.budget, e.prompt) for e in prepared.examples]

@@ -18,6 +18,7 @@ from smc._inference.algorithms import SMC, Discrete
 MAX_SKIPPED = 0.01
 """Largest share of malformed records with which a command succeeds."""
 DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
+ENGINES = ("transformers", "vllm")
 PROMPTS = ("auto", "compact", "chat")
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
@@ -43,6 +44,9 @@ class ModelConfig:
     adapter: str = "none"  # a directory, "none", or "auto" (the task's adapter in models/, if any)
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
     dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
+    engine: str = "transformers"  # "vllm" (`experiments.harness.vllm_model`)
+    chunk: int = 16  # vllm: tokens after which particles may be resampled
+    engine_args: dict[str, Any] = field(default_factory=dict)  # vllm: more arguments of vllm.LLM
     device_map: str = "none"  # "auto": one process spreads the layers over all devices
     tensor_parallel: int = 1  # processes under torchrun that share one model, or 1
     prompt_mib: int = 1024  # memory for cached prompts; doesn't affect results

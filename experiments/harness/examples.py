@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from omegaconf import DictConfig
 
@@ -28,8 +28,11 @@ from experiments.harness.methods import method_of, refuse_little_memory
 from experiments.harness.models import PromptError, encode
 from experiments.harness.results import Key, ResultStore, Row, derived_seed
 from experiments.harness.settings import budget_of, budgets_in, part_of
+from experiments.harness.vllm_model import VllmModel
 from experiments.report.traces import Tracing
 
+Model: TypeAlias = smc.TransformersLM | VllmModel
+"""A language model in one of the engines that sample examples."""
 _WARM_PARTICLES = 4  # enough to trigger resampling
 _SHOWN_ANSWERS = 16  # most probable answers in a row; the row also has the number of answers
 
@@ -115,7 +118,7 @@ class Preparation:
 def prepare(
     records: Sequence[Record],
     task: RecordHandler,
-    lm: smc.TransformersLM,
+    lm: Model,
     tokenizer: Any,
     config: DictConfig,
     proposals: Mapping[str, smc.Proposal],
@@ -156,7 +159,7 @@ def prepare(
         budget = budget_of(spec, constraint, gold)
         gcd.check_budget(constraint, budget)
         prompt = encode(task.prompt(record), config.model.prompt, tokenizer)
-        smc.check_prompts(lm, [prompt], [budget])
+        smc.check_prompts(cast(smc.LanguageModel, lm), [prompt], [budget])
         place = id(language), budget
         if place not in table_bytes:
             table_bytes[place] = {m: p.memory(constraint, budget) for m, p in proposals.items()}
@@ -185,7 +188,7 @@ def prepare(
 
 def ready(
     examples: Sequence[Example],
-    lm: smc.TransformersLM,
+    lm: Model,
     config: DictConfig,
     proposals: Mapping[str, smc.Proposal],
     store: ResultStore,
@@ -222,7 +225,7 @@ def ready(
 
 def _warm_up(
     due: Sequence[Example],
-    lm: smc.TransformersLM,
+    lm: Model,
     config: DictConfig,
     proposals: Mapping[str, smc.Proposal],
 ) -> None:
@@ -237,7 +240,7 @@ def _warm_up(
 def sample_examples(
     examples: Sequence[Example],
     task: RecordHandler,
-    lm: smc.TransformersLM,
+    lm: Model,
     config: DictConfig,
     proposals: Mapping[str, smc.Proposal],
     store: ResultStore,
@@ -256,6 +259,8 @@ def sample_examples(
         progress: called with the number of rows done.
         traced: numbers of the examples whose traces are stored.
     """
+    if isinstance(lm, VllmModel):
+        traced = ()
     named = {e.number: (name_of_example(e), _about(e)) for e in examples if e.number in traced}
     tracing = Tracing(store, named, lm.vocabulary, config.trace.particles)
     trials = trials_of(config.task)
@@ -271,12 +276,16 @@ def sample_examples(
 def _sample(
     trial: Trial,
     examples: Sequence[Example],
-    lm: smc.TransformersLM,
+    lm: Model,
     config: DictConfig,
     proposal: smc.Proposal,
     **others: Any,
 ) -> None:
     """Sample these examples; `others` are further arguments of the sampler."""
+    if isinstance(lm, VllmModel):
+        others.pop("observe", None)  # an engine doesn't show its steps
+        lm.sample(trial, examples, config, proposal, **others)
+        return
     method_of(trial.method).sample(
         lm,
         [e.prompt for e in examples],

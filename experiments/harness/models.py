@@ -86,7 +86,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
             f"model.{name}={getattr(settings, name)} with an adapter: an adapter cannot "
             "be merged into parts of a model; save the merged model, or give model.adapter=none"
         )
-    path = _found(settings.path)
+    path = found(settings.path)
     dtype = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
     adapter = None if settings.adapter == "none" else existing_adapter(settings.adapter)
     if adapter is not None:
@@ -183,7 +183,7 @@ def broadcast_logits(group: dist.ProcessGroup, model: Any, given: Any, output: A
     output.logits = logits
 
 
-def _found(path: str) -> str:
+def found(path: str) -> str:
     """Return the directory of a checkpoint, or the path itself if it looks like a hub name.
 
     Raises:
@@ -233,8 +233,8 @@ def identity_of(path: str) -> str:
     """
     if path == smollm2.NAME:
         return smollm2.identity()
-    found = _found(path)
-    return digest_of(Path(found)) if Path(found).is_dir() else path
+    directory = found(path)
+    return digest_of(Path(directory)) if Path(directory).is_dir() else path
 
 
 def weights_of(settings: ModelConfig) -> dict[str, str]:

@@ -103,6 +103,10 @@ def results_config(config: DictConfig) -> Identity:
         values.pop(key, None)
     for key in ("device", "device_map", "tensor_parallel", "prompt_mib"):
         values["model"].pop(key, None)
+    values["model"].pop("engine_args", None)
+    if values["model"].get("engine") == "transformers":  # as in runs that had no other
+        values["model"].pop("engine")
+        values["model"].pop("chunk", None)
     values["data"].pop("max_skipped", None)
     values["model"].pop("adapter", None)  # its files count, not its path
     values["task"].pop("reference", None)

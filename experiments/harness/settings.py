@@ -37,6 +37,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from experiments.harness.algorithms import ALGORITHMS, algorithms_of, unread
 from experiments.harness.config import (
     DTYPES,
+    ENGINES,
     PROMPTS,
     WANDB_MODES,
     Config,
@@ -46,6 +47,7 @@ from experiments.harness.config import (
     TraceConfig,
 )
 from experiments.harness.methods import AUTO, METHODS, hmms_of, method_of, methods_of, needs_hmm
+from experiments.harness.vllm_model import check_engine
 from gcd import ConstraintError, TokenAutomaton
 from gcd._tokens.canonical import LITERALS
 from smc._inference.settings import COLDEST, EXECUTIONS
@@ -219,6 +221,8 @@ def check_model(config: DictConfig) -> None:
     """Check `model.*`, `wandb.*` and `seed`, which all commands have."""
     one_of("model.prompt", config.model.prompt, PROMPTS)
     one_of("model.dtype", config.model.dtype, DTYPES)
+    one_of("model.engine", config.model.engine, ENGINES)
+    at_least("model.chunk", config.model.chunk, 1)
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
     one_of("model.device_map", config.model.device_map, ("none", "auto"))
     if config.model.device_map == "auto":
@@ -261,6 +265,7 @@ def check_shared(config: DictConfig) -> None:
         )
     _check_hmm(config.hmm)
     _check_trace(config)
+    check_engine(config)
 
 
 def check_records(config: DictConfig) -> None:

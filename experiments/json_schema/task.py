@@ -22,12 +22,12 @@ import smc
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordHandler
-from experiments.harness.models import load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records, one_of
 from experiments.harness.summary import as_table, summarize
+from experiments.harness.vllm_model import load_engine
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.tool_calling.answers import parses, same_values
 from gcd._automata.horizon import refuse_unchecked
@@ -119,7 +119,7 @@ def record_handler(config: DictConfig, tokenizer: Any, ignored: Counter[str]) ->
 def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     """Compile the schemas, sample the missing rows, and report."""
     config = run.config
-    lm, tokenizer = load_model(config.model)
+    lm, tokenizer = load_engine(config.model)
     ignored = Counter[str]()
     prepared, rows = compare(run, read, record_handler(config, tokenizer, ignored), lm, tokenizer)
     if rows is None:

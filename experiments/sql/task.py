@@ -23,12 +23,13 @@ from experiments.harness import comparison
 from experiments.harness.comparison import compare, report
 from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordHandler
-from experiments.harness.models import ROOT, load_model
+from experiments.harness.models import ROOT
 from experiments.harness.records import DataError, ReadResult
 from experiments.harness.results import Identity, Row, as_lines
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records
 from experiments.harness.summary import Group, Table, as_table, summarize, with_interval
+from experiments.harness.vllm_model import load_engine
 from experiments.sql.databases import Database, make_databases, read_sources
 from experiments.sql.prompts import build_prompt
 from experiments.sql.questions import Question, find_questions, read_questions
@@ -178,7 +179,7 @@ def as_query_table(summary: Summary) -> Table:
 def _run(run: Run, asked: Asked) -> None:
     """Compile the languages, sample the missing rows, and report."""
     config, task = run.config, run.config.task
-    lm, tokenizer = load_model(config.model)
+    lm, tokenizer = load_engine(config.model)
     own = record_handler(config, asked, tokenizer)
     prepared, rows = compare(run, asked.questions, own, lm, tokenizer)
     if rows is None:

@@ -20,12 +20,12 @@ import smc
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordHandler
-from experiments.harness.models import load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import ExperimentTask, Run
 from experiments.harness.settings import at_least, check_records, distinct, one_of
 from experiments.harness.summary import as_table, summarize
+from experiments.harness.vllm_model import load_engine
 from experiments.tool_calling.answers import STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.demand import (
     DEMANDS,
@@ -156,7 +156,7 @@ def record_handler(
 def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     """Compile the constraints, sample the missing rows, and report."""
     config, task = run.config, run.config.task
-    lm, tokenizer = load_model(config.model)
+    lm, tokenizer = load_engine(config.model)
     unknown = Counter[str]()
     requests = tuple(Request(record, style) for style in task.styles for record in read.records)
     prepared, rows = compare(

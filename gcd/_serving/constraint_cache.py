@@ -29,6 +29,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
 from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -121,6 +122,33 @@ class ConstraintCache:
         with self._compiling:
             known = self._recall(key)  # compiled while this thread waited
             return known if known is not None else self._make(key, request, self._compile)
+
+    def keep(self, automaton: TokenAutomaton) -> ConstraintRequest:
+        """Store an automaton that was lifted elsewhere; return the request that names it.
+
+        Other processes find it on disk, unless it is larger than 32 MiB.
+
+        Raises:
+            ConstraintError: its vocabulary isn't that of the cache.
+        """
+        if automaton.vocabulary.fingerprint != self.vocabulary.fingerprint:
+            raise ConstraintError(
+                f"expected a constraint over the engine's vocabulary of {self.vocabulary.size} "
+                f"tokens, got one over {automaton.vocabulary.size} others; lift it to the "
+                "vocabulary of the engine's tokenizer"
+            )
+        digest = blake2b(digest_size=16)
+        for name in _ARRAYS:
+            digest.update(np.ascontiguousarray(getattr(automaton, name)).tobytes())
+        digest.update(repr((automaton.initial, automaton.eos_class, automaton.max_bytes)).encode())
+        request = ConstraintRequest("lifted", digest.hexdigest())
+        with self._lock:
+            is_known = request.key in self._known
+            self._refused.pop(request.key, None)  # by an earlier request, while it wasn't known
+        if not is_known:
+            self._keep_on_disk(request, automaton)
+            self._remember(request.key, automaton)
+        return request
 
     def begin(
         self, request: ConstraintRequest, *, lift: bool = True

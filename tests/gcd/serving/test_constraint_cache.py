@@ -199,6 +199,26 @@ def test_another_process_reads_constraints_compiled_here(monkeypatch, tmp_path):
     assert damaged.counts.compiled == 1
 
 
+def test_automata_lifted_elsewhere_are_found_by_name(monkeypatch, tmp_path):
+    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
+    automaton = gcd.lift(gcd.regex("ab*"), vocabulary())
+    cache = ConstraintCache(vocabulary())
+    request = cache.keep(automaton)
+    assert cache.get(request) is automaton
+    assert cache.keep(automaton) == request
+    text = json.dumps({request.kind: request.value, "budget": 5})
+    assert cache.get(ConstraintRequest.parse(text)) is automaton
+    other = ConstraintCache(vocabulary()).get(request)  # of another process
+    assert np.array_equal(other.delta, automaton.delta)
+    assert cache.keep(gcd.lift(gcd.regex("ab+"), vocabulary())) != request
+    unknown = ConstraintRequest("lifted", "00")
+    with pytest.raises(gcd.ConstraintError, match="expected lifted to be the digest of an"):
+        cache.get(unknown)
+    tokens = gcd.Vocabulary.from_bytes([b"a", b"b", b""], eos_ids=[2])
+    with pytest.raises(gcd.ConstraintError, match="expected a constraint over the engine's voc"):
+        cache.keep(gcd.lift(gcd.regex("a"), tokens))
+
+
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setenv("GCD_CACHE_DIR", "")
     requests = [parsed({"regex": f"a{{{n}}}b*"}) for n in range(1, 9)]

@@ -1,0 +1,231 @@
+"""Language models in vLLM, which sample the examples of a run with `gcd_vllm.sample`.
+
+`model.engine=vllm` replaces `smc.sample` on transformers. Constraints, prompts, budgets, seeds and
+rows are the same. Methods are those that draw from a mask or from P-GCD, algorithms are those of
+`smc`: particles are resampled after parts of about `model.chunk` tokens, not after each token.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+import gcd_vllm
+import smc
+from experiments.harness.algorithms import ALGORITHMS, algorithms_of, is_discrete
+from experiments.harness.config import ModelConfig, SMCConfig
+from experiments.harness.methods import (
+    AUTO,
+    UNFITTED,
+    fitted_lookaheads,
+    hmm_directory,
+    hmm_settings,
+    hmms_of,
+    method_of,
+    methods_of,
+)
+from experiments.harness.models import found, load_model
+from gcd import Vocabulary
+from gcd_vllm._in_process import InProcessEngine
+
+_AT_ONCE = 4096  # requests; an interrupted run loses those in progress
+
+
+class VllmModel:
+    """A model in a vLLM engine of this process.
+
+    Args:
+        path: directory or hub name; with an adapter, that of the merged model.
+        settings: the settings `model.*`.
+
+    Raises:
+        ValueError: vLLM isn't installed, or doesn't start.
+    """
+
+    device = torch.device("cpu")
+    """Device of HMMs outside of the engine; only their sizes are used there."""
+
+    def __init__(self, path: str, settings: ModelConfig) -> None:
+        # The engine finds constraints and HMMs in the memory of this process.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        try:
+            from vllm import LLM
+        except ImportError as error:
+            raise ValueError(
+                f"model.engine=vllm: cannot import vLLM ({error}); install it with "
+                "`pip install '.[vllm]'`, or give model.engine=transformers"
+            ) from error
+        self.llm = LLM(
+            path,
+            dtype=settings.dtype,
+            seed=0,
+            worker_extension_cls="gcd_vllm.WorkerExtension",
+            logits_processors=["gcd_vllm:Processor"],
+            **dict(settings.engine_args),
+        )
+        config = self.llm.llm_engine.vllm_config
+        self.context = int(config.model_config.max_model_len)
+        self.vocabulary: Vocabulary = InProcessEngine(self.llm).vocabulary
+
+    def keep(self, prompt: Sequence[int]) -> bool:
+        """Do nothing: vLLM caches prompts when it first reads them."""
+        return True
+
+    def sample(
+        self,
+        trial: Any,
+        examples: Sequence[Any],
+        config: DictConfig,
+        proposal: smc.Proposal,
+        finished: Callable[[Mapping[int, smc.Posterior]], object] = lambda _: None,
+    ) -> None:
+        """Sample these examples.
+
+        Args:
+            trial: an `examples.Trial`: method, algorithm, number of particles, repetition.
+            examples: the examples, of type `examples.Example`.
+            config: the configuration of the run.
+            proposal: the proposal of the method.
+            finished: called with posteriors, by index of the example.
+        """
+        options: dict[str, Any] = {**ALGORITHMS[trial.algorithm].options(config)}
+        chunk = config.model.chunk
+        if trial.particles == 1 or options["ess_threshold"] == 0:  # nothing is resampled
+            options, chunk = {}, None
+        size = max(1, _AT_ONCE // trial.particles)
+        for start in range(0, len(examples), size):
+            some = examples[start : start + size]
+            drawn = gcd_vllm.sample(
+                self.llm,
+                [example.prompt for example in some],
+                [example.constraint for example in some],
+                budget=[example.budget for example in some],
+                particles=trial.particles,
+                proposal=_proposal(trial.method, proposal, config),
+                temperature=config.smc.temperature,
+                seed=trial.seed(config.seed),
+                example_ids=[example.number for example in some],
+                chunk=chunk,
+                **options,
+            )
+            finished(dict(enumerate(drawn, start=start)))
+
+    def log_probability(self, prompt: Sequence[int], ids: Sequence[int]) -> float:
+        """Compute log p_lm(ids | prompt) at temperature one, in nats, without a constraint."""
+        from vllm import SamplingParams
+
+        (answer,) = self.llm.generate(
+            [{"prompt_token_ids": [*prompt, *ids]}],
+            SamplingParams(max_tokens=1, prompt_logprobs=0),
+            use_tqdm=False,
+        )
+        last = answer.prompt_logprobs[-len(ids) :]
+        return sum(float(each[token].logprob) for each, token in zip(last, ids, strict=True))
+
+
+def load_engine(settings: ModelConfig) -> tuple[smc.TransformersLM | VllmModel, Any]:
+    """Load a model in the engine of the run, and its tokenizer.
+
+    Raises:
+        ValueError, ConstraintError: as `load_model`; or vLLM isn't installed.
+    """
+    if settings.engine == "transformers":
+        return load_model(settings)
+    from transformers import AutoTokenizer  # slow to import
+
+    if settings.adapter == "none":
+        path = found(settings.path)
+        return VllmModel(path, settings), AutoTokenizer.from_pretrained(path)
+    with TemporaryDirectory() as folder:  # the engine reads it once
+        lm, tokenizer = load_model(cast(Any, OmegaConf.merge(settings, {"device": "cpu"})))
+        lm.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        del lm
+        return VllmModel(folder, settings), tokenizer
+
+
+def _proposal(method: str, proposal: smc.Proposal, config: DictConfig) -> Any:
+    """Return the proposal in the engine's form."""
+    if not isinstance(proposal, smc.PGCD):
+        return proposal
+    name, settings = method.partition(":")[2], hmm_settings(config)
+    if settings.lookahead == AUTO:
+        settings = replace(settings, lookahead=fitted_lookaheads(config).get(name, UNFITTED))
+    settings = replace(settings, **method_of(method).fixed)
+    directory = hmm_directory(config, name).resolve()
+    os.environ["GCD_VLLM_HMMS"] = str(directory.parent)
+    return gcd_vllm.PGCD(
+        directory.name,
+        lookahead=settings.lookahead,
+        exact_top_k=settings.exact_top_k,
+        defense=settings.defense,
+    )
+
+
+def check_engine(config: DictConfig) -> None:
+    """Refuse settings that the engine of the run doesn't have, before anything is loaded.
+
+    Raises:
+        ValueError: the message has the setting and the remedy.
+    """
+    model, usual = config.model, ModelConfig()
+    if model.engine == "transformers":
+        for name in ("chunk", "engine_args"):
+            if getattr(model, name) != getattr(usual, name):
+                raise ValueError(
+                    f"model.{name}={getattr(model, name)} would be ignored: it is for "
+                    "model.engine=vllm; leave it out"
+                )
+        return
+    if "methods" not in config.task:
+        raise ValueError(
+            f"model.engine=vllm is for tasks that compare methods; leave it out of "
+            f"+task={config.task.name}"
+        )
+    refusals = [
+        *(f"the method {name}" for name in methods_of(config) if not _can_draw(name)),
+        *(f"the algorithm {name}" for name in algorithms_of(config) if is_discrete(name)),
+        *_others(config),
+    ]
+    if refusals:
+        raise ValueError(
+            f"model.engine=vllm doesn't have {', '.join(refusals)}: leave "
+            f"{'it' if len(refusals) == 1 else 'them'} out, or give model.engine=transformers"
+        )
+
+
+def _can_draw(name: str) -> bool:
+    """Return whether the engine has a method: a mask, or P-GCD."""
+    base = name.partition(":")[0]
+    return base in ("lcd", "gcd") or base.partition("_")[0] == "pgcd"
+
+
+def _others(config: DictConfig) -> list[str]:
+    """Return other settings that the engine doesn't have."""
+    model, options, usual = config.model, config.smc, SMCConfig()
+    lacking = [
+        f"smc.{name}={options[name]}"
+        for name in ("top_p", "execution", "read_ahead")
+        if options[name] != getattr(usual, name)
+    ]
+    if model.device != "auto":
+        lacking.append(f"model.device={model.device} (see model.engine_args)")
+    if model.device_map != "none":
+        lacking.append(f"model.device_map={model.device_map} (see model.engine_args)")
+    if model.dtype == "float64":
+        lacking.append("model.dtype=float64")
+    looking = [name for name in methods_of(config) if method_of(name).needs_hmm]
+    if looking and not config.hmm.potential:
+        lacking.append("hmm.potential=false")
+    parents = {hmm_directory(config, each).resolve().parent for each in hmms_of(config)}
+    if len(parents) > 1:
+        lacking.append("HMMs in several directories (hmm.paths)")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        lacking.append("several processes under torchrun")
+    return lacking
