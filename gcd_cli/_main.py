@@ -42,7 +42,7 @@ _LANGUAGE_OPTIONS = (
 def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that describe a constraint to a command.
 
-    The command receives those in `_LANGUAGE_OPTIONS` as the dictionary `options`.
+    The command receives the options in `_LANGUAGE_OPTIONS` as a dictionary, `options`.
     """
 
     @wraps(command)

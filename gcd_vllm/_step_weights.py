@@ -10,9 +10,9 @@ and log q(x_t) = log p(x_t) - log Z_t under the sampler. In vLLM, logits are div
 logits processors, so the division by T is part of the computation here.
 
 Two passes over the logits per step, a log-softmax before the mask and one after it, give log Z_t:
-at any token a that is allowed, log Z_t = log p(a) - log q(a). The first one is stored in a buffer
-until the next step, when the drawn token is known. Buffers are reused, because on a CPU, allocating
-memory of this size takes longer than the arithmetic.
+at any token a that is allowed, log Z_t = log p(a) - log q(a). The first log-softmax is stored in a
+buffer until the next step, when the drawn token is known. Buffers are reused, because on a CPU,
+allocating memory of this size takes longer than the arithmetic.
 
 **P-GCD** (`gcd_vllm._twist`) draws from q(v) = p(v) g(v) / Z, so log p - log q differs from token
 to token. Z is passed in, and log q of the drawn token is stored with log p.
@@ -191,7 +191,7 @@ class StepWeights:
             steps: number of each row's step, on the device; needed if the host doesn't know the
                 tokens, and log p of drawn tokens isn't stored then. By default the length of
                 `tokens`.
-            log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for the others.
+            log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for other rows.
         """
         count, log_p = len(rows), self._log_p
         log_z = torch.empty(count, dtype=torch.float32, device=self._device)

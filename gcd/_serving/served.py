@@ -44,7 +44,8 @@ _MAX_ROWS = 1024  # in the cache, if masks are short; they are searched linearly
 class ServedAutomaton:
     """Transitions and cached masks of a token automaton, shared by its matchers.
 
-    It doesn't keep the `TokenAutomaton`, only its vocabulary and its map from tokens to classes.
+    It doesn't reference the `TokenAutomaton`, only its vocabulary and its map from tokens to
+    classes.
 
     Args:
         automaton: the token automaton.

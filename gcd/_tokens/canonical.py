@@ -2,8 +2,8 @@
 
 Most of a structured answer is fixed text: names of members, quotes, commas. The bytes of `"name"`
 are fixed, but they can be split into tokens in many ways (spellings). The tokenizer produces one of
-them, the canonical spelling. This module removes the others, so that nearly every token of fixed
-text is the only allowed one.
+them, the canonical spelling. This module removes the other spellings, so that nearly every token of
+fixed text is the only allowed token.
 
 **Allowed spellings.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside a
 free string nearly all tokens may). After a token t, a literal state allows the token u only if the
@@ -107,7 +107,7 @@ class _Places(NamedTuple):
 
     @classmethod
     def of(cls, automaton: TokenAutomaton) -> _Places:
-        """Find the literal states."""
+        """Find the literal states of an automaton, and the tokens before and after them."""
         num_states, usual = automaton.num_states, automaton.eos_class
         delta = automaton.delta[:, :usual]
         width = automaton.tokens_per_class[:usual]
@@ -246,8 +246,8 @@ def _groups(
 class _Product:
     """Product of the automaton with the behavior of the last token.
 
-    The first states are those of the automaton; its literal states are unused. One state for each
-    behavior follows.
+    The first states are the automaton's states; its literal states are unused. Then one state for
+    each behavior follows.
 
     Attributes:
         leads_on: for each token that follows a literal state, whether the end can be reached after
