@@ -59,6 +59,7 @@ def server(model: str, backend: str) -> Iterator[str]:
         "--served-model-name", "model", "--dtype", "float32", "--max-model-len", "4096",
         "--max-num-seqs", "8", "--port", str(port), "--enforce-eager",
         "--structured-outputs-config", config,
+        "--middleware", "gcd_vllm.CompilingMiddleware",
     ]  # fmt: skip
     with tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log:
         given = os.environ | {"GCD_CACHE_DIR": ""}

@@ -122,7 +122,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import names that need torch on first access, because importing torch is slow."""
+    """Import a name that needs torch when it is first accessed, because importing torch is slow."""
     if name == "__version__":
         return import_module("importlib.metadata").version("globally-constrained-decoding")
     if name not in _WITH_TORCH:

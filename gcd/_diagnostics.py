@@ -1,9 +1,13 @@
 """Diagnostics that explain which tokens a constraint allows after a prefix, and why.
 
-A token is refused for one of three reasons. It never occurs in a text (a special token, for
-example), no string of the language continues with it, or the shortest completion after it exceeds
-the budget. `why_refused` gives the reason in a sentence, with the bytes or the numbers;
-`inspect_prefix` reports everything about a prefix.
+A token is refused for one of three reasons:
+
+1. It never occurs in a text, like a special token.
+2. No string of the language continues with its bytes.
+3. The shortest completion after it exceeds the budget.
+
+`why_refused` gives the reason in a sentence, with the bytes or the numbers. `inspect_prefix`
+reports everything about a prefix.
 """
 
 from __future__ import annotations
@@ -27,18 +31,19 @@ _SHOWN = 12  # tokens listed in a message
 
 @dataclass(frozen=True)
 class PrefixReport:
-    """Report on a constraint after a prefix; returned by `inspect_prefix`.
+    """State of a constraint after a prefix; returned by `inspect_prefix`.
 
     Attributes:
         tokens: token ids of the prefix.
-        text: bytes that the tokens spell.
-        state: automaton state after the prefix, -1 if the constraint refuses the prefix.
+        text: the prefix as bytes.
+        state: automaton state after the prefix; -1 if the constraint refuses the prefix.
         complete: whether the text may end after the prefix.
         needed: fewest tokens from here to the end, EOS included; None for a refused prefix.
-        remaining: tokens left in the budget, None without a budget.
-        allowed: ids that may come next, in ascending order; empty for a refused prefix.
-        rejected_mass: probability, in [0, 1], that the model gives to all other ids; None if
-            `log_p` was not given.
+        remaining: tokens left in the budget; None without a budget.
+        allowed: ids of the tokens that may come next, in ascending order; empty for a refused
+            prefix.
+        rejected_mass: total probability, in [0, 1], that the model gives to the tokens that may not
+            come next; None if `log_p` was not given.
         reason: why the prefix is refused, in a sentence; None if it is allowed.
     """
 
@@ -68,12 +73,13 @@ def inspect_prefix(
         tokens: the prefix, with or without EOS as the last token.
         remaining: tokens left after the prefix, including the next token and EOS; None without a
             budget.
-        log_p: log-probabilities or logits of the next token, shape (V,), as anything that numpy
-            can convert; they are normalized here.
-        language: the byte automaton that was lifted; with it, reasons name the offending byte.
+        log_p: log-probabilities or logits of the next token, shape (V,), as an array or a sequence.
+            The function normalizes them.
+        language: the byte automaton from which `automaton` was lifted. If it is given, reasons name
+            the byte that is not allowed.
 
     Raises:
-        ConstraintError: if `log_p` has the wrong shape.
+        ConstraintError: `log_p` has the wrong shape.
     """
     _check_lifted(automaton)
     prefix = as_ids(tokens)
@@ -110,14 +116,16 @@ def why_refused(
     remaining: int | None = None,
     language: Automaton | None = None,
 ) -> str | None:
-    """Return why `token` may not follow the prefix, in one sentence, or None if it may.
+    """Return the reason why `token` may not follow a prefix, in one sentence, or None if it may.
 
     Args:
-        automaton, tokens, remaining, language: as in `inspect_prefix`.
-        token: the id in question; `remaining` includes it.
+        automaton, language: as in `inspect_prefix`.
+        tokens: the prefix, which the constraint must allow.
+        token: id of the token that should follow the prefix.
+        remaining: tokens left after the prefix, including `token` and EOS; None without a budget.
 
     Raises:
-        ConstraintError: if the prefix itself is refused.
+        ConstraintError: the constraint refuses the prefix itself.
     """
     _check_lifted(automaton)
     vocabulary = automaton.vocabulary
@@ -191,11 +199,11 @@ def _shown(automaton: TokenAutomaton, token: int) -> str:
 def _mass_outside(
     log_p: Any, allowed: Int64[np.ndarray, "allowed"], automaton: TokenAutomaton
 ) -> float:
-    """Return the total probability of the ids that are not allowed."""
+    """Return the total probability of the tokens that are not allowed."""
     values = np.asarray(log_p, dtype=np.float64)
     if values.shape != (automaton.vocabulary.size,):
         raise ConstraintError(
-            f"expected log_p of shape ({automaton.vocabulary.size},), one entry per id; got "
+            f"expected log_p of shape ({automaton.vocabulary.size},), one entry per token id; got "
             f"{values.shape}"
         )
     outside = np.ones(values.size, np.bool_)

@@ -1,8 +1,8 @@
-"""Drawings of automata, as graphviz source or as SVG if the program `dot` is installed.
+"""Drawings of automata as graphviz source, or as SVG if the program `dot` is installed.
 
-All edges from one state to another form one arrow, labeled with ranges of bytes, or with a few
-tokens and their number. Accepting states are double circles. Each state of a token automaton also
-shows the fewest tokens from it to the end.
+All transitions from one state to another form one arrow. Its label lists ranges of bytes, or a few
+tokens and the number of all. Accepting states are double circles. In the drawing of a token
+automaton, each state also shows the fewest tokens from it to the end.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     import graphviz
 
 MAX_STATES = 300
-"""Default limit on the states of a drawing: larger ones are unreadable and take `dot` minutes."""
+"""Default limit on states: larger drawings are unreadable, and take `dot` minutes."""
 
 _SHOWN_TOKENS = 5
-_LABEL = 60  # characters
+_LABEL = 60  # most characters of a label
 
 
 def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
     """Return the drawing of a byte or token automaton as graphviz source.
 
     Raises:
-        ConstraintError: if it has more than `max_states` states.
+        ConstraintError: the automaton has more than `max_states` states.
         ImportError: the package graphviz is not installed (extra `drawing`).
     """
     return _graph(automaton, max_states).source
@@ -42,7 +42,8 @@ def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATE
     """Return the drawing of a byte or token automaton as the text of an SVG file.
 
     Raises:
-        ConstraintError: if the program `dot` is not installed, or the automaton is too large.
+        ConstraintError: the program `dot` is not installed, or the automaton has more than
+            `max_states` states.
         ImportError: the package graphviz is not installed (extra `drawing`).
     """
     graph = _graph(automaton, max_states)
@@ -104,7 +105,7 @@ def _edges(automaton: Automaton | TokenAutomaton) -> list[tuple[int, int, str]]:
 
 
 def _tokens(automaton: TokenAutomaton, classes: np.ndarray) -> str:
-    """Format a few of the tokens in these classes, and their number."""
+    """Format the first tokens of the given classes, and the number of all of their tokens."""
     ids = np.flatnonzero(np.isin(automaton.class_of, classes))
     if automaton.eos_class in classes:
         return "EOS" if ids.size else "end"

@@ -1,4 +1,7 @@
-"""Errors that users can cause; each message gives the cause, the value, and the remedy."""
+"""Exception classes of gcd, and helpers that check arguments and format messages.
+
+Each message gives the cause, the value that was found, and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 
 class PickledError(ValueError):
-    """Base class of errors that can be pickled and copied with any constructor arguments.
+    """Base class of errors that can be pickled and copied, whatever their constructors' arguments.
 
     A process pool pickles errors to send them to its caller, and hangs if pickling fails.
     """
@@ -27,15 +30,15 @@ class ConstraintError(PickledError):
 
 
 def at(pointer: str) -> str:
-    """Describe the location of a JSON pointer (RFC 6901) in words."""
+    """Return the location of a JSON pointer in words: "at '/a/b'", or "at the root" for `""`."""
     return f"at {pointer!r}" if pointer else "at the root"
 
 
 class UnsupportedSchemaError(ConstraintError):
-    """Error for a schema keyword that is not supported, which the message names.
+    """Error for an unsupported keyword in a schema; the message names the keyword.
 
     Attributes:
-        keyword: the refused keyword (or type name).
+        keyword: the unsupported keyword, or the name of an unsupported type.
         pointer: JSON pointer (RFC 6901) of the schema that contains the keyword, `""` for the root.
     """
 
@@ -46,10 +49,10 @@ class UnsupportedSchemaError(ConstraintError):
 
 
 class InfeasibleBudgetError(ConstraintError):
-    """Error for a budget smaller than the shortest completion.
+    """Error for a budget that is smaller than the shortest completion.
 
     Attributes:
-        needed: fewest tokens, EOS included, from the current state to the end.
+        needed: fewest tokens, EOS included, from the current state to the end of the text.
         budget: the budget in tokens.
     """
 
@@ -65,10 +68,11 @@ class InfeasibleBudgetError(ConstraintError):
 
 
 class UndecidedBudgetError(InfeasibleBudgetError):
-    """Error for a budget that may be too small, while the shortest completion is not known.
+    """Error for a budget that may be too small; the shortest completion's length is unknown.
 
     Attributes:
-        needed: a budget, EOS included, that is certainly sufficient; a smaller one may be too.
+        needed: a budget in tokens, EOS included, that is certainly large enough. A smaller budget
+            may also be large enough.
         budget: the budget in tokens.
     """
 
@@ -86,7 +90,7 @@ class OverlongBudgetError(ConstraintError):
 
     Attributes:
         longest: largest allowed budget in tokens, EOS included.
-        budget: the budget in tokens, None without a limit.
+        budget: the budget in tokens; None if there is no budget.
         caveats: the parts of the constraint that are not enforced in longer texts.
     """
 
@@ -113,22 +117,22 @@ class OverlongBudgetError(ConstraintError):
             )
         super().__init__(
             f"{where}{': ' if where else ''}the constraint was compiled for texts of at most "
-            f"{max_bytes} bytes, which {longest} tokens (EOS included) never exceed, but {given}; "
-            f"{remedy}"
+            f"{max_bytes} bytes, so the budget may be at most {longest} tokens (EOS included), "
+            f"but {given}; {remedy}"
         )
 
 
 class EmptyLanguageError(ConstraintError):
-    """Error for a constraint that no text, or no sequence of the vocabulary's tokens, satisfies."""
+    """Error for a constraint that no text satisfies, or no token sequence of the vocabulary."""
 
 
 class LimitError(ConstraintError):
-    """Error for a constraint that takes more states or more work than the limit allows.
+    """Error for a constraint that needs more states or more work than a limit allows.
 
     Attributes:
-        limit: the limit in force.
-        keyword: the schema keyword that took the most states or work, None if unknown.
-        pointer: JSON pointer of the schema that contains the keyword, None if unknown.
+        limit: the limit that was exceeded.
+        keyword: the schema keyword that took the most states or work; None if unknown.
+        pointer: JSON pointer of the schema that contains the keyword; None if unknown.
     """
 
     _needs: str
@@ -147,7 +151,13 @@ class LimitError(ConstraintError):
         self.args = (f"{self}{hint}",)
 
     def blame(self, keyword: str | None, pointer: str, hint: str = "") -> None:
-        """Name the part of a schema that took the most states or work, and a remedy if given."""
+        """Begin the message with the part of a schema that took the most states or work.
+
+        Args:
+            keyword: the keyword; None if the whole schema is to blame.
+            pointer: JSON pointer of the schema that contains the keyword.
+            hint: text to append to the message, such as a remedy.
+        """
         self.keyword, self.pointer = keyword, pointer
         part = f"keyword {keyword!r}" if keyword else "the schema"
         self.args = (f"{part} {at(pointer)}: {self._text}{hint}",)
@@ -181,22 +191,29 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead
     Args:
         value: the user's value; booleans don't count as numbers.
         kinds: the accepted type or types.
-        what: the expectation, such as "expected a pattern as str".
-        instead: the remedy.
+        what: the beginning of the message, such as "expected a pattern as str".
+        instead: the end of the message, which tells the user what to do.
     """
     if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
         raise ConstraintError(f"{what}, got {shown(value)}; {instead}")
 
 
 def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Raise `ConstraintError` unless an option is a whole number within the bounds."""
+    """Raise `ConstraintError` unless an option is a whole number within its bounds.
+
+    Args:
+        name: the option's name, for the message.
+        value: the user's value.
+        least: the smallest accepted number.
+        most: the largest accepted number; None if there is no upper bound.
+    """
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f", at least {least}" if most is None else f" in {least}..{most}"
         raise ConstraintError(f"expected {name} to be a whole number{bounds}, got {value!r}")
 
 
 def shown(value: object) -> str:
-    """Format a value for a message, cut to a readable length."""
+    """Format a value for an error message, cut to 80 characters."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to format integers of thousands of digits
@@ -205,5 +222,5 @@ def shown(value: object) -> str:
 
 
 def shown_count(count: int) -> str:
-    """Format a count for a message, as a power of ten if it has many digits."""
+    """Format a count for an error message; from 10^12 on, show only the power of ten."""
     return str(count) if count < 10**12 else f"about 10^{len(str(count)) - 1}"

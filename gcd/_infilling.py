@@ -1,22 +1,23 @@
 """Infilling: generate the text between a given beginning and a given end.
 
 The whole text is `before`, then a text of the middle's language, then `after`. It is compiled as
-one language, so tokens may straddle both ends of the middle. The difficulty is the prompt: a model
-receives `before` as a prompt in the tokenizer's own spelling (tokenization). If the prompt ends in
-the middle of a token that the model would have generated (`http:`, then `//`), that token can never
-be generated. **Token healing** shortens the prompt to a boundary that no token can straddle. With T
-the prompt's text, the boundary i is the last end of a prompt token such that
+one language, so tokens may cross both ends of the middle. The difficulty is the prompt. A model
+receives `before` as a prompt in the tokenizer's own spelling (tokenization). The prompt may end in
+the middle of a token that the model would have generated: it ends with `http:`, say, and the model
+would have generated `://`. Such a token can no longer be generated. **Token healing** shortens the
+prompt to a boundary that no token can cross. Let T be the text of the prompt. The boundary i is the
+last end of a prompt token such that
 
-    no token that begins at a byte j < i of T extends past i, given what may follow there.
+    no token that begins at a byte j < i of T extends past i, given what may follow T.
 
-So every spelling of T, the middle and `after` together has a boundary at i: it is a spelling of
-T[:i] followed by a spelling of the rest. The prompt keeps its own spelling of T[:i], and the model
-generates the rest, T[i:] included, in all of its spellings. Only alternative spellings of the fixed
-prompt T[:i] are excluded, as with every prompt. Such a boundary always exists at the beginning of
-the text and after a special token, because no token straddles these points.
+So every spelling of T, the middle and `after` together has a token boundary at i. It is a spelling
+of T[:i] followed by a spelling of the rest. The prompt keeps its own spelling of T[:i]. The model
+generates everything after it, starting with T[i:], and may use any spelling. Only other spellings
+of the fixed prompt T[:i] are excluded, as with every prompt. Such a boundary always exists: no
+token crosses the beginning of the text, or the end of a special token.
 
-Cost: a set and a sorted list of the vocabulary, and for each byte near the end as many look-ups as
-the longest token has bytes.
+Cost: a set and a sorted list of the vocabulary. For each byte near the end of T, as many look-ups
+as the longest token has bytes.
 
 Sources: Ctrl-G (arXiv 2406.13892) for infilling by automata, arXiv 2603.01243 for suffixes. Token
 healing was first published with the guidance library.
@@ -40,12 +41,12 @@ from gcd._tokens.vocabulary import Vocabulary, as_ids
 
 @dataclass(frozen=True, eq=False)
 class Infill:
-    """Text between a given beginning and end; made by `gcd.infill`.
+    """Constraint on the text between a given beginning and a given end; made by `gcd.infill`.
 
     Attributes:
         before: the beginning.
         after: the end.
-        middle: the language of the text between them.
+        middle: the language of the text between `before` and `after`.
     """
 
     before: bytes
@@ -54,37 +55,36 @@ class Infill:
 
     @cached_property
     def language(self) -> Automaton:
-        """Language of whole texts (`before`, middle, `after`), for `gcd.lift`.
+        """Language of the whole texts (`before`, middle, `after`), for `gcd.lift`.
 
         Raises:
-            StateLimitError, WorkLimitError: the automaton needs too many states, because the middle
-                may
-                contain long beginnings of `after`.
+            StateLimitError, WorkLimitError: the automaton needs too many states. This happens if
+                the middle may contain long beginnings of `after`.
         """
         parts = [Automaton.literal(self.before), self.middle, Automaton.literal(self.after)]
         whole = Automaton.concatenate(parts)
         if self.middle.max_bytes is None:
             return whole
-        # Bounds on the middle's length hold for the whole text too, plus the given parts.
+        # The whole text is as long as the middle plus the two given parts.
         given = len(self.before) + len(self.after)
         return replace(whole, max_bytes=self.middle.max_bytes + given)
 
     def heal(self, prompt: Sequence[int], vocabulary: Vocabulary) -> tuple[tuple[int, ...], Infill]:
-        """Shorten a prompt so that no token needs to straddle its end; see the module docstring.
+        """Shorten a prompt to a boundary that no token can cross, as the module docstring explains.
 
         Args:
-            prompt: token ids, such as `lm.encode(instruction + before)`. Their text has to end with
-                `before`; any text may precede it.
+            prompt: token ids, such as `lm.encode(instruction + before)`. Their text must end with
+                `before`, and may begin with any other text.
             vocabulary: the model's tokens.
 
         Returns:
-            The ids of the shortened prompt (empty if the prompt begins with text and has no such
-            boundary), and the infilling that the model then has to generate. Its `before` is
-            the rest of the prompt's text.
+            The token ids of the shortened prompt, and the infilling that the model then has to
+            generate. The `before` of that infilling is the text that was removed from the prompt.
+            The ids are empty if the only such boundary is the beginning of the text.
 
         Raises:
-            ConstraintError: the prompt's text does not end with `before`, or an id is outside the
-                vocabulary.
+            ConstraintError: the prompt's text does not end with `before`, or a token id is outside
+                the vocabulary.
         """
         check_kind(
             vocabulary,
@@ -96,11 +96,11 @@ class Infill:
         wrong = next((token for token in ids if not 0 <= token < vocabulary.size), None)
         if wrong is not None:
             raise ConstraintError(
-                f"expected token ids of the prompt in 0..{vocabulary.size - 1}, got {wrong}"
+                f"expected token ids of the prompt in 0..{vocabulary.size - 1}, got {wrong}; "
+                "encode the prompt with this vocabulary's tokenizer"
             )
         spelled = [vocabulary.token_bytes[token] for token in ids]
-        # Start after the last id without bytes, a special token, which other tokens cannot
-        # straddle.
+        # Start after the last special token, which has no bytes: other tokens cannot cross it.
         begin = max((i + 1 for i, token in enumerate(spelled) if not token), default=0)
         text = b"".join(spelled[begin:])
         if not text.endswith(self.before):
@@ -120,7 +120,7 @@ class Infill:
         return ids[: begin + kept], replace(self, before=text[ends[kept] :])
 
     def middle_of(self, text: str | bytes) -> bytes:
-        """Remove `before` and `after` from a text, and return the middle.
+        """Return the middle of a text that begins with `before` and ends with `after`.
 
         Raises:
             ConstraintError: the text does not begin with `before` and end with `after`.
@@ -137,21 +137,22 @@ class Infill:
 
     @cached_property
     def _rest(self) -> Automaton:
-        """Language of texts that may follow the prompt."""
+        """Language of the texts that may follow the prompt."""
         return replace(self, before=b"").language
 
 
 def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = None) -> Infill:
-    """Return the infilling of the text between a given beginning and a given end.
+    """Return the constraint that fills in the text between a given beginning and a given end.
 
     Args:
         before: the beginning; a `str` is encoded as UTF-8.
-        after: the end, followed by a token that ends the text.
-        middle: the texts that may come between them; None for free text, `gcd.anything()`.
+        after: the end, followed by EOS.
+        middle: the language of the text between them; None for any text, `gcd.anything()`.
 
     Raises:
-        ConstraintError: `before` or `after` is not a text, or `middle` is not a language. Segments
-            are refused, because their token limits would also count the given parts.
+        ConstraintError: `before` or `after` is not a text, or `middle` is not an automaton. A
+            `gcd.Segments` is also refused, because its token limits would count the tokens of
+            `before` and `after`.
         EmptyLanguageError: the middle's language is empty.
     """
     if middle is None:
@@ -163,7 +164,9 @@ def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = N
         "make one with gcd.regex",
     )
     if middle.is_empty:
-        raise EmptyLanguageError("expected a middle with at least one text, got an empty language")
+        raise EmptyLanguageError(
+            "expected a middle with at least one text, got an empty language; change the middle"
+        )
     return Infill(_bytes("before", before), _bytes("after", after), middle)
 
 
@@ -173,9 +176,10 @@ def _bytes(name: str, text: str | bytes) -> bytes:
 
 
 def _reach(text: bytes, rest: Automaton, vocabulary: Vocabulary) -> Callable[[int], int]:
-    """Return the function from a byte of the text to the farthest end of a token that begins there.
+    """Return a function that maps a byte index to the farthest end of a token that begins there.
 
-    One byte beyond the end of the text stands for everything beyond it.
+    Only tokens that agree with `text`, and after it with a text of `rest`, are considered. If a
+    token extends past the end of `text`, the function returns `len(text) + 1`.
     """
     tokens = sorted(set(vocabulary.token_bytes) - {b""})
     known, longest = set(tokens), max(map(len, tokens), default=0)

@@ -1,4 +1,4 @@
-"""Readable forms of bytes and sets of bytes: `'abc\\n'`, `a-z 0-9 _`, `\\x80-\\xBF`."""
+"""Readable forms of bytes and of sets of bytes, such as `'abc\\n'` and `a-z 0-9 _`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(udc|x)([89a-f][0-9a-f])")
 
 
 def readable_bytes(text: bytes, most: int | None = _SHOWN_BYTES) -> str:
-    """Quote a byte string: whole characters as text, stray bytes as `\\xC3`.
+    """Quote a byte string: show whole characters as text, and other bytes as escapes like `\\xC3`.
 
-    If it is longer than `most` bytes, show only the end, starting at a whole character.
+    If the string is longer than `most` bytes, show only its end, starting at a whole character.
     """
     start = 0 if most is None else max(len(text) - most, 0)
     shown = text[start:].decode(errors="surrogateescape")
-    if start:  # possibly inside a character, with at most three bytes left
+    if start:  # the cut may be inside a character; drop its other bytes, at most three
         shown = shown[:3].lstrip(_CONTINUATIONS) + shown[3:]
     quoted = _ESCAPE.sub(lambda m: m[1] + _escape(m[2] == "udc", m[3]), repr(shown))
     return ("..." if start else "") + quoted
@@ -32,7 +32,7 @@ def _escape(is_byte: bool, digits: str) -> str:
 
 
 def readable_ranges(values: Iterable[int]) -> str:
-    """Write a set of byte values as ranges in ascending order, or `any byte` for all 256."""
+    """Format a set of byte values as ranges in ascending order; a set of all 256 as `any byte`."""
     ordered = sorted(set(values))
     if len(ordered) == 256:
         return "any byte"

@@ -1,19 +1,23 @@
-"""Constraints of requests, as a JSON text that is sent over HTTP with a prompt.
+"""Constraints of requests to an inference server, given as JSON texts.
 
     {"json_schema": {"type": "object", ...}, "budget": 60}
     {"tools": [...], "options": {"max_bytes": 2000, "formats": "ignore"}}
 
-A request has exactly one of the members `KINDS`. Its value is the argument of the `gcd` function of
-the same name (`tools` of `gcd.tool_calls`). Optional members are `budget`, `deadline_ms` and
-`options`, the function's keyword arguments; `docs/vllm.md` lists them. A database is described as
-in Spider's `tables.json`. A grammar that contains `::=` is in the dialect of llama.cpp or xgrammar,
-any other in lark's. A segment is an object with one of the other members, or `"anything": true` for
-free text, and optionally its own `options`, `until` (a text, or the id of a special token) and
-`tokens` (its limit).
+A request has exactly one of the members in `KINDS`. Its value is the argument of the `gcd` function
+with the same name (`tools` is the argument of `gcd.tool_calls`). The optional members are `budget`,
+`deadline_ms` and `options`, the keyword arguments of the function; `docs/vllm.md` lists them.
+
+* `sql`: the database is described as in Spider's `tables.json`.
+* `grammar`: a grammar that contains `::=` is in the dialect of llama.cpp or xgrammar. Any other
+  grammar is in lark's dialect.
+* `segments`: each segment is an object with one of the other members, or with `"anything": true`
+  for any text. It may also have `options`, `until` (a text, or the id of a special token), and
+  `tokens` (most tokens of the segment).
+
 A request never contains a path, so clients cannot make the server read its own files.
 
-Two requests whose constraints have the same text, up to white space, have the same `key`. The order
-of members matters, because answers have their members in that order.
+Two requests have the same `key` if the texts of their constraints are equal except for white space.
+The order of members matters, because answers have their members in that order.
 """
 
 from __future__ import annotations
@@ -41,10 +45,10 @@ from gcd._languages.tools.tool_calls import tool_calls
 from gcd._tokens.distances import check_whole
 from gcd._tokens.segments import Segment, Segments, segments
 
-_WHY_HELD = "every answer to a request satisfies its constraint"
+_WHY_HELD = "every answer to a request must satisfy its constraint"
 _REMEDY = 'remove it, or set the option "unsupported": "ignore" and validate the answers'
 MOST_BYTES = 1 << 20
-"""Longest request in characters; longer texts are refused before they are parsed."""
+"""Most characters of a request; longer requests are refused before they are parsed."""
 
 
 def _database(entry: Any) -> Automaton:
@@ -57,11 +61,12 @@ def _grammar(text: str, **options: Any) -> Automaton:
 
 
 class _Kind(NamedTuple):
-    """Compiler for one kind of constraint.
+    """Function that compiles one kind of constraint, and the values that it accepts.
 
     Attributes:
         compile: function from the value to the language; its keyword arguments are the options.
-        types: accepted types of the JSON value; `what` describes them in words.
+        types: accepted types of the JSON value.
+        what: beginning of the error message about a value of another type.
     """
 
     compile: Callable[..., Automaton]
@@ -99,8 +104,8 @@ class ConstraintRequest:
     """Constraint, budget and deadline of one request.
 
     Attributes:
-        kind: one of `KINDS`.
-        value: the constraint's value in the JSON text.
+        kind: the member that holds the constraint, one of `KINDS`.
+        value: the value of that member.
         budget: most tokens of the answer, EOS included; None if the request has no budget.
         options: keyword arguments of the function that compiles the constraint.
         deadline_ms: milliseconds in which the answer should be complete; None for no deadline.
@@ -160,11 +165,11 @@ class ConstraintRequest:
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def language(self) -> Automaton | Segments:
-        """Compile the constraint without warnings about keywords without effect.
+        """Compile the constraint. Warnings about keywords without effect are suppressed.
 
         Raises:
-            ConstraintError: the constraint cannot be enforced; the compiling function documents
-                why.
+            ConstraintError: the constraint cannot be enforced, for the reasons that the
+                documentation of its `gcd` function gives.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -173,7 +178,9 @@ class ConstraintRequest:
                     return _segments(self.value)
                 return _LANGUAGES[self.kind].language(self.value, self.options)
             except RecursionError:
-                raise ConstraintError(f"{self.kind} is nested too deeply; flatten it") from None
+                raise ConstraintError(
+                    f"the value of {self.kind} is nested too deeply; flatten it"
+                ) from None
 
 
 def _segments(value: Any) -> Segments:
@@ -194,19 +201,19 @@ def _segments(value: Any) -> Segments:
 
 
 def _checked_options(kind: str, options: Any) -> dict[str, Any]:
-    """Return the options of a constraint after checking their names."""
+    """Return the options of a constraint, or raise an error if an option is unknown."""
     if not isinstance(options, dict):
         raise ConstraintError(f"expected options to be a JSON object, got {shown(options)}")
     known = _LANGUAGES[kind].options if kind in _LANGUAGES else []
     for name in options:
         if name not in known:
-            advice = f"use one of {', '.join(known)}" if known else "it takes none; remove options"
+            advice = f"use one of {', '.join(known)}" if known else "remove it"
             raise ConstraintError(f"{kind} has no option {shown(name)}; {advice}")
     return options
 
 
 def _only(found: Mapping[str, Any], known: tuple[str, ...], what: str) -> str:
-    """Return the name of the only member, which has to be a known one."""
+    """Return the name of the only member, or raise an error if it is not in `known`."""
     if len(found) != 1 or not found.keys() <= set(known):
         raise ConstraintError(
             f"expected exactly one of {', '.join(known)} in {what}, got "

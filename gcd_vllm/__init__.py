@@ -11,6 +11,9 @@ vLLM loads this module in each of its processes, even if no request has a constr
 only imports vLLM's interfaces. The rest is imported when a request or an engine needs it. If that
 import fails, constrained requests are refused with the reason, and all other requests are served.
 
+A server with `--middleware gcd_vllm.CompilingMiddleware` compiles new constraints while it serves
+other requests.
+
 `sample` draws posteriors from a `vllm.LLM`, which are weighted answers with their log evidence.
 
 vLLM has one entry point for the interfaces of its two engines, V1 and V2. `Processor` is a subclass
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcd_vllm._errors import EngineStoppedError
+    from gcd_vllm._middleware import CompilingMiddleware
     from gcd_vllm._particles import EngineDiagnostics, Rollout
     from gcd_vllm._parts import PartRecord
     from gcd_vllm._registered import PGCD
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PGCD",
+    "CompilingMiddleware",
     "Disabled",
     "EngineDiagnostics",
     "EngineStoppedError",
@@ -47,6 +52,7 @@ __all__ = [
 ]
 _PUBLIC = {
     "PGCD": "gcd_vllm._registered",
+    "CompilingMiddleware": "gcd_vllm._middleware",
     "EngineDiagnostics": "gcd_vllm._particles",
     "EngineStoppedError": "gcd_vllm._errors",
     "PartRecord": "gcd_vllm._parts",

@@ -31,6 +31,7 @@ from gcd import (
 from gcd._requests import ConstraintRequest
 from gcd._serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
 from gcd._serving.pool import END, MAX_BYTES, AutomatonPool, Place
+from gcd._tokens import disk_cache
 from gcd_vllm._deadlines import check_deadline
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._registered import PGCD
@@ -38,6 +39,8 @@ from gcd_vllm._registered import PGCD
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"
 """Name of the member of `extra_args` and of `vllm_xargs` that has the constraint."""
+LANGUAGE = "gcd_language"
+"""Name of the member of `extra_args` with the compiled language, which the frontend adds."""
 NO_TOKENS = (
     "expected a prompt of tokens or text, got prompt_embeds, whose length vLLM's V1 runner doesn't "
     "report to processors; pass tokens or text, or serve with VLLM_USE_V2_MODEL_RUNNER=1"
@@ -185,7 +188,8 @@ class Engine:
         )
         if monotonic() - begin > _LONG_WAIT:
             _LOG.warning(
-                "gcd compiled a constraint for %.1f s, and all requests of this process waited",
+                "gcd compiled a constraint for %.1f s, and all requests of this process waited; a "
+                "server with --middleware gcd_vllm.CompilingMiddleware does it beside them",
                 monotonic() - begin,
             )
         check_stops(params, automaton)
@@ -219,6 +223,32 @@ class Engine:
                 raise
         automaton = self.cache.get(request)  # which decides
         return automaton, usable_budget(automaton, known)
+
+    def hand_over(self, params: Any, text: str, automaton: TokenAutomaton | LazyAutomaton) -> None:
+        """Add the compiled language to an admitted request, so that the engine needn't compile it.
+
+        A lifted constraint is on disk for the engine, unless the disk cache is off.
+        """
+        given = {name: value for name, value in params.extra_args.items() if name != LANGUAGE}
+        if isinstance(automaton, LazyAutomaton) or disk_cache.folder() is None:
+            packed = self.cache.packed(ConstraintRequest.parse(text))
+            given |= {} if packed is None else {LANGUAGE: packed}
+        params.extra_args = given
+
+    def prepare(self, text: str, max_tokens: Any, is_particle: bool) -> None:
+        """Compile a request's constraint in a thread, so that `admit` returns at once.
+
+        Args:
+            text: the request's constraint; `admit` refuses an invalid one.
+            max_tokens: maximum number of tokens of its answer, or another value.
+            is_particle: whether the request is a particle.
+        """
+        with suppress(ConstraintError):
+            request = ConstraintRequest.parse(text)
+            limits = [each for each in (request.budget, max_tokens) if isinstance(each, int)]
+            config = self._config()
+            lift = is_particle or config is None or bool(config.use_v2_model_runner)
+            self.cache.prepare(request, lift=lift, budget=min(limits, default=None))
 
     def takes(self, processor: Any) -> bool:
         """Return whether this processor masks requests; only the first processor does."""
@@ -263,6 +293,9 @@ class Engine:
         try:
             if prompt_length is None:
                 raise ConstraintError(NO_TOKENS)
+            packed = params.extra_args.get(LANGUAGE)
+            if isinstance(packed, bytes):
+                self.cache.offer(ConstraintRequest.parse(text), packed)
             particle = ParticleRequest.of(params)
             automaton, budget = self.admit(params, text, prompt_length, at_once, particle)
             if particle is not None and prompt is not None:

@@ -6,16 +6,17 @@ caller on the stack, the frontend's input processor, has the engine's configurat
 If another version of vLLM names them differently, the engine makes the checks that need the
 vocabulary (`gcd_vllm._admission`).
 
-vLLM's server makes these checks on its event loop, which waits while a new constraint is compiled.
-For V1 that takes milliseconds, because constraints aren't lifted here (`gcd._serving.lazy`) unless
-a budget needs the exact distance. V2 needs lifted constraints; they are stored on disk for the
-engine.
+vLLM's server makes these checks on its event loop, which waits while a new constraint is compiled,
+unless `gcd_vllm._middleware` has compiled it before. Constraints are compiled once: the language is
+added to the request for the engine. V1 needs no lifted constraints (`gcd._serving.lazy`) unless a
+budget needs the exact distance. V2 does; they are stored on disk for the engine.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -40,23 +41,34 @@ def adopt_structured_outputs(params: Any) -> bool:
     extra, wanted = params.extra_args or {}, params.structured_outputs
     if extra.get(NAME) is not None or wanted is None:
         return extra.get(NAME) is not None
-    schema = getattr(wanted, "json", None)
+    names = ("json", "regex", "choice")
+    text = adopted({name: getattr(wanted, name, None) for name in names})
+    if text is None:
+        return False
+    params.extra_args = extra | {NAME: text}
+    params.structured_outputs = None
+    return True
+
+
+def adopted(wanted: Mapping[str, Any]) -> str | None:
+    """Return structured outputs as a constraint of this project; None if it has none like them.
+
+    Args:
+        wanted: the members `json`, `regex` and `choice`, None for those that aren't used.
+    """
+    schema = wanted.get("json")
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
         except ValueError:
-            return False  # vLLM reports the problem itself
+            return None  # vLLM says what is wrong
     members = {
         "json_schema": schema,
-        "regex": getattr(wanted, "regex", None),
-        "choice": getattr(wanted, "choice", None),
+        "regex": wanted.get("regex"),
+        "choice": wanted.get("choice"),
     }
     given = {name: value for name, value in members.items() if value is not None}
-    if len(given) != 1:
-        return False
-    params.extra_args = extra | {NAME: json.dumps(given)}
-    params.structured_outputs = None
-    return True
+    return json.dumps(given) if len(given) == 1 else None
 
 
 def validate(params: Any) -> None:
@@ -79,7 +91,9 @@ def validate(params: Any) -> None:
     known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
     length = None if known is None else len(known)
     at_once = "no" if config.use_v2_model_runner else "check"
-    automaton, budget = engine_of(config).admit(params, text, length, at_once, particle)
+    engine = engine_of(config)
+    automaton, budget = engine.admit(params, text, length, at_once, particle)
+    engine.hand_over(params, text, automaton)
     if particle is not None:
         check_prefix(automaton, budget, particle, prompt.get("prompt_token_ids") or ())
 

@@ -13,7 +13,7 @@ from gcd_vllm._admission import NAME, check_twist, engine_of
 from gcd_vllm._errors import EngineStoppedError
 from gcd_vllm._particle_request import NO_WEIGHTS, PARTICLE, VERSION, ParticleRequest
 from gcd_vllm._parts import Drawn, Part, Plan
-from gcd_vllm._step_weights import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
+from gcd_vllm._weight_table import LOG_P, LOG_P_EOS, LOG_Q, LOG_Z
 
 EXTENSION = "gcd_vllm.WorkerExtension"
 """Value of the engine's `worker_extension_cls`."""
@@ -117,13 +117,15 @@ class InProcessEngine:
     def _hides_last(self, part: Part) -> bool:
         """Return whether the workers may miss the last token of a part, if it isn't an EOS.
 
-        With asynchronous scheduling, V1 doesn't pass a part's last token to the workers. V2 doesn't
-        pass any tokens.
+        With asynchronous scheduling, V1 doesn't pass the last token of a part to them.
         """
-        if self._config.use_v2_model_runner:
-            return True
-        is_ahead = self._config.scheduler_config.async_scheduling
-        return bool(is_ahead and (part.partial or part.proposal == "lcd"))
+        return self._is_ahead and (part.partial or part.proposal == "lcd")
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Return whether this is V1 with asynchronous scheduling."""
+        config = self._config
+        return bool(config.scheduler_config.async_scheduling and not config.use_v2_model_runner)
 
     def _reported_log_p(self, answer: Any, place: int, values: Sequence[float]) -> float:
         """Return log p of a token that the workers haven't received, as vLLM reports it."""
@@ -146,13 +148,12 @@ class InProcessEngine:
         mode = self._config.model_config.logprobs_mode
         known = mode == "processed_logprobs" or (mode == "raw_logprobs" and plan.temperature == 1)
         is_partial = plan.chunk is not None or plan.proposal == "lcd"
-        is_ahead = self._config.scheduler_config.async_scheduling and is_partial
-        if not known and (self._config.use_v2_model_runner or is_ahead):
+        if not known and self._is_ahead and is_partial:
             raise ValueError(
                 "expected logprobs_mode='processed_logprobs', or 'raw_logprobs' at temperature 1, "
-                f"got {mode!r} at temperature {plan.temperature}; start the engine with "
-                "logprobs_mode='processed_logprobs'. (Log-probabilities come from vLLM with the V2 "
-                "model runner, and for chunk= or proposal='lcd' with asynchronous scheduling.)"
+                f"got {mode!r} at temperature {plan.temperature}; start the engine with that mode. "
+                "Some log-probabilities come from vLLM with the V1 runner, asynchronous scheduling "
+                "and chunk= or proposal='lcd'"
             )
 
     def _give_up(self, keys: Sequence[str], run: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from gcd import ConstraintError
@@ -84,6 +85,10 @@ class ParticleRequest:
         text = (getattr(params, "extra_args", None) or {}).get(PARTICLE)
         if text is None:
             return None
+        if not isinstance(text, str):
+            raise ConstraintError(
+                f"{PARTICLE}: expected the text of a JSON object, got {shown(text)}"
+            )
         found = cls._parse(text)
         for name, neutral in _NEUTRAL.items():
             value = getattr(params, name, neutral[0])
@@ -102,7 +107,8 @@ class ParticleRequest:
         return found
 
     @classmethod
-    def _parse(cls, text: Any) -> ParticleRequest:
+    @lru_cache(maxsize=1024)  # the frontend and the engine parse each
+    def _parse(cls, text: str) -> ParticleRequest:
         try:
             given = json.loads(text)
             if given.get("pgcd") is not None:

@@ -120,9 +120,8 @@ class _Particle(NamedTuple):
         Raises:
             RuntimeError: the constraint doesn't allow these tokens.
         """
-        automaton, state = task.automaton, self.state
-        for token in drawn.ids:
-            state = automaton.step(state, token) if state >= 0 else -1
+        automaton = task.automaton
+        state = automaton.run(drawn.ids, self.state)
         if state < 0:
             raise RuntimeError(
                 f"expected tokens that the constraint allows, got {drawn.ids} after {self.ids}; "
@@ -303,10 +302,11 @@ def _posterior(
     """Make the posterior from one prompt's final particles."""
     vocabulary = task.automaton.vocabulary
     eos = set(vocabulary.eos_ids)
+    answers = {ids: vocabulary.decode(content(ids, eos)) for ids in {each.ids for each in system}}
     samples = [
         Rollout(
             ids=each.ids,
-            answer=vocabulary.decode(content(each.ids, eos)),
+            answer=answers[each.ids],
             log_weight=each.log_weight,
             finished=each.finished,
             log_p=math.fsum(each.log_p),

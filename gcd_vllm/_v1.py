@@ -32,8 +32,9 @@ from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, engine_of, prefix_of
 from gcd_vllm._deadlines import MANY, Deadlines
 from gcd_vllm._particle_request import ParticleRequest
-from gcd_vllm._step_weights import Record, StepWeights, WeightedRow
+from gcd_vllm._step_weights import StepWeights, WeightedRow, WeightedRows
 from gcd_vllm._twist import TwistedRow, Twists, log_z_of, write
+from gcd_vllm._weight_table import Record
 
 
 class _Row:
@@ -101,6 +102,7 @@ class EngineProcessor(Processor):
         self._rows: dict[int, _Row] = {}
         self._deadlines = Deadlines()
         self._weights: StepWeights | None = None
+        self._weighted: WeightedRows | None = None  # of this batch
         self._twists: Twists | None = None
 
     def update_state(self, batch_update: Any) -> None:
@@ -122,6 +124,12 @@ class EngineProcessor(Processor):
                 self._rows[here] = other
             elif other is not None:
                 self._leave(other)
+        weighted = [
+            WeightedRow(row.record, index, row.tokens, row.temperature, row.twist is not None)
+            for index, row in sorted(self._rows.items())
+            if row.record is not None
+        ]
+        self._weighted = WeightedRows(weighted, self._device) if weighted else None
 
     def _row(self, params: Any, text: str, prompt: list[int] | None, tokens: list[int]) -> _Row:
         if self._pool is None:
@@ -178,12 +186,8 @@ class EngineProcessor(Processor):
         if not self._rows or self._pool is None:
             return logits
         now, lazy, rows = self._deadlines.step(), [], []
-        weighted = [
-            WeightedRow(row.record, index, row.tokens, row.temperature, row.twist is not None)
-            for index, row in self._rows.items()
-            if row.record is not None
-        ]
-        if weighted and self._weights is not None:
+        weighted = self._weighted
+        if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
         twists = [(i, row.twist) for i, row in self._rows.items() if row.twist is not None]
         twisted = self._twists.of(logits, twists) if twists and self._twists is not None else []
@@ -210,7 +214,7 @@ class EngineProcessor(Processor):
             penalty.masked_fill_(refused, -torch.inf)
             logits.index_add_(0, on_device(indices, logits.device), penalty)
         write(logits, twisted)
-        if weighted and self._weights is not None:
+        if weighted is not None and self._weights is not None:
             log_z = log_z_of(twisted, len(logits))
             self._weights.after_mask(logits, weighted, log_z_of=log_z)
         return logits

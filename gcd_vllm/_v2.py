@@ -31,7 +31,8 @@ from gcd._serving.pool import NOWHERE, AutomatonPool, on_device
 from gcd_vllm import Processor
 from gcd_vllm._admission import NAME, Admitted, engine_of
 from gcd_vllm._deadlines import MANY, Deadlines
-from gcd_vllm._step_weights import Record, StepWeights, WeightedRow
+from gcd_vllm._device_weights import DeviceRows, DeviceWeights
+from gcd_vllm._weight_table import NO_ROW, Record
 
 
 class EngineProcessor(Processor):
@@ -45,21 +46,27 @@ class EngineProcessor(Processor):
         slots, device = req_states.max_num_reqs, req_states.device
         self._pool: AutomatonPool | None = None  # until a request has a constraint
         # A slot's place in the pool (4), its budget, state, and how many tokens that has read.
-        # The last column: tokens at the prompt's end that belong to the answer.
-        self._slots = torch.zeros((slots, 8), dtype=torch.int64, device=device)
+        # Then: tokens at the prompt's end that belong to the answer, and the row of its weights.
+        self._slots = torch.zeros((slots, 9), dtype=torch.int64, device=device)
         self._taken: list[Admitted | None] = [None] * slots
         self._constrained = np.zeros(slots, np.bool_)
         self._placed: dict[int, TokenAutomaton | None] = {}  # the last batch's slots
         self._new: set[int] = set()  # slots that were taken, and are not written yet
         self._until: list[float | None] = [None] * slots
         self._deadlines = Deadlines()
-        self._weights: StepWeights | None = None
-        self._particles: dict[int, tuple[Record, float]] = {}  # with the temperature
+        self._weights: DeviceWeights | None = None
+        self._dropped = 0  # records that `_weights` had dropped when this was checked last
+        self._particles: dict[int, Record] = {}
+        self._weighted = np.zeros(slots, np.bool_)  # slots whose weights are stored
+        self._temperatures = np.ones(slots, np.float32)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Add a request to a slot; return whether it has a constraint."""
         self._leave(req_idx)
+        if self._weights is not None:
+            self._weights.note_drawn()  # a token of the slot's last request is overwritten soon
         self._particles.pop(req_idx, None)
+        self._weighted[req_idx] = False
         self._taken[req_idx] = self._until[req_idx] = None
         text = (getattr(sampling_params, "extra_args", None) or {}).get(NAME)
         if text is not None or self._constrained[req_idx]:
@@ -81,11 +88,11 @@ class EngineProcessor(Processor):
         if admitted is None or admitted.particle is None or not admitted.particle.key:
             return
         if self._weights is None:
-            eos_ids = self._engine.cache.vocabulary.eos_ids
-            self._weights = StepWeights(self._requests.device, eos_ids)
+            self._weights = DeviceWeights(self._requests)
         key = admitted.particle.key
-        record = self._weights.begin(key, params.max_tokens, admitted.reason)
-        self._particles[slot] = record, params.temperature
+        self._particles[slot] = self._weights.begin(key, params.max_tokens, admitted.reason)
+        self._weighted[slot] = not self._drafts
+        self._temperatures[slot] = params.temperature
 
     def apply_staged_writes(self) -> None:
         """Do nothing; `apply` writes the data, which depends on the batch."""
@@ -102,20 +109,26 @@ class EngineProcessor(Processor):
         entering = [slot for slot in batch if slot not in self._placed]
         begun: list[list[int]] = []
         # A slot that no longer has a constraint is a row that no mask changes.
-        new = [[slot, *NOWHERE, 0, 0, 0, 0] for slot in self._new if not self._constrained[slot]]
+        new = [
+            [slot, *NOWHERE, 0, 0, 0, 0, NO_ROW]
+            for slot in self._new
+            if not self._constrained[slot]
+        ]
         for slot in sorted(entering, key=self._new.__contains__):  # who has begun goes first
             taken = self._taken[slot] or Admitted(None, 1)
             if slot not in self._new:  # without room it ends; there is none for a text any more
                 taken = taken._replace(room=1)
             admitted, place = self._engine.lodge(pool, taken)
-            if slot in self._particles:
-                self._particles[slot][0].refusal = admitted.reason
+            record = self._particles.get(slot)
+            if record is not None:
+                record.refusal = admitted.reason
             if slot in self._new or admitted is not taken:
                 particle, budget = admitted.particle, admitted.budget
                 prefix = 0 if particle is None else particle.prefix_tokens
                 if particle is not None and particle.proposal == "lcd":
                     budget = MANY
-                new.append([slot, *place, budget, place.initial, 0, prefix])
+                weights = NO_ROW if record is None else record.row
+                new.append([slot, *place, budget, place.initial, 0, prefix, weights])
             else:
                 begun.append([slot, *place])
             assert not isinstance(admitted.automaton, LazyAutomaton), "the device needs its table"
@@ -128,7 +141,7 @@ class EngineProcessor(Processor):
             self._slots[written[:, 0]] = written[:, 1:]
             numbers = [row[0] for row in new]
             had = self._requests.prefill_len.np[numbers] - self._requests.prompt_len.np[numbers]
-            had = had + np.array([row[-1] for row in new])
+            had = had + np.array([row[-2] for row in new])
             self._follow(pool, written[:, 0], int(had.max()))
         self._new.difference_update(row[0] for row in new)
 
@@ -158,6 +171,7 @@ class EngineProcessor(Processor):
             return logits
         self._follow(pool, ctx.idx_mapping.long(), 1 + self._drafts)
         rows, at = ctx.expanded_idx_mapping.long(), None
+        slots = rows
         local = ctx.expanded_local_pos.long()
         tokens = ctx.input_ids.long()
         one_each = logits.shape[0] == len(constrained)
@@ -182,21 +196,46 @@ class EngineProcessor(Processor):
         if fit is not None:
             needed = pool.steps_to_accept(places, state)
             left = torch.minimum(left, torch.maximum(fit[rows] - local, needed))
-        weighted = [
-            WeightedRow(record, row, [], temperature)
-            for row, slot in enumerate(ctx.idx_mapping_np.tolist())
-            for record, temperature in [self._particles.get(slot, (None, 1.0))]
-            if record is not None and not self._drafts
-        ]
-        if weighted and self._weights is not None:
+        weighted = self._weighted_rows(ctx, slots)
+        if weighted is not None and self._weights is not None:
             self._weights.before_mask(logits, weighted)
         pool.mask_(logits, places, state, left, at)
-        if weighted and self._weights is not None:
-            at_rows = torch.tensor([each.row for each in weighted], device="cpu")
-            of_batch = self._slots[ctx.idx_mapping.long()]
-            steps = (of_batch[:, 6] - of_batch[:, 7])[on_device(at_rows, logits.device)]
-            self._weights.after_mask(logits, weighted, steps)
+        if weighted is not None and self._weights is not None:
+            self._weights.after_mask(logits, weighted)
         return logits
+
+    def _weighted_rows(self, ctx: Any, slots: Tensor) -> DeviceRows | None:
+        """Return the batch rows whose weights are stored; None if there are none.
+
+        Args:
+            ctx: the step's batch.
+            slots: slot of each row; there are no drafts if weights are stored.
+        """
+        self._forget_dropped()
+        which, device = self._weighted[ctx.idx_mapping_np], self._slots.device
+        if not which.any():
+            return None
+        at = temperature = None
+        if not which.all():
+            at = on_device(torch.from_numpy(np.flatnonzero(which)), device)
+            slots = slots[at]
+        given = self._temperatures[ctx.idx_mapping_np[which]]
+        if (given != 1).any():
+            temperature = on_device(torch.from_numpy(given), device).unsqueeze(1)
+        here = self._slots[slots]
+        steps = here[:, 6] - here[:, 7]
+        position = self._requests.prompt_len.gpu[slots] + steps
+        return DeviceRows(at, slots, here[:, 8], steps, position, temperature)
+
+    def _forget_dropped(self) -> None:
+        """Stop storing weights of slots whose records were dropped, as another may have the row."""
+        if self._weights is None or self._weights.dropped == self._dropped:
+            return
+        self._dropped = self._weights.dropped
+        stale = [slot for slot, record in self._particles.items() if record.row == NO_ROW]
+        for slot in stale:
+            del self._particles[slot]
+        self._weighted[stale] = False
 
     def _fit(self, batch: list[int], now: float) -> Tensor | None:
         """Return how many tokens each slot has time for; None if no deadline matters."""

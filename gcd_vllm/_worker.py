@@ -21,12 +21,12 @@ class WorkerExtension:
 
     def gcd_take_weights(self, run: str) -> dict[str, Any]:
         """Return and delete the weights of a run's particles; see `StepWeights.take`."""
-        from gcd_vllm._step_weights import take
+        from gcd_vllm._weight_table import take
 
         return take(run)
 
     def gcd_forget_weights(self, run: str) -> int:
         """Delete the weights of a run's particles; return how many there were."""
-        from gcd_vllm._step_weights import forget
+        from gcd_vllm._weight_table import forget
 
         return forget(run)

@@ -1,12 +1,13 @@
-"""Hidden Markov models over tokens: inference, EM, checkpoints, and lookahead.
+"""Hidden Markov models (HMMs) over tokens: inference, EM, checkpoints, and lookahead.
 
-    model = hmm.load(directory).hmm                     a distilled, saved model
-    model = hmm.HMM.random(num_states, num_tokens)      or a random one
-    step = hmm.em_step(hmm.Step(model), batches)        EM, starting from the model (`hmm._em`)
+    model = hmm.load(directory).hmm                     load a saved model
+    model = hmm.HMM.random(num_states, num_tokens)      or make a random one
+    step = hmm.em_step(hmm.Step(model), batches)        train by EM, starting from it (`hmm._em`)
     hmm.log_likelihood(model, tokens, lengths)          log P(x) (`hmm._inference`)
-    table = hmm.lookahead_table(model, automaton, n)    P(completed within the budget), for all
+    table = hmm.lookahead_table(model, automaton, n)    P(completed within the budget) for all
                                                         prefixes (`hmm._product`)
-    hmm.expect_tokens(table, ...)                       ... after each token (`hmm._lookahead`)
+    hmm.expect_tokens(table, ...)                       the same after each next token
+                                                        (`hmm._lookahead`)
 
 The mathematics is in docs/design.md, section 7. `smc.PGCD` samples with such a model.
 """

@@ -1,30 +1,36 @@
-"""Saving and loading of models in two layouts: safetensors files with a JSON file.
+"""Saving and loading of models in two file layouts.
 
-**This project's layout**, `hmm.safetensors` and `config.json`:
+**This project's layout** has the files `hmm.safetensors` and `config.json`. The arrays are
 
-    initial (H),   transition (H, H)  or  first (K, M, M) and second (M, K, K),
-    emission (V, H)  or  emission_rows (R, H) and row_of (V, int32), emission[v] = rows[row_of[v]]
+    initial (H)
+    transition (H, H)              or  first (K, M, M) and second (M, K, K)
+    emission (V, H)                or  emission_rows (R, H) and row_of (V, int32),
+                                       where emission[v] = emission_rows[row_of[v]]
 
-All arrays except `row_of` are probabilities, in the dtype in which they were saved. Half types make
-small files: bfloat16 has the range of float32 and a relative error of 0.4% per entry. In float16
-the error is 0.05%, but the smallest positive value is 6e-8, so it is refused for a model with
-smaller positive entries, which would become zero. Rounded values are normalized again when they are
-loaded, in float32.
+All arrays except `row_of` are probabilities, in the dtype in which they were saved. Half-precision
+types make small files. bfloat16 has the range of float32 and a relative error of 0.4% per entry.
+float16 has an error of 0.05%, but its smallest positive value is 6e-8. Saving in float16 is refused
+if a smaller positive entry would become zero. Rounded probabilities are normalized again in float32
+when they are loaded.
 
-The second form of the emissions is also exact (`hmm._shared_rows`), and used if it is smaller.
+The second form of the emissions is lossless (`hmm._shared_rows`), and is used if it is smaller.
 
-**Ctrl-G's layout** (arXiv 2406.13892), in which HMMs of public language models are published. Its
-`model.safetensors` (or `pytorch_model.bin`) has `alpha_exp` (H x H), the transition probabilities;
-`beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H), logarithms up to a constant. Its
-`config.json` has `hidden_states`, `vocab_size`, `eos_token_id`.
+**Ctrl-G's layout** (arXiv 2406.13892) is used for published HMMs of public language models.
+`model.safetensors` (or `pytorch_model.bin`) has the arrays
+
+    alpha_exp (H, H)               transition probabilities
+    beta (H, V)                    logarithms of emission probabilities, a row per hidden state
+    gamma (H) or (1, H)            logarithms of initial probabilities, up to a constant
+
+and `config.json` has `hidden_states`, `vocab_size` and `eos_token_id`.
 
 **Vocabulary.** An HMM belongs to one tokenizer. The files include `eos_token_id` and, in this
-project's layout, `vocabulary_digest`, a digest of every token's bytes. If a vocabulary is passed on
-loading, an HMM of another vocabulary is refused, even if it has the same number of tokens.
+project's layout, `vocabulary_digest`, a digest of the bytes of all tokens. If a vocabulary is
+passed to `load`, an HMM of another vocabulary is refused, even if it has the same number of tokens.
 
-Training can be interrupted and resumed: `save_step` stores the blended counts with the model, so
-that the resumed training gives identical results. An interruption during saving preserves the
-previous checkpoint (`gcd._support.files`).
+**Training** can be interrupted and resumed. `save_step` stores the expected counts of EM with the
+model, so resumed training gives identical results. If saving is interrupted, the previous
+checkpoint is preserved (`gcd._support.files`).
 """
 
 from __future__ import annotations
@@ -52,11 +58,11 @@ _RESERVED = ("format", "hidden_states", "vocab_size", "transition")
 
 
 class Checkpoint(NamedTuple):
-    """Loaded model with its configuration.
+    """A loaded model with its configuration.
 
     Attributes:
-        hmm: the model, checked.
-        config: the whole content of `config.json`.
+        hmm: the model; its probabilities have been checked.
+        config: the content of `config.json`.
     """
 
     hmm: HMM
@@ -75,35 +81,40 @@ def save(
     """Write a model to a directory, in this project's layout.
 
     Args:
-        hmm: the model; it is checked before any file is written.
-        directory: created if missing; files of an existing model are replaced.
+        hmm: the model. It is checked before any file is written.
+        directory: the directory, which is created if it is missing. Files of an existing model are
+            replaced.
         vocabulary: the model's vocabulary; None if only the number of tokens is known.
-        config: other values to store as JSON, such as `eos_token_id` or training settings.
-        dtype: type to store; by default each array's own type.
-        shared: whether tokens with equal emissions share a stored row; None: if that makes the file
-            smaller. The loaded model is the same.
+        config: other values to store as JSON, such as training settings.
+        dtype: type in which the arrays are stored; by default each array's own type.
+        shared: whether tokens with equal emissions share a stored row. None shares rows if that
+            makes the file smaller. The loaded model is the same in all cases.
 
     Raises:
-        ValueError: if the model is invalid, its number of tokens isn't the vocabulary's, `dtype`
-            would turn positive entries into zero, or `config` has a key that this function sets.
+        ValueError: the model is invalid, its number of tokens differs from the vocabulary's,
+            `dtype` would turn positive entries into zero, or `config` has a key that this function
+            sets.
     """
     hmm.check()
     if vocabulary is not None and vocabulary.size != hmm.num_tokens:
         raise ValueError(
-            f"expected a vocabulary of {hmm.num_tokens} tokens, as in the model, got "
-            f"{vocabulary.size}"
+            f"expected a vocabulary of {hmm.num_tokens} tokens, as in the HMM, got one of "
+            f"{vocabulary.size} tokens"
         )
     named = {} if vocabulary is None else _names_of(vocabulary)
     taken = [key for key in (*_RESERVED, *named) if key in (config or {})]
     if taken:
-        raise ValueError(f"config keys {taken} are written from the model itself; remove them")
+        raise ValueError(
+            f"expected a config without the keys {taken}, whose values are taken from the model; "
+            "remove these keys"
+        )
     stored = {name: part.to(dtype) for name, part in _parts(hmm).items()}
     for name, part in stored.items():
         lost = int(((part == 0) & (_parts(hmm)[name] > 0)).sum())
         if lost:
             raise ValueError(
-                f"{lost} positive entries of {name} are too small for {dtype} and would become "
-                "impossible; store bfloat16, or smooth the model with larger pseudo-counts"
+                f"expected probabilities that {dtype} can represent, but {lost} positive entries "
+                f"of {name} would become zero; save in bfloat16, or train with larger pseudo-counts"
             )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -123,19 +134,19 @@ def load(
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
-    """Load a model in the dtype in which it was saved; float32 if that is a half type.
+    """Load a model in its saved dtype, or in float32 if it was saved in half precision.
 
     Args:
-        directory: directory with a model in one of the two layouts; `config.json` tells which one.
-        num_tokens: required number of tokens; None: any number.
-        vocabulary: required vocabulary; as far as the files have them, the number of tokens, the
-            EOS ids and the bytes of each token are compared. None: any.
-        device: device of the model.
+        directory: directory with a model in one of the two layouts, which `config.json` identifies.
+        num_tokens: required number of tokens; None accepts any number.
+        vocabulary: required vocabulary; None accepts any. The number of tokens, the EOS ids and the
+            bytes of each token are compared, if the files contain them.
+        device: device of the loaded model.
         emission_dtype: type of the emissions; bfloat16 halves the memory of a large model.
 
     Raises:
-        ValueError: if the vocabulary differs, files are missing, damaged or unknown, shapes
-            disagree with the configuration, or values are not probabilities.
+        ValueError: the vocabulary differs; files are missing, damaged or in an unknown format;
+            shapes disagree with the configuration; or values are not probabilities.
     """
     directory = Path(directory)
     config = _config(directory)
@@ -144,7 +155,7 @@ def load(
     _same_sizes(hmm, config, num_tokens, directory)
     if vocabulary is not None:
         _same_tokens(hmm, config, vocabulary, directory)
-    # Rounded logarithms have errors of some percent, so they get the coarsest type's tolerance.
+    # Rounded logarithms have errors of a few percent, so the check has the tolerance of bfloat16.
     (hmm if ours or not is_half else hmm.to(dtype=torch.bfloat16)).check()
     if is_half:
         hmm = hmm.normalized()
@@ -154,11 +165,15 @@ def load(
 def _read_ours(
     directory: Path, config: dict[str, Any], device: torch.device | str
 ) -> tuple[HMM, bool]:
-    """Read a model in this project's layout unchecked; return also whether it had a half type."""
+    """Read a model in this project's layout without checks.
+
+    Returns:
+        The model, and whether an array was stored in half precision.
+    """
     if config["format"] != "hmm-1":
         raise ValueError(
-            f"expected format 'hmm-1' in {directory / CONFIG}, got {config['format']!r}; it may be "
-            "from a later version, so update this package"
+            f"expected the format 'hmm-1' in {directory / CONFIG}, got {config['format']!r}; if a "
+            "later version of this package saved the model, update the package"
         )
     parts = read_tensors(directory / WEIGHTS, device)
     is_half = any(part.dtype in _HALF for part in parts.values())
@@ -168,26 +183,32 @@ def _read_ours(
 def _read_ctrlg(
     directory: Path, config: dict[str, Any], device: torch.device | str
 ) -> tuple[HMM, bool]:
-    """Read a model in Ctrl-G's layout without checks; return also whether it had a half type."""
+    """Read a model in Ctrl-G's layout without checks.
+
+    Returns:
+        The model, and whether an array was stored in half precision.
+    """
     path = _ctrlg_weights(directory)
     state = read_tensors(path, device)
     missing = set(_CTRLG) - state.keys()
     if missing:
-        raise ValueError(f"expected {sorted(missing)} in {path}, got only {sorted(state)}")
+        raise ValueError(
+            f"expected the arrays {list(_CTRLG)} in {path}, got {sorted(state)}; download it again"
+        )
     is_half = any(state[name].dtype in _HALF for name in _CTRLG)
     alpha, beta, gamma = (_widened(state[name]) if is_half else state[name] for name in _CTRLG)
-    # Ctrl-G applies a softmax to gamma, so the layout allows logarithms up to a constant.
+    # Ctrl-G applies a softmax to gamma, so gamma may be shifted by any constant.
     initial = gamma.reshape(-1).softmax(dim=0)
     return HMM(initial, Dense(alpha), beta.exp().T.contiguous()), is_half
 
 
 def check_files(directory: str | Path) -> None:
-    """Raise an error if a directory's files, in either layout, are missing or truncated.
+    """Raise an error if a model's files, in either layout, are missing or truncated.
 
-    It doesn't read arrays, so that jobs can check a model early and load it later.
+    It doesn't read the arrays. A job can check a model early with it, and load the model later.
 
     Raises:
-        ValueError: the message names the file.
+        ValueError: a file is missing or truncated; the message names the file.
     """
     directory = Path(directory)
     ours = "format" in _config(directory)
@@ -198,11 +219,14 @@ def _ctrlg_weights(directory: Path) -> Path:
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (directory / name).is_file():
             return directory / name
-    raise ValueError(f"expected model.safetensors or pytorch_model.bin in {directory}, got neither")
+    raise ValueError(
+        f"expected model.safetensors or pytorch_model.bin in {directory}, got neither; pass the "
+        "directory of a model"
+    )
 
 
 def save_step(step: Step, directory: str | Path) -> None:
-    """Save the state of training: the model, and everything else that the next step depends on."""
+    """Save the state of training: the model, and everything else that the next EM step needs."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": part for name, part in _parts(step.hmm).items()}
@@ -212,14 +236,14 @@ def save_step(step: Step, directory: str | Path) -> None:
         for name, value in step.statistics._asdict().items():
             arrays = value if isinstance(value, tuple) else (value,)
             tensors |= {f"statistics.{name}.{i}": array for i, array in enumerate(arrays)}
-    # A single file contains everything, so that an interruption cannot mix two steps. The model is
-    # stored again in the layout of `load`.
+    # A single file contains the whole state, so that an interruption can't mix two steps. The model
+    # is also stored separately, for `load`.
     write_tensors(tensors, directory / STEP)
     save(step.hmm, directory)
 
 
 def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> Step | None:
-    """Load the state of training; None if there is none in the directory.
+    """Load the state of training that `save_step` saved; None if the directory has none.
 
     Raises:
         ValueError: the file is damaged.
@@ -231,7 +255,8 @@ def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> S
     missing = {"step", "log_likelihood"} - tensors.keys()
     if missing:
         raise ValueError(
-            f"expected a state of training in {path}, but {sorted(missing)} are missing; remove it"
+            f"expected a state of training in {path}, but {sorted(missing)} are missing; remove "
+            "the file to restart training"
         )
     hmm = _assemble(
         {n.removeprefix("model."): part for n, part in tensors.items() if n.startswith("model.")},
@@ -278,8 +303,8 @@ def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
             factors = tuple(parts[name] for name in names)
             return HMM(parts["initial"], from_factors(factors), matrix)
     raise ValueError(
-        f"expected initial, transition (or first and second) and emission (or emission_rows and "
-        f"row_of) in {path}, got {sorted(parts)}"
+        f"expected the arrays initial, transition (or first and second) and emission (or "
+        f"emission_rows and row_of) in {path}, got {sorted(parts)}; copy the file again"
     )
 
 
@@ -288,22 +313,22 @@ def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _same_tokens(hmm: HMM, config: dict[str, Any], vocabulary: Vocabulary, directory: Path) -> None:
-    """Raise an error if a vocabulary differs from the one that `config` identifies."""
+    """Raise an error if a vocabulary differs from the HMM's, as described in `config`."""
     _same_number(hmm, vocabulary.size, directory)
     ends = config.get(ENDS)
-    # Ctrl-G's layout has a single id; models may have several. An empty list means unknown.
+    # Ctrl-G's layout has a single EOS id, and ours a list. An empty list means unknown.
     same = ends in vocabulary.eos_ids if isinstance(ends, int) else ends == [*vocabulary.eos_ids]
     if ends is not None and ends != [] and not same:
         raise ValueError(
-            f"the HMM in {directory} ends its texts with token {ends} ({ENDS}), but the language "
-            f"model with {list(vocabulary.eos_ids)}, so their tokenizers differ; distill an HMM "
-            "from this model"
+            f"expected an HMM with the language model's EOS tokens {list(vocabulary.eos_ids)}, got "
+            f"{ENDS}={ends} in {directory}; distill an HMM from this language model"
         )
     if config.get(DIGEST) not in (None, vocabulary.fingerprint.hex()):
         raise ValueError(
-            f"the HMM in {directory} is for another tokenizer with the same number of tokens, "
-            f"{hmm.num_tokens}: the bytes differ ({DIGEST} {config[DIGEST]}, but the language "
-            f"model's is {vocabulary.fingerprint.hex()}); distill an HMM from this model"
+            f"expected an HMM for the language model's tokenizer ({DIGEST} "
+            f"{vocabulary.fingerprint.hex()}), got an HMM for another tokenizer with the same "
+            f"number of tokens ({DIGEST} {config[DIGEST]}) in {directory}; distill an HMM from "
+            "this language model"
         )
 
 
@@ -311,8 +336,8 @@ def _same_sizes(hmm: HMM, config: dict[str, Any], num_tokens: int | None, direct
     for key, size in (("hidden_states", hmm.num_states), ("vocab_size", hmm.num_tokens)):
         if config.get(key) != size:
             raise ValueError(
-                f"{directory / CONFIG} has {key}={config.get(key)!r}, but the arrays have "
-                f"{size}; copy both again"
+                f"expected {key}={size} in {directory / CONFIG}, as in the arrays, got "
+                f"{config.get(key)!r}; copy all files of the model again"
             )
     if num_tokens is not None:
         _same_number(hmm, num_tokens, directory)
@@ -321,8 +346,8 @@ def _same_sizes(hmm: HMM, config: dict[str, Any], num_tokens: int | None, direct
 def _same_number(hmm: HMM, num_tokens: int, directory: Path) -> None:
     if num_tokens != hmm.num_tokens:
         raise ValueError(
-            f"expected an HMM over {num_tokens} tokens, as in the language model, got "
-            f"{hmm.num_tokens} in {directory}; distill an HMM from this model"
+            f"expected an HMM over {num_tokens} tokens, as in the language model, got one over "
+            f"{hmm.num_tokens} tokens in {directory}; distill an HMM from this language model"
         )
 
 
@@ -332,5 +357,8 @@ def _widened(part: Tensor) -> Tensor:
 
 def _config(directory: Path) -> dict[str, Any]:
     if not (directory / CONFIG).is_file():
-        raise ValueError(f"{directory / CONFIG} does not exist; pass the directory of a model")
+        raise ValueError(
+            f"expected a model in {directory}, but {CONFIG} doesn't exist there; pass the "
+            "directory of a model"
+        )
     return read_json(directory / CONFIG)

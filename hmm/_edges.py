@@ -1,13 +1,13 @@
-"""Graph of a constraint, with the HMM's emission probability of each edge's tokens.
+"""Graph of a constraint, with the HMM's emission probability of each edge.
 
-All tokens of a class lead from a state to the same next state, so only the class's total emission
-matters: P(token of the class | h). Likewise, all classes that lead from one state to the same next
-state form an edge, and the recursion of `hmm._product` only needs the total emission (*mass*) of
-the edge. A state inside a string has hundreds of classes, but a handful of edges. Sets of classes
-that label several edges are summed once.
+From a state of the automaton, all tokens of a class lead to the same next state. All classes that
+lead from one state to the same next state form an *edge*. The recursion of `hmm._product` only
+needs the probability that a hidden state h emits any token of an edge, the *mass* of the edge. A
+state inside a JSON string has hundreds of classes, but only a few edges. If several edges have the
+same set of classes, its mass is summed once.
 
-Cost: O(V H) for the classes, each allowed token's emission read once; O(D C H) for the D distinct
-sets.
+Cost: O(V H) for the masses of the classes, since each allowed token's emission is read once, and
+O(D C H) for the masses of D distinct sets of classes.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from hmm._kernels import edges as kernels
 from hmm._model import HMM
 from hmm._precision import in_own_precision
 
-_BAG = 1024  # tokens summed at once; keeps the rounding error of a float32 sum near 1e-6
-_WIDENED = 1 << 24  # numbers of emissions widened at once
+_BAG = 1024  # maximum number of tokens in one sum; keeps its rounding error near 1e-6 in float32
+_WIDENED = 1 << 24  # maximum number of emissions that are converted to a wider type at once
 
 
 @torch.no_grad()
 def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
-    """Return P(the token is of class c | hidden state h): sums of emissions, EOS ids included.
+    """Return P(token is in class c | hidden state h), for all classes and hidden states.
 
-    The class of ids that no state allows stays zero, because it is never used. Tokens are summed in
-    bags of bounded size, so that float32 is exact to about 1e-6, without atomics.
+    Each probability is the sum of the emissions of a class's tokens, including EOS tokens. Classes
+    of tokens that no state allows have zeros, because they are never used. Tokens are summed in
+    groups of at most `_BAG`. This keeps the relative error of float32 near 1e-6, without atomic
+    operations on a GPU.
     """
     if hmm.num_tokens != automaton.vocabulary.size:
         raise ValueError(
-            f"expected an automaton over {hmm.num_tokens} tokens, as in the HMM, got "
-            f"{automaton.vocabulary.size}; lift the constraint to the HMM's vocabulary"
+            f"expected an automaton over {hmm.num_tokens} tokens, as in the HMM, got one over "
+            f"{automaton.vocabulary.size} tokens; lift the constraint to the HMM's vocabulary"
         )
     allowed = np.flatnonzero((automaton.delta >= 0).any(axis=0))
     tokens = np.flatnonzero(np.isin(automaton.class_of, allowed))
@@ -48,13 +50,14 @@ def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
     total = hmm.initial.new_zeros(automaton.num_classes, hmm.num_states)
     if not tokens.size:
         return total
-    # A bag ends where the class changes, or when it is full.
+    # A bag is a group of tokens that are summed. It ends where the class changes, or when it is
+    # full.
     run_start = np.flatnonzero(np.diff(classes, prepend=-1))
     run_length = np.diff(run_start, append=tokens.size)
     within = np.arange(tokens.size) - np.repeat(run_start, run_length)
     starts = np.flatnonzero(within % _BAG == 0)
     ends = np.append(starts[1:], tokens.size)
-    # Emissions of another type are widened, a bounded number of bags at a time.
+    # Half-precision emissions are converted to the HMM's type, a bounded number of bags at a time.
     narrow = hmm.emission.dtype != hmm.dtype
     step = max(1, _WIDENED // (_BAG * hmm.num_states)) if narrow else len(starts)
     sums = []
@@ -76,23 +79,28 @@ def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
 def _bag_sums(
     ids: Int64[Tensor, "n"], rows: Float[Tensor, "m H"], starts: Int64[np.ndarray, "bags"]
 ) -> Float[Tensor, "bags H"]:
-    """Sum rows of consecutive ids in bags, one of which begins at each start."""
+    """Sum the rows with the given ids in bags of consecutive ids.
+
+    Bag i begins at index `starts[i]` of `ids`, and ends where the next bag begins.
+    """
     offsets = torch.tensor(starts, dtype=torch.int64, device=ids.device)
     return torch.nn.functional.embedding_bag(ids, rows, offsets, mode="sum")
 
 
 class Edges(NamedTuple):
-    """Edges (source, target, set of classes) of all automata, sorted by source.
+    """The edges of all automata, sorted by source state.
+
+    States and sets of classes are numbered consecutively over all automata.
 
     Attributes:
-        start: index of each state's first edge, and the number of edges at the end. Final states
-            have no edges, because nothing follows the end.
-        source, target: states, numbered consecutively over all automata.
-        set_of: set of classes of each edge.
-        final: the final states.
+        start: index of each state's first edge, followed by the number of edges. Final states have
+            no edges, because nothing follows the end of a text.
+        source, target: the states that each edge connects.
+        set_of: index of each edge's set of classes.
+        final: the final states, one per automaton.
         steps_to_accept: fewest tokens from each state to the end.
-        mass: P(token of the set | h), scaled to a maximum over h of 1.
-        log_mass: log of that scale.
+        mass: P(token is in the set | h) of each set of classes, divided by its maximum over h.
+        log_mass: log of this maximum.
     """
 
     start: Int64[np.ndarray, "states_and_end"]
@@ -111,7 +119,12 @@ class Edges(NamedTuple):
     @classmethod
     @in_own_precision
     def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
-        """Collect the edges of these automata, with states numbered consecutively."""
+        """Collect the edges of several automata.
+
+        Args:
+            automata: the automata.
+            masses: `class_emission` of each automaton.
+        """
         sources, targets, sets, finals, mass = [], [], [], [], []
         states = num_sets = 0
         for automaton, emission in zip(automata, masses, strict=True):

@@ -1,27 +1,28 @@
-"""Expectation-maximization: fits an HMM to sequences, in batches, on any number of machines.
+"""Expectation-maximization (EM): fits an HMM to sequences, in batches, on any number of machines.
 
-An HMM is an exponential family, so EM needs only expected counts of the data: of first states, of
-uses of each transition parameter, of (token, state) pairs. Counts of sequences, batches and
-machines can be added, so there are four steps:
+EM only needs expected counts: of first states, of uses of each transition parameter, and of pairs
+of a token and the state that emits it. Counts of several sequences, batches or machines can be
+added. An EM step therefore has four parts:
 
-    expected_statistics   E-step: counts of a batch, 6 H² operations a token (hmm._inference)
-    +, all_reduce         counts of several batches, of several processes
-    blend                 mini-batches: old counts decay, s <- (1 - rho) s + rho s_batch
-    maximize              M-step: counts plus pseudo-counts, normalized
+    expected_statistics   E-step: counts of a batch; 6 H² operations per token (hmm._inference)
+    +, all_reduce         add the counts of several batches, and of several processes
+    blend                 stepwise EM only: s <- (1 - rho) s + rho s_batch, so old counts decay
+    maximize              M-step: add pseudo-counts to the counts, and normalize
 
-In addition, a step makes a few passes over the V x H emissions and their counts. They are done in
-place: writing to new memory costs five times as much, because the operating system allocates it
-page by page.
+An EM step also makes a few passes over the V x H emissions and their counts. These passes work in
+place. Writing to new memory would take five times as long, because the operating system allocates
+it page by page.
 
-Full-batch EM never lowers the likelihood (Baum et al. 1970; Dempster, Laird & Rubin 1977). With
-pseudo-counts it never lowers the posterior under the corresponding Dirichlet prior. `blend` with
-falling step sizes rho_k = (k + 2)^-kappa, kappa in (1/2, 1], is stepwise EM (Cappé & Moulines,
+Full-batch EM never decreases the likelihood (Baum et al. 1970; Dempster, Laird & Rubin 1977). With
+pseudo-counts it never decreases the posterior under the corresponding Dirichlet prior. `blend` with
+decreasing step sizes rho_k = (k + 2)^-kappa, kappa in (1/2, 1], is stepwise EM (Cappé & Moulines,
 arXiv 0712.4273; Liang & Klein, NAACL 2009), which needs fewer passes over the data than full-batch
 EM.
 
-**Multiple processes** each process their share of a batch; `all_reduce` adds the counts if
-`torch.distributed` is initialized and otherwise returns them unchanged. The following steps are the
-same everywhere, so every process has the same model and there is a single code path.
+**Multiple processes.** Each process computes the counts of its share of a batch. `all_reduce` adds
+the counts of all processes if `torch.distributed` is initialized, and otherwise returns them
+unchanged. The following parts of the step are the same in every process, so all processes have the
+same model.
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ from hmm._transition import from_factors
 
 
 class Statistics(NamedTuple):
-    """Expected counts over some sequences; counts of several sets of sequences can be added.
+    """Expected counts over a set of sequences; the counts of several sets can be added.
 
     Attributes:
-        initial: expected number of first states h.
+        initial: expected number of sequences whose first state is h.
         transition: expected number of uses of each transition parameter: `(H, H)`, or the two
             Monarch factors.
         emission: emission[v, h] is the expected number of tokens v emitted in state h.
-        log_likelihood: sum of log P over the sequences, including impossible ones, in float64.
-        sequences: number of sequences, scaled as the counts are.
-        tokens: number of tokens, scaled as the counts are.
+        log_likelihood: sum of log P over the sequences, in float64; -inf if a sequence is
+            impossible.
+        sequences: number of sequences, multiplied by the same factors as the counts.
+        tokens: number of tokens, multiplied by the same factors as the counts.
     """
 
     initial: Float[Tensor, "H"]
@@ -62,7 +64,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def zeros(cls, hmm: HMM) -> Statistics:
-        """Return the counts of no sequences, in the shapes of this model."""
+        """Return zero counts in the shapes of a model's parameters."""
         scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
         return cls(
             torch.zeros_like(hmm.initial),
@@ -72,7 +74,7 @@ class Statistics(NamedTuple):
         )
 
     def map(self, function: Callable[..., Tensor], *others: Statistics) -> Statistics:
-        """Apply a function to each array, together with the same array of each of `others`."""
+        """Apply a function to each array, together with the corresponding arrays of `others`."""
 
         def mapped(*values: Any) -> Any:
             several = isinstance(values[0], tuple)
@@ -81,7 +83,7 @@ class Statistics(NamedTuple):
         return Statistics(*map(mapped, self, *others))
 
     def __add__(self, other: object) -> Statistics:
-        """Return the counts of both sets of sequences together."""
+        """Return the sum of two sets of counts."""
         if not isinstance(other, Statistics):
             return NotImplemented
         return self.map(torch.add, other)
@@ -92,12 +94,12 @@ class Statistics(NamedTuple):
 
 
 class PseudoCounts(NamedTuple):
-    """Pseudo-counts that are added before normalization, as a Dirichlet prior does.
+    """Numbers that the M-step adds to the counts before normalization, as a Dirichlet prior does.
 
     Attributes:
-        initial, transition: a number added to each entry.
-        emission: a number added to each entry, or one number for each token. With numbers
-            proportional to the tokens' frequencies, states with few observations fall back on these
+        initial, transition: a number to add to each count.
+        emission: a number to add to each count, or one number per token. With numbers proportional
+            to the tokens' frequencies, states with few counts have emissions close to these
             frequencies.
     """
 
@@ -113,17 +115,17 @@ def expected_statistics(
     *,
     into: Statistics | None = None,
 ) -> Statistics:
-    """Compute the expected counts of these sequences under a model (the E-step).
+    """Compute the expected counts of sequences under a model (the E-step).
 
     Args:
         hmm: the model.
-        tokens: any values after a sequence's length.
+        tokens: token ids; values after a sequence's length are ignored.
         lengths: number of tokens of each sequence, 0 to T.
-        into: counts to add to, **in place**, and to return. This saves memory traffic over V x H
-            numbers for small batches and large vocabularies.
+        into: counts to which the new counts are added **in place**, and which are returned. This
+            avoids allocating V x H numbers per batch.
 
     Raises:
-        ValueError: if a length or a token is out of range.
+        ValueError: a length or a token is out of range.
     """
     result = inference.packed_marginals(hmm, inference.pack(hmm, tokens, lengths))
     total = Statistics.zeros(hmm) if into is None else into
@@ -141,10 +143,10 @@ def expected_statistics(
 
 
 def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None:
-    """Add to total[v] the posteriors of the states at the positions of token v.
+    """Add the posterior of the hidden state at each position to the row of the position's token.
 
-    The order of additions is always the same: sequential on a CPU; on a GPU `index_put_` sorts
-    them, where `index_add_` would let threads race.
+    The order of additions is always the same, so the rounding is reproducible. On a CPU they are
+    sequential. On a GPU, `index_put_` sorts them, whereas `index_add_` adds in an arbitrary order.
     """
     for rows in result.packed.rows():
         tokens, states = result.packed.tokens[rows], result.states[rows]
@@ -155,7 +157,7 @@ def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None
 
 
 def all_reduce(statistics: Statistics) -> Statistics:
-    """Sum the counts of all processes, **in place**; a no-op with one process."""
+    """Sum the counts of all processes **in place**; with one process, return them unchanged."""
 
     def reduced(values: Tensor) -> Tensor:
         dist.all_reduce(values)
@@ -166,17 +168,22 @@ def all_reduce(statistics: Statistics) -> Statistics:
 
 
 def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistics:
-    """Mix counts as in stepwise EM, (1 - rho) old + rho new, **in place of** `new`.
+    """Mix counts as in stepwise EM, (1 - rho) old + rho new, **overwriting** `new`.
 
-    Both must represent the same number of sequences (see `Statistics.scale_`), or the relative
-    weight of pseudo-counts would change from step to step.
+    Both counts must represent the same number of sequences (see `Statistics.scale_`). Otherwise the
+    relative weight of pseudo-counts would change from step to step.
+
+    Args:
+        old: blended counts of the previous step.
+        new: counts of the new batch.
+        step_size: rho, the weight of the new counts.
 
     Raises:
-        ValueError: unless 0 < step_size <= 1.
+        ValueError: `step_size` is not in (0, 1].
     """
     _check_step_size(step_size)
     if step_size == 1:
-        return new  # not 0 · old, which is NaN where an old log-likelihood is -inf
+        return new  # without 0 · old, which is NaN if the old log-likelihood is -inf
     return new.scale_(step_size).map(
         lambda after, before: after.add_(before, alpha=1 - step_size), old
     )
@@ -184,11 +191,14 @@ def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistic
 
 def _check_step_size(step_size: float | int) -> None:
     if not 0 < step_size <= 1:
-        raise ValueError(f"expected a step size of stepwise EM in (0, 1], got {step_size}")
+        raise ValueError(f"expected a step_size (of stepwise EM) in (0, 1], got {step_size}")
 
 
 def step_size(step: int, decay: float | int = 0.7, delay: float | int = 2.0) -> float:
-    """Return (k + delay)^-decay, the falling sequence of Cappé and Moulines; k counts from 0."""
+    """Return the weight (k + delay)^-decay of the new counts in step k = 0, 1, ... of stepwise EM.
+
+    The weights decrease as Cappé and Moulines recommend.
+    """
     return float((step + delay) ** -decay)
 
 
@@ -202,14 +212,16 @@ def maximize(
 
     Args:
         statistics: counts of all sequences and processes.
-        pseudo_counts: added to each entry; a number is used for all three parts.
-        emission_dtype: type of the emissions; by default the counts' type.
+        pseudo_counts: numbers added to the counts. A single number is used for initial, transition
+            and emission counts.
+        emission_dtype: type of the emissions; by default the type of the counts.
 
     Returns:
-        The normalized counts. A state without counts gets uniform distributions.
+        The model whose distributions are the normalized counts. States without counts have uniform
+        distributions.
 
     Raises:
-        ValueError: if pseudo-counts are negative, or their number isn't the number of tokens.
+        ValueError: pseudo-counts are negative, or their number isn't the number of tokens.
     """
     if not isinstance(pseudo_counts, PseudoCounts):
         pseudo_counts = PseudoCounts(pseudo_counts, pseudo_counts, pseudo_counts)
@@ -218,12 +230,12 @@ def maximize(
     )
     if emission.dim() and emission.shape != statistics.emission.shape[:1]:
         raise ValueError(
-            f"expected {len(statistics.emission)} pseudo-counts, one for each token, or one "
-            f"number, got shape {tuple(emission.shape)}"
+            f"expected one pseudo-count for all emissions, or {len(statistics.emission)}, one per "
+            f"token, got shape {tuple(emission.shape)}"
         )
     for name, value in zip(PseudoCounts._fields, (*pseudo_counts[:2], emission), strict=True):
         if not bool(torch.as_tensor(value, device=emission.device).min() >= 0):
-            raise ValueError(f"expected pseudo-counts of at least 0, got {value} for {name}")
+            raise ValueError(f"expected {name} pseudo-counts of at least 0, got {value}")
     columns = emission.unsqueeze(1) if emission.dim() else emission
     transition = from_factors(
         tuple(
@@ -238,7 +250,7 @@ def maximize(
 
 
 def _normalized(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-    """Divide a new array by its sums, in place; distributions with a zero sum become uniform."""
+    """Divide an array by its sums along `dim`, in place; zero sums give uniform distributions."""
     total = counts.sum(dim=dim, keepdim=True)
     empty = total < torch.finfo(counts.dtype).tiny
     if bool(empty.any()):
@@ -248,18 +260,18 @@ def _normalized(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
 
 
 Batch = tuple[Tensor, Tensor]
-"""Tokens (B x T) and lengths (B): this process's share of a batch."""
+"""Tokens (B x T) and lengths (B) of the sequences that this process computes."""
 
 
 class Step(NamedTuple):
-    """State of stepwise EM, which is all that the next step needs.
+    """State of stepwise EM: everything that the next step needs.
 
     Attributes:
         hmm: the model after the M-step.
-        statistics: the blended counts that `hmm` was made from; None before the first step.
+        statistics: the blended counts from which `hmm` was computed; None before the first step.
         step: number of M-steps so far.
-        log_likelihood: log-likelihood of the last batch per token, under the model *before* its
-            M-step.
+        log_likelihood: log-likelihood per token of the last batch, under the model *before* the
+            M-step of this batch.
     """
 
     hmm: HMM
@@ -276,20 +288,22 @@ def em_step(
     step_size: float | int = 1.0,
     num_sequences: float | int | None = None,
 ) -> Step:
-    """Take one step of EM: the E-step of some batches, summed over processes, and one M-step.
+    """Take one step of EM: an E-step over some batches, summed over processes, and an M-step.
 
     Args:
-        state: the state to start from; `Step(hmm)` at first. Unchanged.
-        batches: this process's share of the batches, as pairs (tokens, lengths) of B x T ids and B
-            numbers. All data with `step_size=1` is full-batch EM.
+        state: the state to start from, which isn't changed; `Step(hmm)` at first.
+        batches: the sequences that this process computes, as pairs (tokens, lengths) with B x T
+            token ids and B numbers. Passing all data with `step_size=1` is full-batch EM.
         pseudo_counts: see `maximize`.
-        step_size: weight of the new counts; see `blend`. The first step uses weight one.
-        num_sequences: number of sequences to scale the counts to, such as the size of the data, so
-            that pseudo-counts don't depend on the batch size. None: no scaling.
+        step_size: weight of the new counts; see `blend`. The first step always has weight one.
+        num_sequences: number of sequences to which the counts are scaled, such as the size of the
+            data. The effect of pseudo-counts then doesn't depend on the batch size. None doesn't
+            scale the counts.
 
     Raises:
-        ValueError: if there are no sequences, or all have probability zero; if the step size is not
-            in (0, 1]; if the model is in half precision, which can't represent counts.
+        ValueError: there are no sequences; all sequences are empty or have probability zero; the
+            step size is not in (0, 1]; or the model is in half precision, which can't represent
+            counts.
     """
     _check_step_size(step_size)
     if state.hmm.dtype not in (torch.float32, torch.float64):
@@ -304,8 +318,9 @@ def em_step(
     seen, mass = float(counts.tokens), float(counts.initial.sum())
     if not mass > 0:
         raise ValueError(
-            f"expected sequences that the model can generate, got {float(counts.sequences):g}, all "
-            "empty or impossible; add data, or start from positive parameters"
+            f"expected sequences that the HMM can generate, but all {float(counts.sequences):g} "
+            "sequences are empty or have probability zero; add data, or start from an HMM without "
+            "zero probabilities"
         )
     log_likelihood = float(counts.log_likelihood) / max(seen, 1.0)
     if num_sequences is not None:

@@ -4,34 +4,37 @@
                          = sum over h' of  A(h, h') u_unbounded(h', s)
     u_unbounded(h, s)    = sum over edges (s, t) of  mass[set, h] beta_unbounded(h, t)
 
-This is one system of linear equations instead of a level for each r. The equation of a state that
-cannot reach itself is solved once, after its successors. Layers of the graph of strongly connected
-components (computed by scipy) are processed from the end, a whole layer at once.
+This is a single system of linear equations, instead of one level for each r. The states are divided
+into strongly connected components (by scipy). Components are solved from the end of the automaton
+backward, in layers of components that don't depend on each other. A state that isn't on a cycle is
+computed once, after its successors.
 
-**Cycles** (the characters of a string, digits, repeated items) are cut at some states, so that
-every cycle contains a *cut*: usually the state inside the string, or between two items. Given x,
-the beta of these cuts, one sweep from the cuts backward computes beta of the other states, and then
-x again. The equation is x = M x + c, where c is the probability of completion without reaching a
-cut again. A cut with an edge to a cut, as for each character of a string, is computed `REPEATS`
-times in each sweep, each time at the cost of one row. Sweeps alone, from x = 0, converge slowly if
-the probability of leaving a cycle is small: a long string would take thousands of sweeps.
+**Cycles** arise from the characters of a string, digits, and repeated items. Some states, the
+*cuts*, are chosen such that every cycle contains one: usually the state inside the string, or
+between two items. Let x be beta of the cuts. One *sweep*, from the cuts backward, computes beta of
+the other states from x, and then a new x. So the equation is x = M x + c, where c is the
+probability of completion without reaching a cut again. A cut with an edge to a cut, such as the
+state inside a string, is computed `REPEATS` times per sweep, which takes one row each time.
+Repeating sweeps from x = 0 converges slowly if the probability of leaving a cycle is small: a long
+string would take thousands of sweeps.
 
-So after each sweep x is extrapolated by Anderson mixing, which for linear equations equals GMRES
-except for restarts (Walker and Ni, SIAM J. Numer. Anal. 49, 2011). It chooses the linear
-combination of the last `WINDOW` sweeps that a further sweep changes least, by the squares of
-relative changes. On JSON schemas that takes 4 to 10 sweeps. An extrapolation is rejected if it is
-not positive, or if a sweep changes it more than the previous iterate; plain sweeps continue from
-there.
+**Extrapolation.** Therefore x is extrapolated after each sweep by Anderson mixing, which for linear
+equations equals GMRES except for restarts (Walker and Ni, SIAM J. Numer. Anal. 49, 2011). It
+chooses the linear combination of the last `WINDOW` results that a further sweep changes least,
+measured by squares of relative changes. JSON schemas take 4 to 10 sweeps with it. An extrapolation
+is rejected if it isn't positive, or if a sweep changes it more than the x before it. Plain sweeps
+then continue from the last result.
 
-**Error.** At the end, neither a sweep nor the extrapolation changes any entry by more than a
-fraction d <= `tolerance`, or d has stopped falling. Because M is positive, the relative error is at
-most d / p, with p the smallest ratio c / x, up to rounding. Sweeps without extrapolation reach that
-bound. After extrapolation, errors on JSON schemas in float32 were 3e-7 to 2e-5, and 2e-4 over five
-strings that are hardly ever left (10,000 rounds from zero: 3e-1). Rounding always changes rows by a
-few units, so tolerances below `_ROUNDING` units are raised to it. After `MAX_ROUNDS` sweeps the
-current values are used as the limit.
+**Error.** The iteration stops when a sweep and the extrapolation change every entry by at most a
+fraction d <= `tolerance`, or when d no longer decreases. Because M is positive, the relative error
+is at most d / p, where p is the smallest ratio c / x, up to rounding. Sweeps without extrapolation
+reach this bound. With extrapolation, errors on JSON schemas in float32 were 3e-7 to 2e-5, and 2e-4
+for five strings with a very small probability of leaving (10,000 sweeps from zero: 3e-1). Rounding
+always changes rows by a few machine epsilons, so a `tolerance` below `_ROUNDING` machine epsilons
+is raised to this value. After `MAX_ROUNDS` sweeps the current values are used.
 
-Cost: for each state and sweep a row of the recursion, O(H²); sums over `WINDOW` rows of each cut.
+Cost: for each state and sweep one row of the recursion, O(H²), and sums over `WINDOW` rows for each
+cut.
 """
 
 from __future__ import annotations
@@ -51,16 +54,16 @@ from hmm._kernels.recursion import CERTAIN, COMPUTED, NOTHING
 from hmm._model import HMM
 from hmm._recursion import Completion
 
-MAX_ROUNDS = 10_000
-WINDOW = 10
-REPEATS = 8  # fastest on JSON strings among 4, 8 and 16
-_ROUNDING = 32
-_INDEPENDENT = 1e-14  # changes that others explain up to the root of this count as their mixture
+MAX_ROUNDS = 10_000  # maximum number of sweeps
+WINDOW = 10  # number of earlier sweeps that an extrapolation combines
+REPEATS = 8  # computations of a cut per sweep; fastest on JSON strings among 4, 8 and 16
+_ROUNDING = 32  # smallest tolerance, in machine epsilons
+_INDEPENDENT = 1e-14  # relative cutoff of singular values in the least-squares problem
 
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
-    """Compute beta_unbounded, as a table of one level that represents any remaining budget."""
+    """Compute beta_unbounded, as a table with one level that is valid for any remaining budget."""
     S = edges.num_states
     tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
     parts = Components.of(edges)
@@ -84,13 +87,15 @@ class Components(NamedTuple):
     """Strongly connected components of the states, in an order in which they can be solved.
 
     Attributes:
-        layers: all states but the final ones; edges lead to earlier layers, or stay in a
-            component. In a layer, states on no cycle come first, then the others by depth.
+        layers: all states except final ones. Edges lead to earlier layers, or stay in a component.
+            In a layer, states that aren't on a cycle come first, followed by the others in the
+            order of `depth`.
         component: the component of each state.
-        cyclic: whether the state is on a cycle.
-        cut: states on cycles, at least one on each cycle.
-        loops: cuts with an edge to a cut of the same component, usually themselves.
-        depth: edges inside a component lead to a smaller depth, or to a cut.
+        cyclic: whether each state is on a cycle.
+        cut: whether each state is a cut; each cycle contains at least one.
+        loops: whether each state is a cut with an edge to a cut of the same component, usually
+            itself.
+        depth: number such that edges inside a component lead to a smaller depth, or to a cut.
     """
 
     layers: list[Int64[np.ndarray, "states"]]
@@ -102,9 +107,9 @@ class Components(NamedTuple):
 
     @classmethod
     def of(cls, edges: Edges) -> Components:
-        """Find the components of the graph of these edges."""
+        """Find the components of the graph that the edges form."""
         S, source, target = edges.num_states, edges.source, edges.target
-        # Importing scipy takes half a second, and only this lookahead needs it.
+        # scipy is imported here because the import takes half a second and is rarely needed.
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
 
@@ -114,7 +119,8 @@ class Components(NamedTuple):
         before, after = component[source], component[target]
         inside = before == after
         height = kernels.depths(count, before[~inside], after[~inside])[component]
-        # Most cycles are likely to meet where most edges enter.
+        # States with many incoming edges are likely to be on many cycles, so they are the first
+        # candidates for cuts.
         entering = np.bincount(target[inside], minlength=S)
         roots = np.argsort(-entering, kind="stable")
         cut = kernels.cuts(roots, edges.start, target, component)
@@ -134,7 +140,7 @@ class Components(NamedTuple):
 
 
 class _BetaRows:
-    """One row of beta for each state, and scratch space for rows that are recomputed."""
+    """One row of beta for each state, and memory for rows that are recomputed."""
 
     def __init__(self, hmm: HMM, edges: Edges, order: Int64[np.ndarray, "S"]) -> None:
         S = edges.num_states
@@ -154,12 +160,13 @@ class _BetaRows:
         self.level = recursion.Level(row_of, b, log_scale, scratch)
 
     def compute(self, states: Int64[np.ndarray, "n"], *, in_place: bool) -> None:
-        """Compute rows of these states from those of the states that they lead to.
+        """Compute the rows of some states from the rows of their successors.
 
         Args:
             states: n states.
-            in_place: whether none leads to another of them or itself, and they are adjacent in the
-                order; rows are then written directly to their final position.
+            in_place: whether to write rows directly to their final position. This requires that no
+                state has an edge to one of these states, and that the states are adjacent in the
+                order.
         """
         for first in range(0, len(states), self.at_once):
             some = states[first : first + self.at_once]
@@ -176,7 +183,7 @@ class _BetaRows:
     def rows(
         self, states: Int64[np.ndarray, "n"]
     ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
-        """Copy rows, and the logs of their scales."""
+        """Return copies of the states' rows, and the logs of their scales."""
         at = torch.tensor(self.home[states], device=self.hmm.device)
         return self.level.b.index_select(0, at), self.level.log_scale.index_select(0, at)
 
@@ -186,7 +193,7 @@ class _BetaRows:
         b: Float[Tensor, "n H"],
         log_scale: Float64[Tensor, "n"],
     ) -> None:
-        """Store the rows of these states."""
+        """Store rows of some states."""
         at = torch.tensor(self.home[states], device=self.hmm.device)
         self.level.b.index_copy_(0, at, b)
         self.level.log_scale.index_copy_(0, at, log_scale)
@@ -196,10 +203,10 @@ class _BetaRows:
 def _settle(
     table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"], tolerance: float
 ) -> None:
-    """Solve the equations of these states, whose cycles only contain these states.
+    """Solve the equations of some states whose cycles only contain these states.
 
-    Finished components are excluded from further sweeps, so that their result doesn't depend on the
-    others.
+    Solved components are excluded from further sweeps, so that their result doesn't depend on the
+    other components.
     """
     start, component = _Rows.of(*table.rows(states)), parts.component[states]
     cycles = []
@@ -229,9 +236,9 @@ def _settle(
 def _steps(
     table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"]
 ) -> list[tuple[Int64[np.ndarray, "some"], bool]]:
-    """Plan a sweep: for each step, the states to compute together, and whether in place.
+    """Plan a sweep: return the states of each step, and whether they can be computed in place.
 
-    Cut states that lead to a cut are computed `REPEATS` more times at the end.
+    Cuts with an edge to a cut are computed `REPEATS` more times at the end.
     """
     key = 2 * parts.depth[states] + parts.cut[states]
     steps = np.split(states, np.flatnonzero(np.diff(key)) + 1)
@@ -268,7 +275,7 @@ class _Rows(NamedTuple):
 
 
 def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H"]:
-    """Return rows divided by the last ones, entry by entry; 0 where those are zero."""
+    """Divide rows by the last rows, entry by entry; the ratio is 0 where the last row is zero."""
     log_scale = np.stack([row.log_scale for row in rows])
     none = np.isneginf(last.log_scale)
     rise = np.where(none, -np.inf, log_scale - np.where(none, 0.0, last.log_scale))
@@ -278,10 +285,10 @@ def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H
 
 
 class _Mixing:
-    """Anderson mixing: computes the next x for x = M x + c from the latest sweeps.
+    """Anderson mixing: computes the next x for the equation x = M x + c from the latest sweeps.
 
-    Rows are expressed as ratios to the result of the last sweep, so that all entries have equal
-    weight, even if states or hidden states differ in scale.
+    All entries are expressed as ratios to the result of the last sweep. They then have equal
+    weight, even if their magnitudes differ between states or hidden states.
     """
 
     def __init__(self, x: _Rows, tolerance: float) -> None:
@@ -293,7 +300,7 @@ class _Mixing:
         self.mixed = self.settled = False
 
     def next(self, swept: _Rows) -> _Rows | None:
-        """Return the next x, given `swept` = M x + c of the last x; None to use `swept` itself."""
+        """Return the next x after a sweep with the result `swept`; None if it is `swept` itself."""
         present = swept.b > 0
         before = [*self.before[-WINDOW:], self.x]
         after = [*self.after[-WINDOW:], swept]
@@ -302,7 +309,7 @@ class _Mixing:
         moves = result - ratios[: len(before)]
         farthest, length = float(np.abs(moves[-1]).max()), float(np.linalg.norm(moves[-1]))
         near = farthest <= self.tolerance
-        # Return to the state before the mixture.
+        # The extrapolation made x worse, so continue from the sweep before it.
         if self.mixed and length > self.length and not near:
             self.x = self.after[-1]
             self.before, self.after, self.mixed = [], [], False
@@ -322,7 +329,12 @@ class _Mixing:
 def _mixed(
     moves: Float64[np.ndarray, "n x"], results: Float64[np.ndarray, "n x"]
 ) -> Float64[np.ndarray, "x"]:
-    """Return the combination of results that a sweep changes least, minus the last result."""
+    """Return the combination of results that a sweep changes least, minus the last result.
+
+    Args:
+        moves: change of x in each of the last sweeps.
+        results: x after each of these sweeps.
+    """
     steps = np.diff(moves, axis=0)
     size = np.linalg.norm(steps, axis=1)
     size[size == 0] = 1

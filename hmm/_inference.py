@@ -6,8 +6,8 @@ With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t
     scale_t     = sum_h predicted_t(h) emission(x_t, h) = P(x_t | x_<t)
     filtered_t(h) = predicted_t(h) emission(x_t, h) / scale_t,      log P(x) = sum_t log scale_t
 
-(Rabiner 1989, section V.A: each step is normalized, so sequences of any length don't underflow or
-overflow, and log-sum-exp isn't needed). The backward pass only uses Bayes' rule: given h_{t+1}, h_t
+(Rabiner 1989, section V.A). Each step is normalized, so sequences of any length don't underflow or
+overflow, and log-sum-exp isn't needed. The backward pass only uses Bayes' rule. Given h_{t+1}, h_t
 doesn't depend on later tokens, and P(h_t = i | h_{t+1} = j, x_<=t) is filtered_t(i) A(i, j) /
 predicted_{t+1}(j). So
 
@@ -15,18 +15,18 @@ predicted_{t+1}(j). So
     P(h_t = i | x) = filtered_t(i) (A ahead_{t+1})(i)
     P(h_t = i, h_{t+1} = j | x) = filtered_t(i) A(i, j) ahead_{t+1}(j)
 
-(the form of the Rauch-Tung-Striebel smoother for linear systems). It doesn't use emissions or
-scales, and each step preserves the total probability, so errors do not accumulate.
+which has the form of the Rauch-Tung-Striebel smoother for linear systems. The backward pass doesn't
+use emissions or scales. Each of its steps preserves the total probability, so errors don't
+accumulate.
 
-The last line has T H² numbers per sequence. Only its sum over time and sequences is needed, which
-is one matrix product of all `filtered` with all `ahead`. So a sequence takes three products per
-token (forward, backward, counts): 6 H² operations with a dense A. Every operation is a product over
-all sequences that have a token at time t. Sequences are sorted by falling length, so these are the
-first rows, and padding isn't computed.
+The last equation gives T H² numbers per sequence. EM only needs their sum over time and sequences,
+which is a single matrix product of all `filtered` with all `ahead`. So a sequence takes three
+products per token (forward, backward, counts), which are 6 H² operations with a dense A. Each
+operation is a product over all sequences that have a token at time t. Sequences are sorted by
+decreasing length, so that these sequences are the first rows, and padding isn't computed.
 
-A sequence of probability zero has log-likelihood -inf. It doesn't have a posterior, so its
-posteriors are set to zero, and it doesn't add to any count. Values after a sequence's length are
-ignored.
+A sequence of probability zero has log-likelihood -inf and no posterior. Its posteriors are set to
+zero, and it doesn't contribute to any count. Token values after a sequence's length are ignored.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from gcd._support.indices import check_indices, check_shape
 from hmm._model import HMM
 
 _ROWS_AT_ONCE = 16384
-"""Rows of a product over all times that are copied together; bounds the copy's memory."""
+"""Maximum number of rows copied at once for transition counts; limits the copy's memory."""
 
 
 class FilterStep(NamedTuple):
     """Result of one step of the filter.
 
     Attributes:
-        filtered: P(state | tokens up to and including this one); zero if they have probability
-            zero.
-        log_likelihood: log P(this token | those before); -inf if it is impossible.
+        filtered: P(state | tokens up to and including this one); zero if these tokens have
+            probability zero.
+        log_likelihood: log P(this token | tokens before it); -inf if the token is impossible.
     """
 
     filtered: Float[Tensor, "B H"]
@@ -59,12 +59,12 @@ class FilterStep(NamedTuple):
 
 
 class FilterResult(NamedTuple):
-    """Result of the filter at every position; zero after each sequence's end.
+    """Filtered and predicted distributions at every position; zero after each sequence's end.
 
     Attributes:
         filtered: P(h_t | x_<=t).
         predicted: P(h_t | x_<t).
-        log_likelihood: log P(x), -inf for an impossible sequence.
+        log_likelihood: log P(x); -inf for an impossible sequence.
     """
 
     filtered: Float[Tensor, "B T H"]
@@ -73,13 +73,13 @@ class FilterResult(NamedTuple):
 
 
 class Marginals(NamedTuple):
-    """Posterior over states, given whole sequences (the smoother's result).
+    """Posterior distributions of the states, given whole sequences (the smoother's result).
 
     Attributes:
         states: P(h_t | x); zero after each sequence's end and for impossible sequences.
-        transition_counts: expected number of uses of each transition parameter, in the order and
-            shapes of `transition.factors`, summed over sequences and times.
-        log_likelihood: log P(x), -inf for an impossible sequence.
+        transition_counts: expected number of uses of each transition parameter, summed over
+            sequences and times, in the order and shapes of `transition.factors`.
+        log_likelihood: log P(x); -inf for an impossible sequence.
     """
 
     states: Float[Tensor, "B T H"]
@@ -91,9 +91,9 @@ class Sample(NamedTuple):
     """Sequences drawn from the model.
 
     Attributes:
-        tokens: padded after each sequence's end with its last token.
+        tokens: the tokens; after its end, a sequence is padded with its last token.
         states: the states that emitted the tokens, padded with the last state.
-        lengths: number of tokens, EOS included.
+        lengths: number of tokens of each sequence, including EOS.
     """
 
     tokens: Int64[Tensor, "B T"]
@@ -102,13 +102,14 @@ class Sample(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Sequences sorted by falling length, stored time-major and without padding.
+    """Sequences sorted by decreasing length, stored time by time and without padding.
 
     Attributes:
-        order: the sequence that each row belongs to; rows at time t are the first `sizes[t]`.
+        order: index of the sequence in each row. At time t, only the first `sizes[t]` rows have a
+            token.
         sizes: number of sequences that have a token at time t.
-        offsets: start of time t in arrays over all positions.
-        tokens: all tokens, time by time.
+        offsets: index at which time t starts in arrays over all positions.
+        tokens: the tokens at all positions.
     """
 
     order: Int64[Tensor, "B"]
@@ -117,18 +118,18 @@ class Packed(NamedTuple):
     tokens: Int64[Tensor, "n"]
 
     def rows(self) -> list[slice]:
-        """Return the slice of each time in arrays over all positions."""
+        """Return the slice of each time step in arrays over all positions."""
         return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
 
 
 class PackedMarginals(NamedTuple):
-    """`Marginals` of packed sequences.
+    """Result of the smoother (`Marginals`) for packed sequences.
 
     Attributes:
         packed: the sequences.
-        states: P(h_t | x).
+        states: P(h_t | x) at each position.
         transition_counts: as in `Marginals`.
-        log_likelihood: log P(x) in the original order of the sequences.
+        log_likelihood: log P(x), in the original order of the sequences.
     """
 
     packed: Packed
@@ -138,7 +139,7 @@ class PackedMarginals(NamedTuple):
 
 
 def predict_first(hmm: HMM, batch: int) -> Float[Tensor, "B H"]:
-    """Return P(first state) for each of `batch` sequences, as a view of one row."""
+    """Return P(first state) for each of `batch` sequences, as an expanded view of one row."""
     return hmm.initial.expand(batch, -1)
 
 
@@ -149,19 +150,20 @@ def filter_step(
 
     Args:
         hmm: the model.
-        predicted: P(state that emits this token | tokens before it).
+        predicted: P(state that emits the token | tokens before it).
         tokens: one token per sequence.
 
     Returns:
-        P(state | tokens up to this one) and log P(token | tokens before). The state that emits the
-        *next* token is distributed as `transition.forward(filtered)` of the model.
+        P(state | tokens up to this one) and log P(token | tokens before it). The distribution of
+        the state that emits the *next* token is `hmm.transition.forward(filtered)`.
 
     Raises:
-        ValueError: if a token is out of range (not checked on a GPU), or the number of tokens or
+        ValueError: a token is out of range (not checked on a GPU), or the number of tokens or
             states is wrong.
     """
     check_indices(tokens, hmm.num_tokens)
-    check_shape(predicted, (*tokens.shape, hmm.num_states), "a distribution for each token")
+    shape = (*tokens.shape, hmm.num_states)
+    check_shape(predicted, shape, "`predicted` (one distribution per token)")
     filtered = hmm.initial.new_empty(predicted.shape)
     scale = _condition(hmm, predicted, tokens, out=filtered)
     return FilterStep(filtered, scale.log())
@@ -172,7 +174,7 @@ def filter_all(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> FilterResult:
-    """Compute the filtered state distributions of whole sequences.
+    """Compute the filtered and predicted state distributions of whole sequences.
 
     Args:
         hmm: the model.
@@ -180,7 +182,7 @@ def filter_all(
         lengths: number of tokens of each sequence, 0 to T.
 
     Raises:
-        ValueError: if a length or a token is out of range.
+        ValueError: a length or a token is out of range.
     """
     packed = pack(hmm, tokens, lengths)
     filtered, predicted, scale = _forward(hmm, packed, keep=True)
@@ -196,7 +198,7 @@ def log_likelihood(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> Float[Tensor, "B"]:
-    """Return log P(x) of each sequence, in O(B H) memory; arguments as in `filter_all`."""
+    """Return log P(x) of each sequence, in O(B H) memory; see `filter_all` for the arguments."""
     packed = pack(hmm, tokens, lengths)
     return _log_likelihood(packed, _forward(hmm, packed, keep=False).scale)
 
@@ -206,10 +208,9 @@ def marginals(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> Marginals:
-    """Compute the smoothed state distributions and the expected transition counts.
+    """Compute the posterior state distributions and the expected transition counts.
 
-    Arguments are as in `filter_all`. This takes three products with A per token and O(B T H)
-    memory.
+    See `filter_all` for the arguments. Cost: three products with A per token, and O(B T H) memory.
     """
     result = packed_marginals(hmm, pack(hmm, tokens, lengths))
     states = _unpack(result.packed, result.states, tokens.shape[1])
@@ -217,19 +218,18 @@ def marginals(
 
 
 def packed_marginals(hmm: HMM, packed: Packed) -> PackedMarginals:
-    """Run `marginals` on packed sequences."""
+    """Compute the posterior state distributions and transition counts of packed sequences."""
     filtered, predicted, scale = _forward(hmm, packed, keep=True)
-    # Below the floor, sums of products have lost subnormal terms, and dividing by them might
-    # overflow.
-    # Such a state is considered less likely than it is, at worst impossible.
+    # Smaller predicted probabilities have lost subnormal terms, and dividing by them could
+    # overflow. So they are raised to this floor. The posterior of such a state is then too small.
     limits = torch.finfo(filtered.dtype)
     floor = limits.tiny / limits.eps
-    states, ahead = torch.empty_like(filtered), predicted  # reuses the memory of `predicted`
+    states, ahead = torch.empty_like(filtered), predicted  # `ahead` overwrites `predicted`
     going = 0
     for rows in reversed(packed.rows()):
         here = states[rows]
         size = len(here)
-        here[going:] = 1  # sequences that end here
+        here[going:] = 1  # the sequences that end at this time
         if going:
             after = ahead[rows.stop : rows.stop + going]
             hmm.transition.backward(after, out=here[:going])
@@ -258,11 +258,12 @@ def sample(
         num: number of sequences.
         length: maximum number of tokens of each sequence.
         generator: a generator on the model's device; None is torch's default generator.
-        eos_id: token that ends a sequence; None: all sequences have the full length.
+        eos_id: token that ends a sequence. With None, all sequences have the maximum length.
     """
     if num < 0 or length < 1:
         raise ValueError(
-            f"expected at least 0 sequences of at least 1 token, got {num} of {length}"
+            "expected at least 0 sequences (num) of at least 1 token (length), got "
+            f"num={num} and length={length}"
         )
     emission = hmm.emission
     states = torch.empty(num, length, dtype=torch.int64, device=hmm.device)
@@ -288,18 +289,19 @@ def pack(
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
 ) -> Packed:
-    """Sort sequences by length and drop the padding; arguments as in `filter_all`.
+    """Sort sequences by length and remove the padding; see `filter_all` for the arguments.
 
     Raises:
-        ValueError: if a length or a token is out of range.
+        ValueError: a length or a token is out of range.
     """
     if tokens.dim() != 2:
         raise ValueError(
-            f"expected one row of tokens per sequence, got shape {tuple(tokens.shape)}"
+            "expected tokens of shape (B, T), one row per sequence, got shape "
+            f"{tuple(tokens.shape)}"
         )
     batch, width = tokens.shape
     for what, numbers in (("token", tokens), ("length", lengths)):
-        check_indices(numbers[:0], 0, what)  # checks only the type
+        check_indices(numbers[:0], 0, what)  # without values, only the type is checked
     if lengths.shape != (batch,):
         raise ValueError(
             f"expected {batch} lengths, one per sequence, got shape {tuple(lengths.shape)}"
@@ -336,7 +338,10 @@ def _condition(
     tokens: Int64[Tensor, "N"],
     out: Float[Tensor, "N H"],
 ) -> Float[Tensor, "N"]:
-    """Write the posterior of the state to `out`, zero if impossible; return its normalizer."""
+    """Write the posterior of the state, given one more token, to `out`; return P(token).
+
+    Impossible tokens have a posterior of zero.
+    """
     if hmm.emission.dtype == out.dtype:
         torch.index_select(hmm.emission, 0, tokens, out=out)
     else:
@@ -348,7 +353,7 @@ def _condition(
 
 
 class _Forward(NamedTuple):
-    """Arrays of P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t)."""
+    """Results of the filter at all positions: P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t)."""
 
     filtered: Float[Tensor, "n H"]
     predicted: Float[Tensor, "n H"]
@@ -356,7 +361,14 @@ class _Forward(NamedTuple):
 
 
 def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
-    """Run the filter over packed positions; return all distributions, or only the last ones."""
+    """Run the filter over packed sequences.
+
+    Args:
+        hmm: the model.
+        packed: the sequences.
+        keep: whether to return the distributions at all positions. Otherwise only the scales are
+            meaningful.
+    """
     total = len(packed.tokens)
     room = total if keep else max(packed.sizes, default=0)
     filtered = hmm.initial.new_empty(room, hmm.num_states)
@@ -375,7 +387,7 @@ def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
 
 
 def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:
-    """Sum log P(x_t | x_<t) over each sequence, in the original order."""
+    """Sum log P(x_t | x_<t) over each sequence; return the sums in the original order."""
     in_rows = scale.new_zeros(packed.order.shape[0])
     for rows in packed.rows():
         gains = scale[rows].log()
@@ -386,12 +398,12 @@ def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, 
 def _transition_counts(
     hmm: HMM, packed: Packed, filtered: Float[Tensor, "n H"], ahead: Float[Tensor, "n H"]
 ) -> tuple[Tensor, ...]:
-    """Count the expected uses of every transition parameter, over all times and sequences."""
+    """Sum the expected uses of every transition parameter over all times and sequences."""
     counts = tuple(torch.zeros_like(factor) for factor in hmm.transition.factors)
     sizes, offsets = packed.sizes, packed.offsets
     if len(sizes) < 2:
         return counts
-    # Row n of `ahead` at time t + 1 belongs to row n of `filtered` at time t.
+    # Row n at time t and row n at time t + 1 belong to the same sequence.
     first = sizes[0]
     equal = sizes[0] == sizes[-1]
     for start in range(first, offsets[-1], _ROWS_AT_ONCE):
@@ -411,7 +423,7 @@ def _transition_counts(
 
 
 def _unpack(packed: Packed, values: Float[Tensor, "n H"], width: int) -> Float[Tensor, "B T H"]:
-    """Restore values to one row per sequence; zero after its end."""
+    """Convert packed values to one row per sequence, with zeros after the sequence's end."""
     result = values.new_zeros(packed.order.shape[0], width, values.shape[1])
     for t, rows in enumerate(packed.rows()):
         here = values[rows]

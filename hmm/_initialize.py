@@ -1,25 +1,27 @@
 """Initialization of an HMM for EM, from a language model's hidden states.
 
-EM finds a local optimum, which is poor from random parameters: with hundreds of states, many become
-nearly equal. **Latent variable distillation** (Liu, Zhang & Van den Broeck, "Scaling up
-probabilistic circuits by latent variable distillation", ICLR 2023) starts from a language model's
-representation of the prefix. Each position of each sequence has a vector, the model's hidden state.
-k-means groups the vectors, and the group of a vector is used as the HMM's state. States are then
-observed, so one M-step on their smoothed counts gives the parameters:
+EM finds a local optimum, which is poor if it starts from random parameters: with hundreds of
+states, many become nearly equal. **Latent variable distillation** (Liu, Zhang & Van den Broeck,
+"Scaling up probabilistic circuits by latent variable distillation", ICLR 2023) starts from a
+language model's representation of the prefix. Each position of each sequence has a vector, the
+model's hidden state. k-means divides the vectors into groups, and the group of a vector becomes the
+HMM's state at this position. As the states are then known, one M-step on their counts gives the
+parameters, with a pseudo-count c:
 
     initial(h) ∝ c + #{h_1 = h},   A(i, j) ∝ c + #{h_t = i, h_{t+1} = j},
     emission(v, h) ∝ c + #{x_t = v, h_t = h}
 
-**Choice of the vector.** State h_t emits token x_t and determines what follows. The LM's hidden
-state *after* x_t depends on the token and predicts what follows. This is the convention of Ctrl-G
-(arXiv 2406.13892) and of this module: `vectors[b, t]` comes after `tokens[b, t]`. (The vector one
-position earlier predicts the token but doesn't include it; any vectors are accepted.)
+**Choice of the vector.** The HMM's state h_t emits token x_t and determines the distribution of
+later tokens. The language model's hidden state *after* x_t depends on this token and predicts later
+tokens. This module and Ctrl-G (arXiv 2406.13892) therefore use the vector after the token:
+`vectors[b, t]` is computed after `tokens[b, t]`. The vector one position earlier would predict the
+token, but not include it.
 
-**End.** After EOS a language model's predictions are meaningless. So EOS has a separate state, the
-last one, and k-means groups the other positions into H - 1 groups.
+**EOS.** After EOS a language model's predictions are meaningless. So EOS has a separate state,
+which is the last one, and k-means divides the other positions into H - 1 groups.
 
-Cost: k-means O(iterations · vectors · H · dimension) through faiss, on at most 256 vectors per
-group, then one assignment of all.
+Cost: k-means through faiss, O(iterations · vectors · H · dimension) on at most 256 vectors per
+group, then one assignment of all vectors to their group.
 """
 
 from __future__ import annotations
@@ -38,13 +40,15 @@ from hmm._model import HMM
 from hmm._transition import factor_shapes
 
 SMOOTHING = PseudoCounts(initial=0.01, transition=0.01, emission=0.001)
-"""Pseudo-counts per entry: large enough to make everything possible, small beside one observation.
+"""Default pseudo-counts, which give every event a positive probability.
+
+They are small compared with a single observation.
 """
 
 ITERATIONS = 25
-"""Iterations of Lloyd's algorithm."""
+"""Iterations of Lloyd's algorithm (k-means)."""
 POINTS = 256
-"""Most vectors per group that k-means is trained on; drawn with the seed."""
+"""Maximum number of vectors per group on which k-means is trained; a random sample."""
 
 
 def cluster(
@@ -54,18 +58,18 @@ def cluster(
     restarts: int = 1,
     seed: int = 0,
 ) -> Int64[Tensor, "N"]:
-    """Group vectors by k-means (faiss) and return the group of each.
+    """Divide vectors into groups by k-means (faiss), and return the group of each vector.
 
     Args:
         vectors: points, on any device, in any type.
         num_clusters: number of groups.
-        restarts: number of runs; the result with the tightest groups is returned. With few
-            well-separated groups, a single run often merges two of them.
+        restarts: number of runs, from which the result with the smallest distances is returned.
+            With few well-separated groups, a single run often merges two of them.
         seed: seed of faiss. The same seed and data give the same groups.
 
     Raises:
-        ImportError: if faiss is not installed (extra `distillation`).
-        ValueError: if there are fewer vectors than groups, or some are not finite.
+        ImportError: faiss is not installed (extra `distillation`).
+        ValueError: there are fewer vectors than groups, or some are not finite.
     """
     try:
         import faiss
@@ -73,15 +77,16 @@ def cluster(
         raise missing("faiss", "distillation", "latent variable distillation") from error
     if vectors.shape[0] < num_clusters or num_clusters < 1:
         raise ValueError(
-            f"expected at least {num_clusters} vectors, one per cluster, got {vectors.shape[0]}; "
-            "add sequences, or use fewer hidden states"
+            f"expected at least {num_clusters} vectors for {num_clusters} clusters, got "
+            f"{vectors.shape[0]}; add sequences, or use fewer hidden states"
         )
-    # Suppresses a message about faiss's compilation.
+    # Suppress a message about the way in which faiss was compiled.
     logging.getLogger("faiss").setLevel(logging.WARNING)
     points = np.ascontiguousarray(vectors.detach().to("cpu", torch.float32).numpy())
     if not np.isfinite(points).all():
         raise ValueError(
-            "expected finite vectors for k-means, got NaN or infinity; check the hidden states"
+            "expected finite vectors for k-means, got NaN or infinity; check the language model's "
+            "hidden states"
         )
     means = faiss.Kmeans(
         points.shape[1],
@@ -115,15 +120,15 @@ def counts_of_states(
         lengths: number of tokens of each sequence.
         num_states: H.
         num_tokens: V.
-        monarch: kind of transition, as in `HMM.random`.
+        monarch: form of the transition matrix, as in `HMM.random`.
         dtype: type of the counts.
 
     Raises:
-        ValueError: if a state or token is out of range.
+        ValueError: a state or token is out of range.
     """
-    check_shape(states, tuple(tokens.shape), "states, one for each token")
-    check_shape(lengths, tuple(tokens.shape[:1]), "lengths, one for each sequence")
-    check_indices(tokens[:0], 0)  # checks only the type
+    check_shape(states, tuple(tokens.shape), "`states` (one per token)")
+    check_shape(lengths, tuple(tokens.shape[:1]), "`lengths` (one per sequence)")
+    check_indices(tokens[:0], 0)  # without values, only the type is checked
     device = tokens.device
     inside = torch.arange(tokens.shape[1], device=device) < lengths.unsqueeze(1)
     for name, values, size in (("states", states, num_states), ("tokens", tokens, num_tokens)):
@@ -134,7 +139,7 @@ def counts_of_states(
             )
 
     def count(shape: tuple[int, ...], *indices: Int64[Tensor, "n"]) -> Float[Tensor, "..."]:
-        """Return how often each tuple of indices occurs."""
+        """Return the number of times that each tuple of indices occurs."""
         flat = torch.zeros_like(indices[0])
         for size, index in zip(shape, indices, strict=True):
             flat = flat * size + index
@@ -150,7 +155,7 @@ def counts_of_states(
         inner = shapes[0][1]
         k, m, next_k, next_m = before // inner, before % inner, after // inner, after % inner
         transitions = count(shapes[0], k, m, next_m), count(shapes[1], next_m, k, next_k)
-    # No model was used, so there is no log-likelihood.
+    # The log-likelihood is set to zero, because it depends on a model.
     scalars = (0.0, float((lengths > 0).sum()), float(inside.sum()))
     return Statistics(
         count((num_states,), states[:, 0][inside[:, 0]]),
@@ -173,29 +178,31 @@ def distilled(
     restarts: int = 1,
     seed: int = 0,
 ) -> HMM:
-    """Make an HMM from a language model's hidden states by latent variable distillation.
+    """Make an HMM from a language model's hidden states, by latent variable distillation.
 
     Args:
-        vectors: the LM's hidden state after each token, one row per token, sequence after sequence;
-            n = lengths.sum() rows, such as `hidden[inside]` of a (B, T, D) array.
+        vectors: the language model's hidden state after each token, one row per token, sequence
+            after sequence. There are n = lengths.sum() rows, such as `hidden[inside]` of a (B, T,
+            D) array.
         tokens: generated tokens; values after a sequence's end are ignored.
-        lengths: number of tokens of each sequence, EOS included.
+        lengths: number of tokens of each sequence, including EOS.
         num_states: H.
-        num_tokens: V, the width of the LM's logits.
-        eos_ids: tokens that share the last state; if empty, no state is reserved.
-        smoothing: pseudo-count added to each event.
-        monarch: as in `HMM.random`. States are in k-means' order, so neighbors in a block are not
-            especially similar.
-        restarts, seed: of k-means, see `cluster`.
+        num_tokens: V, the width of the language model's logits.
+        eos_ids: EOS tokens, which share the HMM's last state. If empty, no state is reserved for
+            EOS.
+        smoothing: pseudo-counts.
+        monarch: form of the transition matrix, as in `HMM.random`. Neighboring states of a block
+            are not especially similar, because k-means numbers the states.
+        restarts, seed: for k-means; see `cluster`.
 
     Raises:
-        ValueError: for inconsistent sizes, or too few vectors.
+        ValueError: sizes are inconsistent, or there are too few vectors.
     """
     inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
     if vectors.shape[0] != int(lengths.sum()):
         raise ValueError(
-            f"expected {int(lengths.sum())} vectors, one for each token inside a sequence, EOS "
-            f"included, got {vectors.shape[0]}"
+            f"expected {int(lengths.sum())} vectors, one per token of all sequences, including "
+            f"EOS, got {vectors.shape[0]}"
         )
     seen = tokens[inside]
     ends = torch.isin(seen, torch.tensor(eos_ids, dtype=seen.dtype, device=seen.device))

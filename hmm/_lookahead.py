@@ -1,23 +1,26 @@
 """Probabilities of the next token in an HMM, under a constraint and a remaining budget.
 
 Let predicted(h) be the distribution of the hidden state that will emit the next token, given the
-prefix: `initial` before the first token, filter · A afterward. With r tokens left, in state s,
+prefix. (It is `initial` before the first token, and filter · A afterward.) With r tokens left, in
+automaton state s,
 
     P(token in class c, completed within r | prefix)
         = sum over h of  predicted(h) · B_class[c, h] · beta_{r-1}(h, delta(s, c))          joint
     P(token in class c | prefix) = sum over h of  predicted(h) · B_class[c, h]              mass
 
-and their ratio is the probability that the text is completed after such a token, the
-Bayes-correct twist. With a token's emission instead of its class's, the same sums give the exact
-values for the token. Summed over all classes, `joint` is P(completed within r | prefix).
+The ratio joint / mass is the probability that the text is completed after such a token, which is
+the Bayes-correct twist. With the emission of a single token instead of B_class, the same sums give
+the exact values for this token. The sum of `joint` over all classes is P(completed within r |
+prefix).
 
-Values are computed only for classes and tokens that are *alive*: after which the automaton can
+Values are computed only for classes and tokens that are *alive*: after them, the automaton can
 reach its end in r - 1 tokens. All values are returned as logarithms, because they differ by
-hundreds of orders of magnitude. A value of -inf means that the item is not alive, or has
-probability zero in the HMM (possibly by underflow). The caller can distinguish these by the mask.
+hundreds of orders of magnitude. A value of -inf means that the class or token is not alive, or that
+it has probability zero in the HMM (possibly by underflow). The caller can distinguish the two cases
+by GCD's mask.
 
-Cost for R prefixes with C classes each: O(R C H) for all classes, O(R V H) in the exact form, for
-all V tokens; on the CPU only for those that are alive.
+Cost for R prefixes: O(R C H) for all classes if there are C classes, and O(R V H) for all V tokens.
+On the CPU, only classes or tokens that are alive are computed.
 """
 
 from __future__ import annotations
@@ -34,14 +37,14 @@ from gcd._tokens.distances import fits
 from hmm._kernels import lookahead as kernels
 from hmm._product import LookaheadTable
 
-_AT_ONCE = 1 << 24  # numbers in one temporary
-_COMPILED = ("cpu",)  # devices on which the loops of `hmm._kernels` run
+_AT_ONCE = 1 << 24  # maximum number of entries of a temporary array
+_COMPILED = ("cpu",)  # devices on which the compiled loops of `hmm._kernels` run
 
 
 class Expected(NamedTuple):
-    """Log-probabilities of K items (classes or tokens) as the next one, for R prefixes.
+    """Log-probabilities that each of K items (classes or tokens) comes next, for R prefixes.
 
-    Both are -inf if the text cannot be completed within the budget after the item.
+    Both arrays are -inf if the text can't be completed within the budget after the item.
 
     Attributes:
         log_joint: log P(the item is next, and the text is completed within the budget | prefix).
@@ -60,20 +63,22 @@ def expect_classes(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute P(class, completed) of every class of each prefix's automaton.
+    """Compute the log-probabilities of all classes of each prefix's automaton.
 
-    Columns past an automaton's number of classes are -inf.
+    Columns beyond an automaton's number of classes are -inf.
 
     Args:
         table: lookahead table of the prefixes' automata.
-        predicted: P(hidden state of the next token | prefix).
-        states: states of the prefixes in their automata (numbered as in `table.batch`), or -1.
-        remaining: tokens left, including the next token.
-        wait: whether a host synchronization is allowed, to check that the table has every row. If
-            it isn't, missing rows give meaningless numbers.
+        predicted: P(hidden state that emits the next token | prefix).
+        states: automaton state of each prefix, numbered as in `table.batch`; -1 for none.
+        remaining: number of tokens left for each prefix, including the next token.
+        wait: whether to check that the table has all required rows, by a host synchronization.
+            Without the check, missing rows give meaningless numbers. On the CPU they are always
+            checked.
 
     Raises:
-        ValueError: `remaining` exceeds `table.max_remaining`, and further levels differ.
+        ValueError: `remaining` exceeds `table.max_remaining` + 1 and the table isn't valid for
+            larger budgets, or the table doesn't have a required row.
     """
     table.batch.check_states(states)
     automaton = table.batch.automaton_of[states.clamp(min=0)]
@@ -93,7 +98,15 @@ def expect_tokens(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute P(token, completed) of these tokens, as in `expect_classes`. Cost O(R K H)."""
+    """Compute the log-probabilities of the given tokens, in O(R K H).
+
+    Args:
+        table, predicted, states, remaining, wait: see `expect_classes`.
+        tokens: K token ids for each prefix.
+
+    Raises:
+        ValueError: as for `expect_classes`, or a token is out of range.
+    """
     table.batch.check_states(states)
     check_indices(tokens, table.hmm.num_tokens)
     automaton = table.batch.automaton_of[states.clamp(min=0)]
@@ -110,7 +123,10 @@ def expect_all_tokens(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Compute P(token, completed) of every token, as in `expect_classes`. Cost O(R V H)."""
+    """Compute the log-probabilities of all tokens, in O(R V H).
+
+    See `expect_classes` for the arguments and errors.
+    """
     every = torch.arange(table.hmm.num_tokens, device=states.device).expand(len(states), -1)
     return expect_tokens(table, predicted, states, remaining, every, wait=wait)
 
@@ -126,15 +142,21 @@ def _expect(
     *,
     wait: bool,
 ) -> Expected:
-    """Compute the log-probabilities of items, given their classes and rows of emissions.
+    """Compute the log-probabilities of items (classes or tokens).
+
+    Args:
+        table, predicted, states, remaining, wait: see `expect_classes`.
+        symbol: class of each item, which determines the next automaton state.
+        item: row of each item in `emission`.
+        emission: P(item | h), a row per item.
 
     Raises:
-        ValueError: the table has no row for one of them.
+        ValueError: the table has no row for the state after an item.
     """
     R, items = len(states), "token" if emission is table.hmm.emission else "class"
-    check_shape(remaining, (R,), "remaining tokens, one number for each prefix")
-    check_shape(predicted, (R, table.hmm.num_states), "distributions over hidden states")
-    check_shape(item, (R, *item.shape[1:2]), f"{items} ids, a row for each prefix")
+    check_shape(remaining, (R,), "`remaining` (one number per prefix)")
+    check_shape(predicted, (R, table.hmm.num_states), "`predicted` (one distribution per prefix)")
+    check_shape(item, (R, *item.shape[1:2]), f"{items} ids (one row per prefix)")
     check_indices(item, len(emission), items)
     if predicted.device.type in _COMPILED:
         return _compiled(table, predicted, states, remaining, symbol, item, emission)
@@ -151,15 +173,15 @@ def _expect(
 
 
 def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
-    """Return the error that explains why the table has no row."""
+    """Return the error for a row that the table doesn't have."""
     if not table.settled and bool((remaining > table.max_remaining + 1).any()):
         return ValueError(
-            f"expected at most {table.max_remaining} tokens left after the next one, the limit of "
-            f"the table, got {int(remaining.max()) - 1}; build the table for the whole budget"
+            f"expected at most {table.max_remaining} tokens left after the next token, the maximum "
+            f"of the table, got {int(remaining.max()) - 1}; build the table for the whole budget"
         )
     return ValueError(
-        "expected a prefix of a text within the table's budgets, got another one; build "
-        "the table for its budget, or without budgets"
+        "expected prefixes of texts within the budgets of the lookahead table, got a prefix with "
+        "another budget; build the table for this budget, or without budgets"
     )
 
 
@@ -172,7 +194,7 @@ def _compiled(
     item: Int64[Tensor, "R K"],
     emission: Float[Tensor, "items H"],
 ) -> Expected:
-    """Compute `_expect` in compiled loops, on the CPU."""
+    """Compute `_expect` on the CPU, in compiled loops."""
     predicted = predicted.to(table.completion.b.dtype)
     if emission.dtype != predicted.dtype or not emission.is_contiguous():
         used, item = item.unique(return_inverse=True)
@@ -206,7 +228,11 @@ def _item_sums(
     entry: Int64[Tensor, "R K"],
     alive: Bool[Tensor, "R K"],
 ) -> Expected:
-    """Sum emission times predicted over h, with beta (joint) and without (mass); any device."""
+    """Compute `_expect` on any device.
+
+    `entry` is the row of beta after each item. The sum of emission · predicted over h is the mass,
+    and the sum of emission · predicted · beta is the joint probability.
+    """
     R, K = item.shape
     joint, mass = predicted.new_zeros(R, K), predicted.new_zeros(R, K)
     step = max(1, _AT_ONCE // max(1, R * predicted.shape[1]))

@@ -2,14 +2,16 @@
 
     h_1 ~ initial,      h_{t+1} ~ A[h_t, ·],      x_t ~ emission[·, h_t]
 
-The model covers only generated tokens, including EOS, never the prompt. Emissions are stored
-token-major (V x H): inference needs the likelihood of *given tokens* under every state, which is
-then one contiguous row per token. (Gathering 64 rows of a table for 128,000 tokens takes a
-thirtieth of the time of 64 columns.) So rows are likelihoods and *columns* are distributions.
+The model only generates answers, including EOS, and never sees the prompt.
 
-All parameters are probabilities, not logarithms, and recursions use a running normalizer
-(`hmm._inference`). Emissions are by far the largest part (V H of V H + H² + H numbers), and may be
-in bfloat16 while the rest is float32; gathered rows are converted.
+The V x H emissions have one row per token. Inference needs the likelihood of a given token under
+every state, which is then one contiguous row. (For 128,000 tokens, gathering 64 rows takes a
+thirtieth of the time of 64 columns.) Rows are therefore likelihoods, and *columns* are
+distributions.
+
+All parameters are probabilities, not logarithms, and recursions normalize in each step
+(`hmm._inference`). Emissions are by far the largest part (V H of V H + H² + H numbers). They may be
+in bfloat16 while the rest is in float32; gathered rows are then converted.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ class HMM:
         transition: P(next state | state), as `Dense` or `Monarch`.
         emission: emission[v, h] = P(token is v | state is h); columns sum to one.
 
-    The constructor checks shapes; `check` checks values, which takes a pass over every parameter.
+    The constructor checks shapes. `check` also checks values, which takes a pass over all
+    parameters.
 
     Raises:
-        ValueError: if the parts disagree about H or about the type.
+        ValueError: the parts have different numbers of states, or `initial` and `transition` have
+            different types.
     """
 
     initial: Float[Tensor, "H"]
@@ -51,14 +55,14 @@ class HMM:
         kinds = {part.dtype for part in (self.initial, *self.transition.factors)}
         if len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
             raise ValueError(
-                "expected one floating-point type for initial and transition, got "
+                "expected the same floating-point type for initial and transition, got "
                 f"{', '.join(sorted(str(kind).removeprefix('torch.') for kind in kinds))}"
             )
         sizes = (self.initial.shape[0], self.transition.num_states, self.emission.shape[1])
         if len(set(sizes)) != 1:
             raise ValueError(
                 "expected the same number of states in initial, transition and emission, "
-                f"got {sizes[0]}, {sizes[1]} and {sizes[2]}; emission is token-major, V x H"
+                f"got {sizes[0]}, {sizes[1]} and {sizes[2]}; emission must have shape (V, H)"
             )
 
     @property
@@ -71,7 +75,7 @@ class HMM:
 
     @property
     def num_parameters(self) -> int:
-        """Number of stored parameters, one more per distribution than degrees of freedom."""
+        """Number of stored parameters; a distribution over n outcomes has n parameters."""
         parts = (self.initial, *self.transition.factors, self.emission)
         return sum(part.numel() for part in parts)
 
@@ -81,14 +85,14 @@ class HMM:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype in which inference computes, which is that of `initial` and the transitions."""
+        """Dtype of `initial` and of the transitions, in which inference computes."""
         return self.initial.dtype
 
     def check(self) -> None:
         """Check that parameters are probabilities and that distributions sum to one.
 
         Raises:
-            ValueError: if they don't; the message names the part, the distribution and its sum.
+            ValueError: they don't; the message names the part, the distribution and its sum.
         """
         check_distribution("`initial`", self.initial)
         self.transition.check()
@@ -104,10 +108,10 @@ class HMM:
         """Return the model on another device, or in other types.
 
         Args:
-            device: None doesn't move the model.
-            dtype: type of `initial` and transitions, and of emissions unless `emission_dtype` is
-                given.
-            emission_dtype: type of emissions; bfloat16 halves the memory of this largest part.
+            device: the device; None doesn't move the model.
+            dtype: type of `initial` and the transitions, and also of the emissions unless
+                `emission_dtype` is given.
+            emission_dtype: type of the emissions; bfloat16 halves the memory of this largest part.
         """
         return HMM(
             self.initial.to(device=device, dtype=dtype),
@@ -116,12 +120,12 @@ class HMM:
         )
 
     def normalized(self, dtype: torch.dtype | None = None) -> HMM:
-        """Return the model with every distribution divided by its sum, for rounded parameters.
+        """Return the model with every distribution divided by its sum.
 
-        Rounded parameters sum to one only within their precision.
+        It corrects rounded parameters, which sum to one only within their precision.
 
         Args:
-            dtype: type to compute in; by default each array's type, float32 at least.
+            dtype: type of the result; by default each array's type, but at least float32.
         """
 
         def divided(part: Tensor, dim: int = -1) -> Tensor:
@@ -146,37 +150,42 @@ class HMM:
         monarch: bool | int = False,
         concentration: float | int = 1.0,
     ) -> HMM:
-        """Draw every distribution from a symmetric Dirichlet; all entries are positive.
+        """Return a random model, whose distributions are drawn from a symmetric Dirichlet.
+
+        All probabilities are positive.
 
         Args:
             num_states: H.
             num_tokens: V.
             generator: a generator on `device`; None is torch's default generator.
-            dtype, device: those of the parameters.
-            monarch: False for a full matrix, M for Monarch factors with blocks of M x M and
-                (H/M) x (H/M), True for the two most nearly equal.
-            concentration: parameter of the Dirichlet; 1 is uniform over all distributions, smaller
-                values give distributions closer to deterministic.
+            dtype, device: type and device of the parameters.
+            monarch: False for a full transition matrix; M for Monarch factors with blocks of M x M
+                and (H/M) x (H/M); True for the M that makes these two sizes most nearly equal.
+            concentration: parameter of the Dirichlet distribution. 1 is uniform over all
+                distributions, and smaller values give distributions that are closer to
+                deterministic.
 
         Raises:
-            ValueError: if a size is not positive, or M does not divide H.
+            ValueError: a size is not positive, or M does not divide H.
         """
         if num_states < 1 or num_tokens < 1 or not concentration > 0:
             raise ValueError(
                 "expected at least one state, one token and a positive concentration for a random "
-                f"HMM, got {num_states}, {num_tokens} and {concentration}"
+                f"HMM, got num_states={num_states}, num_tokens={num_tokens} and "
+                f"concentration={concentration}"
             )
 
         wide = torch.promote_types(dtype, torch.float32)
 
         def dirichlet(*shape: int, dim: int = -1) -> Tensor:
-            """Draw from the Dirichlet, as normalized gamma (or exponential) variables."""
+            """Draw from the Dirichlet distribution by normalizing gamma variables."""
             weights = torch.full(shape, concentration, dtype=wide, device=device)
             if concentration == 1.0:
-                weights.exponential_(generator=generator)
+                weights.exponential_(generator=generator)  # a gamma variable of shape 1
             else:
                 weights = torch._standard_gamma(weights, generator=generator)
-            # A gamma variable of small shape may round to zero, but parameters have to be positive.
+            # A gamma variable with a small shape may round to zero, but parameters must be
+            # positive.
             weights.clamp_(min=torch.finfo(wide).tiny ** 0.5)
             return weights.div_(weights.sum(dim=dim, keepdim=True)).to(dtype)
 

@@ -1,7 +1,7 @@
 """Matrix products in the precision of their arguments, also within `torch.autocast`.
 
 Autocast is meant for the layers of a neural network. In a recursion over probabilities it would
-return bfloat16 for float32: compiled code refuses that type, and three digits are too few.
+turn float32 into bfloat16. The compiled loops refuse this type, and its three digits aren't enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def in_own_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function without autocast, on any device."""
+    """Decorate a function to run without autocast, on any device."""
 
     @wraps(function)
     def run(*args: P.args, **options: P.kwargs) -> R:

@@ -1,31 +1,29 @@
 """Product of an HMM with a constraint: the probability of completion within a budget.
 
-With r tokens left, in state s of a deterministic token automaton, let h be the hidden state that
-emitted the HMM's last token. The probability that the next tokens complete a text within r tokens
-satisfies (docs/design.md, section 7; the lookahead of arXiv 2606.01926 and of Ctrl-G, arXiv
-2406.13892)
+Let s be the state of a deterministic token automaton, r the number of tokens left, and h the hidden
+state that emitted the last token. Let beta_r(h, s) be the probability that the next tokens complete
+a text within r tokens. It satisfies (docs/design.md, section 7; the lookahead of arXiv 2606.01926
+and of Ctrl-G, arXiv 2406.13892)
 
     u_r(h, s)    = sum over classes c allowed in s of  B_class[c, h] · beta_{r-1}(h, delta(s, c))
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)                          for s != final
     beta_r(h, final) = 1 for r >= 0,     beta_0(h, s) = 0 for the others
 
-where B_class[c, h] = P(the token is one of class c | h); EOS is the class that leads to `final`.
-Tables of beta are indexed by the *remaining* budget, so one table can be used for all budgets up to
-its length. Each accepted text counts once, because the automaton is deterministic; an automaton
-with several paths for one text is refused.
+where B_class[c, h] = P(token is in class c | h). EOS is the class that leads to `final`. Tables of
+beta are indexed by the *remaining* budget, so one table can be used for all budgets up to its
+length. The automaton must be deterministic, so that each accepted text counts once.
 
 **Scale.** beta may be as small as the probability of the remaining text (1e-150 for fixed text of
-40 tokens), so a row over h is stored as exp(log_scale) · b with max b = 1. The successors are
-converted to a common scale before they are summed, so float32 works for any length.
+40 tokens). Each row over h is therefore stored as exp(log_scale) · b with max b = 1. Rows are
+converted to a common scale before they are added, so float32 is sufficient for any length.
 
 **Cost.** Classes that lead from s to the same state are one edge, and edges with equal sets of
-classes share one row of emission mass; the class masses are O(V H), once per automaton. Each pair
-(r, s) that needs its own row costs O(H) per edge of s and O(H²) for the transition (O(H (K + M))
-for Monarch factors), and H numbers of memory. `hmm._recursion` defines which pairs those are. It
-excludes pairs from which the end is out of reach, pairs that the given budgets never lead to, and
-pairs whose row doesn't change. A row no longer changes beyond the longest text of a finite
-language, or if longer texts add a negligible amount. Once no row changes, the table can be used for
-every budget.
+classes share one row of emission mass. The masses of all classes take O(V H), once per automaton.
+Each pair (r, s) that needs a separate row takes O(H) per edge of s, O(H²) for the transition (O(H
+(K + M)) with Monarch factors), and H numbers of memory. Pairs don't need a row if the end is out of
+reach, if the given budgets never lead to them, or if the row of (r - 1, s) is still correct
+(`hmm._recursion`). Rows stop changing beyond the longest text of a finite language, or when longer
+texts add a negligible amount. Once no row changes, the table can be used for every budget.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from hmm._model import HMM
 from hmm._recursion import Completion, Start, completion, needed_pairs
 
 MAX_BYTES = 2 << 30
-"""Default limit on the memory of a table."""
+"""Default limit on the memory of a table, in bytes."""
 _DERIVED = ("compiled", "without_budget")
 
 
@@ -62,14 +60,13 @@ class LookaheadTable:
 
     Attributes:
         hmm: the model.
-        batch: the automata; states are numbered as in the batch.
-        number: for each state of the batch, its number in the table.
-        class_emission: P(token of the class | h), with the classes of the distinct automata
-            numbered
-            consecutively.
-        first_class: for each automaton of the batch, the number of its first class.
-        completion: beta by remaining budget and the table's state number.
-        beta_unbounded: beta without a budget, if it was requested.
+        batch: the automata, whose states are numbered consecutively.
+        number: the number in the table of each state of the batch.
+        class_emission: P(token is in the class | h). The classes of the distinct automata are
+            numbered consecutively.
+        first_class: number of the first class of each automaton of the batch.
+        completion: beta for each remaining budget and state of the table.
+        beta_unbounded: beta without a budget; None unless it was requested.
     """
 
     hmm: HMM
@@ -82,17 +79,17 @@ class LookaheadTable:
 
     @property
     def max_remaining(self) -> int:
-        """Largest r for which the table has its own level."""
+        """Largest remaining budget r for which beta_r is stored."""
         return self.completion.entry.shape[0] - 1
 
     @property
     def settled(self) -> bool:
-        """True if further levels would equal the last one, so that the table serves any budget."""
+        """True if beta_r doesn't change for larger r, so that the table is valid for any budget."""
         return self.completion.settled
 
     @property
     def num_rows(self) -> int:
-        """Number of stored rows, each for a pair of a remaining budget and a state."""
+        """Number of stored rows. A row has beta of all hidden states, for a budget and a state."""
         return self.completion.b.shape[0] - COMPUTED
 
     @property
@@ -103,7 +100,7 @@ class LookaheadTable:
 
     @cached_property
     def compiled(self) -> Tables:
-        """Table in the form that compiled loops use, on the CPU."""
+        """The table as arrays for compiled loops on the CPU."""
         batch, completion = self.batch, self.completion
         return Tables(
             batch.automaton_of.numpy(),
@@ -120,31 +117,32 @@ class LookaheadTable:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Exclude derived attributes, which can't be pickled."""
+        """Return the state to pickle, without derived attributes, which can't be pickled."""
         return {name: value for name, value in vars(self).items() if name not in _DERIVED}
 
     @cached_property
     def without_budget(self) -> LookaheadTable:
-        """Table for completion at any length: each remaining budget stands for an unlimited one.
+        """A table that has beta without a budget in place of beta_r, for every remaining budget r.
 
-        `hmm._lookahead` accepts it as any other table. It then considers the tokens that fit into
-        the budget, and gives their probabilities of completion at any length.
+        The functions of `hmm._lookahead` accept it as any other table. They then give the
+        probability of completion at any length, for the tokens that fit into the budget.
 
         Raises:
             ValueError: the table was made without `eventual`.
         """
         if self.beta_unbounded is None:
             raise ValueError(
-                "expected a table with beta_unbounded, got one without; make it with eventual=True"
+                "expected a lookahead table with beta_unbounded, got one without; pass "
+                "eventual=True to lookahead_table"
             )
         return replace(self, completion=self.beta_unbounded, beta_unbounded=None)
 
     def row(
         self, remaining: Int64[Tensor, "*N"], states: Int64[Tensor, "*N"]
     ) -> Int64[Tensor, "*N"]:
-        """Return the row of `completion` with beta_r of each state (of the table); -1 if none.
+        """Return the row of `completion` with beta_r of each state (of the table); -1 for no row.
 
-        Negative budgets count as 0, where only `final` is completed.
+        A negative r counts as 0, where only `final` is completed.
         """
         level = remaining.clamp(min=0, max=self.max_remaining)
         found = self.completion.entry[level, states].long()
@@ -164,38 +162,40 @@ def lookahead_table(
     """Compute the table of beta_r for r = 0 .. max_remaining.
 
     Args:
-        hmm: the model; the table has its device and its type.
-        automata: a `TokenAutomaton`, or an `AutomatonBatch` on the HMM's device.
-        max_remaining: maximum number of tokens, EOS included, that may be left after a token.
+        hmm: the model. The table has the model's device and type.
+        automata: a `TokenAutomaton`, or an `AutomatonBatch` on the model's device.
+        max_remaining: maximum number of tokens, including EOS, that may be left after a token.
         budgets: for each automaton, the budgets of the texts to sample. Pairs (r, s) that no text
             with such a budget reaches from the initial state are excluded from the table. None
             excludes no pairs.
-        eventual: also compute the probability of completion without a budget (`hmm._eventual`).
-        tolerance: level r reuses a row of level r - 1 if none of its H values changes by more than
-            this fraction. The relative error of beta_r is then at most (1 + tolerance)^r - 1; 0
-            reuses only equal rows.
+        eventual: whether to compute also the probability of completion without a budget
+            (`hmm._eventual`).
+        tolerance: relative change below which beta_r of a state reuses the stored row of r - 1. The
+            row is reused if none of its H values changes by more than this fraction. The relative
+            error of beta_r is then at most (1 + tolerance)^r - 1. With 0, only equal rows are
+            reused.
         max_bytes: limit on the memory of the table.
 
     Raises:
-        ConstraintError: an automaton is not deterministic, or not over tokens, or on another
-            device; its vocabulary isn't the HMM's; the HMM is in half precision; or the table would
-            exceed `max_bytes`.
+        ConstraintError: an automaton is not a token automaton, or is on another device; its
+            vocabulary isn't the HMM's; the HMM is in half precision; the table would exceed
+            `max_bytes`; or a number is out of range.
     """
     if max_remaining < 1:
-        raise ConstraintError(f"expected a budget of at least one token, got {max_remaining}")
+        raise ConstraintError(f"expected max_remaining to be at least 1, got {max_remaining}")
     if not 0 <= tolerance < 1:
-        raise ConstraintError(f"expected a tolerance in [0, 1), got {tolerance}")
+        raise ConstraintError(f"expected tolerance to be in [0, 1), got {tolerance}")
     batch = deterministic(automata, hmm.device)
     _check_model(hmm, batch.vocabulary)
     if budgets is not None and not (len(budgets) == len(batch) and all(budgets)):
         raise ConstraintError(
-            f"expected at least one budget for each of {len(batch)} automata, got "
-            f"{[len(each) for each in budgets]}"
+            f"expected budgets for {len(batch)} automata, at least one for each, got these "
+            f"numbers of budgets: {[len(each) for each in budgets]}"
         )
     if hmm.device != batch.device:
         raise ConstraintError(
-            f"expected an HMM on {batch.device}, as the automata, got {hmm.device}; move it with "
-            f"hmm.to({str(batch.device)!r})"
+            f"expected an HMM on {batch.device}, the device of the automata, got one on "
+            f"{hmm.device}; move it with hmm.to({str(batch.device)!r})"
         )
     distinct = list(dict.fromkeys(batch.automata))
     index = {automaton: number for number, automaton in enumerate(distinct)}
@@ -228,10 +228,10 @@ def check_table(
     eventual: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> None:
-    """Raise the errors of `lookahead_table` without computing the table.
+    """Raise the errors that `lookahead_table` would raise, without computing the table.
 
     Raises:
-        ConstraintError: as in `lookahead_table`.
+        ConstraintError: as for `lookahead_table`.
     """
     distinct = list(dict.fromkeys(automata))
     _check_model(hmm, distinct[0].vocabulary)
@@ -241,9 +241,9 @@ def check_table(
 def _needed(
     hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
 ) -> Bool[np.ndarray, "levels S"]:
-    """Find the pairs (budget left, state) that need a row, for texts of at most these lengths."""
+    """Find the pairs (remaining budget, state) that need a row, for texts within these budgets."""
     distinct = list(dict.fromkeys(automata))
-    # The edges don't depend on emissions.
+    # Only the edges are needed, which don't depend on emissions.
     edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
     starts = _starts(automata, [(budget,) for budget in budgets])
     return needed_pairs(edges, max(1, max(budgets) - 1), starts)
@@ -258,13 +258,13 @@ def _check_model(hmm: HMM, vocabulary: Vocabulary) -> None:
     if hmm.num_tokens != vocabulary.size:
         raise ConstraintError(
             f"expected an HMM over {vocabulary.size} tokens, as in the constraint's vocabulary, "
-            f"got {hmm.num_tokens}; distill the HMM from a model with this vocabulary, or lift the "
-            "constraint to the HMM's"
+            f"got one over {hmm.num_tokens} tokens; distill the HMM from a model with this "
+            "vocabulary, or lift the constraint to the HMM's vocabulary"
         )
 
 
 def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int]]) -> list[Start]:
-    """List the states in which texts begin, numbered over the distinct automata."""
+    """List initial state and budget of all texts; states are numbered over distinct automata."""
     first, total = {}, 0
     for automaton in dict.fromkeys(automata):
         first[automaton] = total
@@ -277,14 +277,17 @@ def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int
 
 
 def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
-    """Return these automata as a batch; refuse automata that aren't deterministic."""
+    """Return the automata as a batch; refuse objects other than token automata.
+
+    Token automata are deterministic.
+    """
     if isinstance(automata, AutomatonBatch):
         return automata
     if isinstance(automata, TokenAutomaton):
         return AutomatonBatch([automata], device)
     raise ConstraintError(
         f"expected a TokenAutomaton or an AutomatonBatch for the product with an HMM, got "
-        f"{type(automata).__name__}; gcd.lift makes a TokenAutomaton of an Automaton"
+        f"{type(automata).__name__}; convert an Automaton with gcd.lift"
     )
 
 
@@ -294,7 +297,14 @@ def table_bytes(
     needed: Bool[np.ndarray, "levels S"],
     eventual: bool = False,
 ) -> int:
-    """Return the bytes of the table of (distinct) automata, with a row for each needed pair."""
+    """Return the bytes of a lookahead table.
+
+    Args:
+        hmm: the model.
+        automata: distinct automata.
+        needed: whether each pair (remaining budget, state) needs a row.
+        eventual: whether the table includes beta without a budget.
+    """
     classes = sum(automaton.num_classes for automaton in automata)
     row = hmm.num_states * hmm.initial.element_size()
     rows = COMPUTED + int(needed.sum()) + (needed.shape[1] if eventual else 0)
@@ -304,9 +314,9 @@ def table_bytes(
 def bytes_of_table(
     hmm: HMM, automaton: TokenAutomaton, budget: int, *, eventual: bool = False
 ) -> int:
-    """Return the bytes of a table for one automaton and one budget, without making it.
+    """Return the bytes of the lookahead table for one automaton and one budget, without making it.
 
-    A table for several automata takes at most the sum.
+    A table for several automata takes at most the sum of their bytes.
     """
     return table_bytes(hmm, [automaton], _needed(hmm, [automaton], [budget]), eventual)
 
@@ -321,8 +331,8 @@ def _check_memory(
     size = table_bytes(hmm, automata, needed, eventual)
     if size > max_bytes:
         raise ConstraintError(
-            f"expected a table of at most {max_bytes / 2**20:.0f} MiB, got "
-            f"{size / 2**20:.0f} MiB for {needed.shape[1]} states, budgets up to "
-            f"{needed.shape[0] - 1}, {hmm.num_states} hidden states; lower the budget or max_rows, "
-            "use a smaller HMM, or raise max_bytes"
+            f"expected a lookahead table of at most {max_bytes / 2**20:.0f} MiB, got "
+            f"{size / 2**20:.0f} MiB ({needed.shape[1]} automaton states, {needed.shape[0] - 1} "
+            f"tokens, {hmm.num_states} hidden states); lower the budget or max_rows, use a smaller "
+            "HMM, or raise max_bytes"
         )

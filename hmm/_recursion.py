@@ -1,25 +1,28 @@
-"""Recursion for beta, level by level, for the states that need it.
+"""Recursion for beta, from one remaining budget r to the next, for the states that need it.
 
     u_r(h, s)    = sum over edges (s, t) of  mass[set, h] · beta_{r-1}(h, t)
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)
 
-`hmm._product` explains the equations. This module determines which values are computed. A row has H
-numbers, and `entry[r, s]` is the row of the pair (r, s). So pairs can share a row, or not have one:
+`hmm._product` explains the equations; this module decides which values to compute. All pairs (r, s)
+with the same r are a *level*. A row has beta of the H hidden states, and `entry[r, s]` is the row
+of the pair (r, s). Several pairs can share a row, and some don't have one:
 
-**Zero**: pairs from which the end cannot be reached, r < steps_to_accept[s]; beta is zero.
-**Unneeded**, if the budgets are known: pairs that no text reaches. With n tokens in total, state s
-has r left only if n - r tokens lead there from the start, by steps that leave enough for the end.
-**Reused**: the row of r - 1, if nothing changes. If all successors of s reused their rows, the sum
-would be bitwise the same. If no entry of a computed row differs from the state's current row by
-more than a fraction `tolerance`, the current row is used.
+**Zero.** beta is zero if the end can't be reached, r < steps_to_accept[s]. **Unneeded.** If the
+budgets are known, pairs that no text reaches don't have a row. With a budget of n tokens, state s
+has r tokens left only if n - r tokens lead there from the start, along states from which the end
+stays within reach. **Reused.** A pair uses the row of (r - 1, s) if it hasn't changed. If all
+successors of s reused their rows, the sum would be bitwise the same, so it isn't computed. A
+computed row is discarded if no entry differs from the state's current row by more than a fraction
+`tolerance`.
 
-**Error.** Every reused row is within a factor of 1 ± tolerance of the sum over rows reused
-before; sums of products of positive numbers propagate relative errors without increasing them. So
-beta_r is exact up to a factor of (1 + tolerance)^r, which is 1.3e-4 relative error for r = 128 and
-1e-6; usually the error is much smaller. With tolerance 0, beta is that of the full recursion.
+**Error.** Every reused row is within a factor of 1 ± tolerance of the row that was computed. Sums
+of products of positive numbers don't increase relative errors. So beta_r is exact up to a factor of
+(1 + tolerance)^r, which is a relative error of 1.3e-4 for r = 128 and a tolerance of 1e-6. Usually
+the error is much smaller. With tolerance 0, beta equals the result of the full recursion.
 
-**Cost.** Each computed row costs O(H) per edge and one row of a matrix product, 2 H². The host
-decides which rows to compute. After each level, a host synchronization tells it which rows changed.
+**Cost.** Each computed row takes O(H) per edge, and one row of a matrix product, 2 H² operations.
+The host decides which rows to compute. After each level, a host synchronization transfers which
+rows changed.
 """
 
 from __future__ import annotations
@@ -38,20 +41,20 @@ from hmm._kernels import recursion as kernels
 from hmm._kernels.recursion import CERTAIN, COMPUTED, LEFT_OUT, NOTHING
 from hmm._model import HMM
 
-_AT_ONCE = {"cpu": 1 << 20}  # numbers in a block of rows; on the CPU a block stays in the cache
-_ELSEWHERE = 1 << 25
-_TOGETHER = 256  # rows that one thread processes from the edges to the scale
-_COMPILED = ("cpu",)  # devices on which the loops of `hmm._kernels` run
+_AT_ONCE = {"cpu": 1 << 20}  # numbers in a block of rows; on the CPU a block fits into the cache
+_ELSEWHERE = 1 << 25  # numbers in a block of rows on other devices
+_TOGETHER = 256  # rows that one thread computes at a time, in all steps from sum to scale
+_COMPILED = ("cpu",)  # devices on which the compiled loops of `hmm._kernels` run
 
 
 class Completion(NamedTuple):
     """Table of beta: beta_r(h, s) = exp(log_scale[e]) · b[e, h] with e = entry[r, s].
 
     Attributes:
-        entry: row of each remaining budget and state; -1 for unneeded pairs.
-        b: rows; their maximum is 1 unless they are zero.
-        log_scale: log of the scale of each row, -inf for zero.
-        settled: whether levels beyond the last would equal it.
+        entry: row of each remaining budget and state; -1 for pairs that aren't needed.
+        b: scaled rows, with a maximum of 1 unless the row is zero.
+        log_scale: log of the scale of each row; -inf for a zero row.
+        settled: whether larger remaining budgets have the same rows as the largest one.
     """
 
     entry: Int32[Tensor, "levels S"]
@@ -61,13 +64,13 @@ class Completion(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for the rows that are computed at once.
+    """Temporary memory for computing rows on the CPU.
 
     Attributes:
-        u: blocks of rows before the transition, one for each thread at work, which are reused so
-            that they stay in the CPU's cache.
+        u: blocks of rows before the transition, one for each thread. They are reused, so that they
+            stay in the CPU's cache.
         rows: rows after the transition.
-        arrays: arrays that compiled loops access, including `rows`.
+        arrays: the arrays that the compiled loops use, including `rows`.
     """
 
     u: list[Float[Tensor, "together H"]]
@@ -83,12 +86,12 @@ class Scratch(NamedTuple):
         b: Float[Tensor, "all H"],
         log_scale: Float64[Tensor, "all"],
     ) -> Scratch:
-        """Allocate the memory for up to n rows of this model.
+        """Allocate memory for computing up to n rows at once.
 
         Args:
             n: number of rows.
-            hmm, edges: the data that the rows are computed from.
-            b, log_scale: the table that receives them.
+            hmm, edges: the model, and the edges of the automata.
+            b, log_scale: the table to which the rows are written.
         """
         H, blocks = hmm.num_states, min(torch.get_num_threads(), -(-n // _TOGETHER))
         rows = _empty(n, H, hmm)
@@ -111,12 +114,12 @@ class Scratch(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Data of the previous level, from which a level of the recursion is computed.
+    """The rows of the previous level, from which a level of the recursion is computed.
 
     Attributes:
-        before: entry of each state at the previous level.
+        before: row of each state at the previous level.
         b, log_scale: all rows so far.
-        scratch: memory for the computation, only on the CPU.
+        scratch: temporary memory; None except on the CPU.
     """
 
     before: Int64[np.ndarray, "S"]
@@ -126,7 +129,7 @@ class Level(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Initial state of some texts, and their maximum number of tokens."""
+    """State in which a text begins, and the maximum number of its tokens."""
 
     state: int
     budget: int
@@ -135,12 +138,15 @@ class Start(NamedTuple):
 def needed_pairs(
     edges: Edges, max_remaining: int, starts: Sequence[Start] | None
 ) -> Bool[np.ndarray, "levels S"]:
-    """Find the needed beta_r(., s), r = 0 .. max_remaining, that are neither zero nor one.
+    """Find the pairs (r, s), r = 0 .. max_remaining, whose beta_r(., s) has to be computed.
+
+    Pairs with a known beta of zero or one are excluded.
 
     Args:
         edges: edges of the automata.
         max_remaining: the largest r.
-        starts: the texts to consider; None for any state with any budget.
+        starts: initial state and budget of the texts to consider; None for texts that begin in any
+            state with any budget.
     """
     if starts is None:
         levels = np.arange(max_remaining + 1)[:, None]
@@ -194,11 +200,12 @@ def completion(
             entry[r, some] = now[some]
             entry[r, some[moved]] = np.arange(used, used + moved.sum())
             used += int(moved.sum())
-        if whole and used == first_new:  # before the longest distance each level has new states
+        # No row has changed. (While states still come within reach of the end, rows change.)
+        if whole and used == first_new:
             entry, settled = entry[: r + 1], True
             break
     b, log_scale = b[:used], log_scale[:used]
-    if hmm.device.type != "cpu" and used < rows:  # a copy, so that the rest is freed
+    if hmm.device.type != "cpu" and used < rows:  # copied, so that the unused rows are freed
         b, log_scale = b.clone(), log_scale.clone()
     return Completion(
         entry=torch.tensor(entry, dtype=torch.int32, device=hmm.device),
@@ -209,16 +216,17 @@ def completion(
 
 
 def rows_at_once(hmm: HMM) -> int:
-    """Return the number of rows that are computed at once."""
+    """Return the number of rows that are computed at once, which depends on the device."""
     return max(1, _AT_ONCE.get(hmm.device.type, _ELSEWHERE) // hmm.num_states)
 
 
 def _empty(rows: int, H: int, hmm: HMM) -> Float[Tensor, "rows H"]:
-    """Allocate rows; unwritten rows take no memory on the CPU.
+    """Allocate rows without writing to them; unwritten rows take no memory on the CPU.
 
-    numpy isn't used, because it requests large pages. If memory is available, they are the fastest
-    to write for the first time (454 MiB in 0.08 s, small pages in 0.34 s). They took 1.4 to 2.1 s
-    on a virtual machine whose host had reclaimed free memory.
+    PyTorch allocates them instead of numpy, because numpy requests large memory pages. Large pages
+    are faster to write for the first time if memory is available (454 MiB in 0.08 s, with small
+    pages 0.34 s). But on a virtual machine whose host had reclaimed free memory, they took 1.4 to
+    2.1 s.
     """
     return hmm.initial.new_empty(rows, H, dtype=hmm.dtype)
 
@@ -231,7 +239,18 @@ def rows_of(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Compute the rows of these states; append those that changed to the rows in use."""
+    """Compute the rows of some states, and append the rows that changed to the table.
+
+    Args:
+        hmm, edges: the model, and the edges of the automata.
+        level: the rows of the previous level.
+        states: the states.
+        used: number of rows in the table.
+        tolerance: relative change up to which a row counts as unchanged.
+
+    Returns:
+        True for each state whose row changed.
+    """
     if hmm.device.type in _COMPILED:
         return _rows_compiled(hmm, level, states, used, tolerance)
     u, log_u = _sum_in_layers(edges, level, states)
@@ -256,10 +275,10 @@ def _rows_compiled(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Compute `rows_of` a few rows at a time, from their edges to their scale.
+    """Compute `rows_of` on the CPU, a few rows at a time, in all steps from sum to scale.
 
-    They are computed in reused memory, and only rows that changed are copied to the table, because
-    the first write to new memory is slow.
+    Rows are computed in memory that is reused, and only rows that changed are copied to the table,
+    because the first write to new memory is slow.
     """
     n = len(states)
     assert level.scratch is not None
@@ -287,12 +306,11 @@ def _rows_compiled(
 def _sum_in_layers(
     edges: Edges, level: Level, states: Int64[np.ndarray, "n"]
 ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
-    """Compute u of these states up to scale, and the log of the scale, as `kernels.sum_edges`.
+    """Compute u of some states, divided by its scale, and the log of the scale, on any device.
 
-    The k-th edges of all states are processed at once. The states are ordered by falling number of
-    edges, so that those with a k-th edge come first: a sum of layers, without a scatter, and with
-    the
-    same result on every device.
+    It is equivalent to `kernels.sum_edges`. The k-th edges of all states are added at once. States
+    are ordered by decreasing number of edges, so that the states with a k-th edge come first.
+    Therefore no scatter operation is needed, and the result is the same on every device.
     """
     device = level.b.device
     degree = edges.start[states + 1] - edges.start[states]
@@ -331,9 +349,9 @@ def _rescale(
     rows: Float[Tensor, "n H"],
     log_rows: Float64[Tensor, "n"],
 ) -> Bool[np.ndarray, "n"]:
-    """Scale rows to a maximum of one; return which differ from the state's previous row.
+    """Scale rows to a maximum of one; return which rows differ from the state's previous row.
 
-    Equivalent to `kernels.rescale`, with a host synchronization.
+    It is equivalent to `kernels.rescale`, with a host synchronization.
     """
     top = rows.amax(dim=1)
     rows /= torch.where(top > 0, top, 1).unsqueeze(1)

@@ -1,13 +1,14 @@
 """Storage of an emission matrix without its repeated rows; the matrix is bitwise the same.
 
-An HMM over a vocabulary of 49,152 tokens is trained on sequences in which some thousands occur. All
-other tokens have zero counts, and therefore the same row of emission probabilities. So the matrix
-(V x H) is stored as its R different rows and the row number of each token:
+An HMM over a vocabulary of 49,152 tokens is trained on sequences in which a few thousand tokens
+occur. All other tokens have no counts, and therefore the same row of emission probabilities. So the
+matrix (V x H) is stored as its R different rows and the row number of each token:
 
     emission[v] = rows[row_of[v]],      rows (R x H),   row_of (V, int32, 0 <= row_of[v] < R)
 
-Rows are the same if their bytes are. They are numbered as they first occur, so that each matrix has
-a single such form. Cost: one pass over V H numbers, hashed row by row.
+Rows are the same if their bytes are equal. They are numbered in the order in which they first
+occur, so that each matrix has only one such form. Cost: one pass over V H numbers, which hashes
+each row.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from torch import Tensor
 
 
 class SharedRows(NamedTuple):
-    """Matrix as its different rows, and the number of each row.
+    """A matrix, stored as its different rows and the number of each row.
 
     Attributes:
         rows: the different rows; no two have the same bytes.
-        row_of: for each row of the matrix, its index in `rows`.
+        row_of: index in `rows` of each row of the matrix.
     """
 
     rows: Float[Tensor, "R H"]
@@ -33,7 +34,7 @@ class SharedRows(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Memory, and size in a file."""
+        """Bytes in memory, and in a file."""
         return self.rows.nbytes + self.row_of.nbytes
 
     def matrix(self) -> Float[Tensor, "V H"]:
@@ -45,13 +46,14 @@ class SharedRows(NamedTuple):
         rows, row_of = self
         if rows.dim() != 2 or row_of.dim() != 1 or row_of.dtype != torch.int32:
             raise ValueError(
-                f"expected a matrix and a vector of int32 for shared rows, got {tuple(rows.shape)} "
-                f"and {tuple(row_of.shape)} of {row_of.dtype}"
+                "expected emission_rows to be a matrix and row_of a vector of int32, got shapes "
+                f"{tuple(rows.shape)} and {tuple(row_of.shape)}, and row_of in {row_of.dtype}; the "
+                "file is damaged, so copy it again"
             )
         if len(row_of) and not 0 <= int(row_of.min()) <= int(row_of.max()) < len(rows):
             raise ValueError(
-                f"expected row numbers in 0..{len(rows) - 1}, got {int(row_of.min())} to "
-                f"{int(row_of.max())}; the file is damaged, so copy it again"
+                f"expected row_of to have numbers in 0..{len(rows) - 1}, got numbers from "
+                f"{int(row_of.min())} to {int(row_of.max())}; the file is damaged, so copy it again"
             )
         return rows[row_of]
 
@@ -59,15 +61,15 @@ class SharedRows(NamedTuple):
 def pool_rare(
     emission: Float[Tensor, "V H"], counts: Int64[Tensor, "V"], most: int
 ) -> Float[Tensor, "V H"]:
-    """Set the emissions of rare tokens to the mean of those that occurred equally often.
+    """Set the emissions of each rare token to the mean over all tokens that occurred equally often.
 
-    A token that occurred three times gives little information about its states. The sum of each
-    state's emissions doesn't change.
+    A token that occurred three times gives little information about the states that emit it. The
+    sum of each state's emissions doesn't change.
 
     Args:
         emission: emission of each token in each state.
-        counts: how often each token occurred in training.
-        most: tokens that occurred more often keep their own emissions.
+        counts: number of times that each token occurred in training.
+        most: largest count of a rare token. Tokens with larger counts keep their emissions.
     """
     pooled = emission.clone()
     for count in range(most + 1):
@@ -78,7 +80,7 @@ def pool_rare(
 
 
 def share_rows(matrix: Float[Tensor, "V H"]) -> SharedRows:
-    """Find the rows of a matrix that have the same bytes; any type, on any device."""
+    """Store a matrix of any type and device as its different rows and their numbers."""
     plain = matrix.detach().to("cpu").contiguous()
     raw = plain.view(torch.uint8).numpy() if plain.numel() else np.empty((len(plain), 0), np.uint8)
     number: dict[bytes, int] = {}

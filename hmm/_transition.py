@@ -1,23 +1,24 @@
-"""Transitions between hidden states, as a full matrix or as two sparse factors.
+"""Transitions between hidden states, as a full matrix or as two block-diagonal factors.
 
-Inference needs three operations of the transition matrix A (H x H, each row a distribution): the
-products with a row vector and a column vector, and, for EM, the expected use of each parameter.
-`Dense` stores A itself: 2 H² operations a product. `Monarch` stores
+The transition matrix A is H x H, and each row is a distribution. Inference needs the products of A
+with a row vector and with a column vector. EM also needs the expected number of uses of each
+parameter. `Dense` stores A itself, and a product takes 2 H² operations. `Monarch` stores
 
     A = L P R P⁻¹,     H = K M,     state h = k M + m  for (k, m)
 
-with L and R block-diagonal and P the permutation that transposes the K x M grid of states. L has K
-blocks of M x M, and R has M of size K x K each. Sources: Dao et al., "Monarch", arXiv 2204.00595;
+L and R are block-diagonal, and P is the permutation that transposes the K x M grid of states. L has
+K blocks of M x M, and R has M blocks of K x K. Sources: Dao et al., "Monarch", arXiv 2204.00595;
 for transitions of an HMM, Zhang et al., "Scaling up probabilistic circuits via monarch matrices",
-arXiv 2506.12383. A transition then consists of two draws, first the new m, then the new k:
+arXiv 2506.12383. A transition then consists of two draws, first of the new m, then of the new k:
 
     A[(k, m), (k', m')] = first[k, m, m'] · second[m', k, k']
 
-Every pair of states is connected by exactly one path through the grid, the one over (k, m'). So A
-is zero only where a factor is, and each row of A is a distribution if each row of the factors is.
-EM needs the expected number of times each *factor* entry was used, and its M-step remains a
-normalization. A product costs 2 H (M + K) operations, and there are H (M + K) parameters instead of
-H²: with 128 x 128 blocks, 4 million instead of 268 million.
+The only way from (k, m) to (k', m') is through (k, m'), so an entry of A is zero only if one of its
+two factors is zero. If the rows of the factors are distributions, so are the rows of A. EM needs
+the expected number of uses of each entry of the *factors*, and its M-step is still a normalization.
+
+A product takes 2 H (M + K) operations. There are H (M + K) parameters instead of H²: with 128 x 128
+blocks, 4 million instead of 268 million.
 """
 
 from __future__ import annotations
@@ -36,43 +37,50 @@ TOLERANCE = {
     torch.float16: 4e-3,
     torch.bfloat16: 2e-2,
 }
-"""Tolerance on the sum of a distribution, by the type in which its entries are stored."""
+"""Largest accepted difference between the sum of a distribution and 1, by the entries' type."""
 
 
 _ROWS_AT_ONCE = 256
-"""Rows processed together in counting Monarch factors; they and their halves fit into a cache."""
+"""Rows that are processed at once when uses of Monarch factors are counted.
+
+They and the intermediate results fit into the CPU's cache.
+"""
 
 Rows = Float[Tensor, "*B H"]
-"""Vector over states, or a batch of them."""
+"""A vector over states, or a batch of such vectors."""
 
 
 def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -> None:
     """Check that entries are finite and non-negative, and sum to one along `dim`.
 
     Raises:
-        ValueError: if not; the message has the name, the first invalid value and its position.
+        ValueError: an entry or a sum is invalid; the message has `name`, and the first invalid sum
+            with its index, or the smallest entry.
     """
     tolerance = TOLERANCE.get(values.dtype)
     if tolerance is None:
-        raise ValueError(f"expected {name} in one of {list(TOLERANCE)}, got {values.dtype}")
-    # NaN and infinity also show in the sums, so a valid array is read twice, not three times.
+        names = ", ".join(str(kind).removeprefix("torch.") for kind in TOLERANCE)
+        found = str(values.dtype).removeprefix("torch.")
+        raise ValueError(f"expected {name} in one of the types {names}, got {found}")
+    # NaN and infinite entries give invalid sums, so they don't need a separate pass.
     sums = values.sum(dim=dim, dtype=torch.promote_types(values.dtype, torch.float32))
     wrong = ~((sums - 1).abs() <= tolerance)
     if bool(wrong.any()):
         where = wrong.nonzero()[0].tolist()
         raise ValueError(
-            f"expected distributions in {name}, got one that sums to {float(sums[tuple(where)])!r} "
-            f"at index {where} ({int(wrong.sum())} of {wrong.numel()} are off by more than "
-            f"{tolerance}); normalize it, and check that it doesn't contain logarithms or NaN"
+            f"expected probabilities that sum to 1 in {name}, got the sum "
+            f"{float(sums[tuple(where)])!r} at index {where} ({int(wrong.sum())} of "
+            f"{wrong.numel()} sums differ by more than {tolerance}); check the array for "
+            "logarithms and NaN, and normalize it"
         )
     smallest = float(values.amin())
     if smallest < 0:
-        raise ValueError(f"expected non-negative probabilities in {name}, got {smallest!r}")
+        raise ValueError(f"expected probabilities of at least 0 in {name}, got {smallest!r}")
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Full transition matrix.
+    """A transition that stores the full matrix.
 
     Attributes:
         matrix: matrix[i, j] = P(next state is j | state is i).
@@ -92,32 +100,38 @@ class Dense:
 
     @property
     def factors(self) -> tuple[Tensor, ...]:
-        """Arrays that EM estimates; each last axis is a distribution."""
+        """The arrays that EM estimates; each last axis is a distribution."""
         return (self.matrix,)
 
     @in_own_precision
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
-        """Return p A, the distribution of the next state if p is that of the state (in `out`)."""
+        """Multiply distributions p over states by A; the result is the next state's distribution.
+
+        The result is written to `out` if it is given.
+        """
         return torch.matmul(p, self.matrix, out=out)
 
     @in_own_precision
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Return A v, the expectation of v at the next state, given each state (in `out`)."""
+        """Multiply A by functions v of the next state; the result is their expectation per state.
+
+        The result is written to `out` if it is given.
+        """
         return torch.matmul(v, self.matrix.T, out=out)
 
     @in_own_precision
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
     ) -> tuple[Tensor, ...]:
-        """Return sum_n before[n, i] A[i, j] after[n, j], for each parameter of A.
+        """Return sum_n before[n, i] A[i, j] after[n, j], for each parameter A[i, j].
 
-        With `before` the filter and `after` the scaled likelihood of what follows, this is the
-        expected number of times each transition was made.
+        If `before` is the filtered distribution and `after` the scaled likelihood of the later
+        tokens, this is the expected number of transitions from i to j.
         """
         return ((before.T @ after).mul_(self.matrix),)
 
     def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
-        """Return the distribution of the next state, given each of these states."""
+        """Return the distribution of the next state after each of the given states."""
         return self.matrix[states]
 
     def dense(self) -> Float[Tensor, "H H"]:
@@ -137,11 +151,11 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Monarch:
-    """Transition matrix with two block-diagonal factors; state h = k M + m.
+    """A transition that stores two block-diagonal factors of the matrix; state h = k M + m.
 
     Attributes:
         first: first[k, m, m'] = P(next m is m' | state is (k, m)).
-        second: second[m', k, k'] = P(next k is k' | next m is m', k was k).
+        second: second[m', k, k'] = P(next k is k' | next m is m', current k is k).
     """
 
     first: Float[Tensor, "K M M"]
@@ -151,8 +165,8 @@ class Monarch:
         shape, other = tuple(self.first.shape), tuple(self.second.shape)
         if len(shape) != 3 or (shape[1:], other) != (shape[:0:-1], (shape[1], shape[0], shape[0])):
             raise ValueError(
-                f"expected Monarch factors of shapes (K, M, M) and (M, K, K), got {shape} and "
-                f"{other}"
+                "expected Monarch factors of shapes (K, M, M) and (M, K, K), got shapes "
+                f"{shape} and {other}"
             )
 
     @property
@@ -161,12 +175,13 @@ class Monarch:
 
     @property
     def factors(self) -> tuple[Tensor, ...]:
-        """Arrays that EM estimates; each last axis is a distribution."""
+        """The arrays that EM estimates; each last axis is a distribution."""
         return (self.first, self.second)
 
-    # Both products are batched over blocks. They work on columns, H x N: the grid (k, m) with N
-    # numbers at each point. Exchanging k and m is then a view that a product accepts directly; with
-    # rows it would copy every number. Rows are transposed on the way in and out.
+    # Products with the factors are batched over blocks. They work on columns (H x N), which are the
+    # grid (k, m) with N numbers at each point. Exchanging k and m is then a view that `torch.bmm`
+    # accepts. With rows (N x H), it would copy every number. So rows are transposed before and
+    # after the products.
 
     def _columns(self, p: Rows) -> Float[Tensor, "K M N"]:
         return p.reshape(-1, self.num_states).T.contiguous().view(*self.first.shape[:2], -1)
@@ -176,23 +191,29 @@ class Monarch:
         return rows.contiguous() if out is None else out.copy_(rows)
 
     def _half_forward(self, p: Float[Tensor, "K M N"]) -> Float[Tensor, "M K N"]:
-        """Return p L P: the weight at the point (k, m') between the two draws."""
+        """Return p L P, the distribution of the intermediate point (k, m') after the first draw."""
         return torch.bmm(self.first.transpose(1, 2), p).transpose(0, 1)
 
     def _half_backward(self, v: Float[Tensor, "K M N"]) -> Float[Tensor, "K M N"]:
-        """Return P R P⁻¹ v: the expectation of v, given the point (k, m') between the two draws."""
+        """Return P R P⁻¹ v, the expectation of v, given the point (k, m') after the first draw."""
         return torch.bmm(self.second, v.transpose(0, 1)).transpose(0, 1)
 
     @in_own_precision
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
-        """Return p A, the distribution of the next state if p is that of the state (in `out`)."""
+        """Multiply distributions p over states by A; the result is the next state's distribution.
+
+        The result is written to `out` if it is given.
+        """
         between = self._half_forward(self._columns(p))
         arrived = torch.bmm(self.second.transpose(1, 2), between).transpose(0, 1)
         return self._rows(arrived, p, out)
 
     @in_own_precision
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Return A v, the expectation of v at the next state, given each state (in `out`)."""
+        """Multiply A by functions v of the next state; the result is their expectation per state.
+
+        The result is written to `out` if it is given.
+        """
         between = self._half_backward(self._columns(v))
         return self._rows(torch.bmm(self.first, between), v, out)
 
@@ -200,9 +221,9 @@ class Monarch:
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
     ) -> tuple[Tensor, ...]:
-        """Return the expected number of times that each entry of the factors was used.
+        """Return the expected number of uses of each entry of the two factors.
 
-        For `before` and `after` see `Dense.expected_counts`.
+        See `Dense.expected_counts` for `before` and `after`.
         """
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
         for some, theirs in zip(
@@ -214,7 +235,7 @@ class Monarch:
         return first.mul_(self.first), second.mul_(self.second)
 
     def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
-        """Return the distribution of the next state, given each of these states."""
+        """Return the distribution of the next state after each of the given states."""
         k, m = states // self.first.shape[1], states % self.first.shape[1]
         product = self.first[k, m].unsqueeze(1) * self.second[:, k].permute(1, 2, 0)
         return product.reshape(states.shape[0], self.num_states)
@@ -242,15 +263,15 @@ Transition = Dense | Monarch
 
 
 def factor_shapes(num_states: int, monarch: bool | int = False) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the arrays that make a transition of this kind.
+    """Return the shapes of a transition's arrays: one array for `Dense`, two for `Monarch`.
 
     Args:
         num_states: H.
-        monarch: False for a full matrix; M for blocks of M x M and (H/M) x (H/M); True for the
-            two most nearly equal.
+        monarch: False for a full matrix; M for blocks of M x M and (H/M) x (H/M); True for the M
+            that makes these two sizes most nearly equal.
 
     Raises:
-        ValueError: if there are no states, or M does not divide H.
+        ValueError: there are no states, or M does not divide H.
     """
     if num_states < 1:
         raise ValueError(f"expected at least one state in an HMM, got {num_states}")
@@ -261,11 +282,13 @@ def factor_shapes(num_states: int, monarch: bool | int = False) -> tuple[tuple[i
     else:
         inner = int(monarch)
     if inner < 1 or num_states % inner:
-        raise ValueError(f"expected Monarch blocks that divide {num_states} states, got {inner}")
+        raise ValueError(
+            f"expected a Monarch block size that divides {num_states} states, got {inner}"
+        )
     outer = num_states // inner
     return ((outer, inner, inner), (inner, outer, outer))
 
 
 def from_factors(factors: tuple[Tensor, ...]) -> Transition:
-    """Return the transition with these parameters: one array for `Dense`, two for `Monarch`."""
+    """Make the transition with the given parameters: one array for `Dense`, two for `Monarch`."""
     return Dense(factors[0]) if len(factors) == 1 else Monarch(factors[0], factors[1])

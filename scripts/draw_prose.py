@@ -12,6 +12,7 @@ import argparse
 import ast
 import random
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 from scripts.check_prose import ROOT, files, markdown_blocks
@@ -40,16 +41,19 @@ def paragraphs(page: Path) -> Iterator[str]:
             yield f"{page.relative_to(ROOT)}:{block[0].number}\n{text}"
 
 
+def errors(package: str) -> Iterator[str]:
+    """Yield the error messages of a package; parts of one message are joined by " … "."""
+    statements = groupby(messages(package), key=lambda each: (each.place, each.error))
+    for (place, error), parts in statements:
+        yield f"{place}\n{error}: {' … '.join(each.text for each in parts)}"
+
+
 def collect() -> dict[str, list[str]]:
     """Return all texts of each kind."""
     pages = (path for path in files(["README.md", "docs"]) if path.suffix == ".md")
     return {
         "docstrings": [text for package in PACKAGES for text in docstrings(package)],
-        "errors": [
-            f"{each.place}\n{each.error}: {each.text}"
-            for package in PACKAGES
-            for each in messages(package)
-        ],
+        "errors": [text for package in PACKAGES for text in errors(package)],
         "paragraphs": [text for page in pages for text in paragraphs(page)],
     }
 

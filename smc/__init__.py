@@ -1,24 +1,25 @@
 """Sequential Monte Carlo sampling from language models under constraints and budgets.
 
-The path from a logit to a weight, by module:
+This table shows the path from a logit to a weight. A proposal draws tokens with probability
+p g / Z, where p is the model's probability and g is a factor that depends on the proposal:
 
-    _models                         log-probabilities of the next token, normalized from logits
-    _forward/prefixes               p_lm = p, the log-probabilities at the sampling temperature
-    _proposals                      g of the next token, and Z = sum p g
-    _vocabulary                     a token x, drawn from q = p g / Z
+    _models                         compute log-probabilities of the next token from logits
+    _forward/prefixes               apply the sampling temperature; the result is log p
+    _proposals                      compute the factor g of each next token, and Z = sum of p g
+    _vocabulary                     draw a token x from q = p g / Z
     _forward/eager, _forward/static
-                                    a forward pass over x and the tokens f that are forced after it
+                                    run the model on x, and on the tokens f that are forced after x
 
     _inference/step
-        SMC: with W the weight of a particle, psi its potential, and psi' the potential after the
-        step (g of the last token; 1 for a complete answer),
+        SMC: update the weight W of each particle. psi is the particle's potential before the step,
+        and psi' its potential after the step: g of the last token, or 1 for a complete answer.
             log W += log Z - log psi                            before the draw
             log W += log psi' - log g(x) + sum of log p(f)      after the draw
     _vocabulary/competition, _inference/selection, _inference/filter
-        the discrete filter: x is not drawn. A prefix with its next token x has the score
-        s = W p(x) g(x), and is kept with probability pi = min(1, s / c),
+        The discrete filter doesn't draw x. It gives each continuation of a prefix by one token x
+        the score s = W p(x) g(x), and keeps it with probability pi = min(1, s / c).
             log W += log p(x) - log pi + sum of log p(f)
-    _results/posterior              answers with normalized weights
+    _results/posterior              normalize the weights of the answers
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import names that need `transformers` on first access, because it is optional."""
+    """Import the names that need the optional package `transformers` on first access."""
     if name == "Walk":
         warn("smc.Walk is deprecated; use smc.AutomatonPosition", DeprecationWarning, stacklevel=2)
         return AutomatonPosition

@@ -236,6 +236,9 @@ class _Scripted:
         rows = points.reshape(-1, points.shape[-1]).clamp(0, 1).sort(dim=1).values.numpy()
         edges = np.concatenate([np.zeros((len(rows), 1)), rows, np.ones((len(rows), 1))], axis=1)
         shares = np.diff(edges, axis=1)
+        possible = shares > self._NOTHING
+        # At once for all rows, because most have a single outcome.
+        several, first = (possible.sum(axis=1) > 1).tolist(), possible.argmax(axis=1).tolist()
         u = np.empty(len(rows))
         parts = (
             torch.as_tensor(part, device="cpu").expand_as(keys.example).flatten().tolist()
@@ -246,13 +249,14 @@ class _Scripted:
                 u[m] = self._known[name]
                 continue
             example = name[0]
-            script, choices = self._scripts[example], self.choices[example]
-            cells = np.flatnonzero(shares[m] > self._NOTHING)
-            outcome = 0
-            if len(cells) > 1:  # others depend on the batch: an example that is over is asked, too
+            cell = first[m]
+            if several[m]:  # others depend on the batch: an example that is over is asked, too
+                script, choices = self._scripts[example], self.choices[example]
+                cells = possible[m].nonzero()[0]
                 outcome = script[len(choices)] if len(choices) < len(script) else 0
                 choices.append((outcome, shares[m][cells].tolist()))
-            u[m] = edges[m, cells[outcome]] + shares[m, cells[outcome]] / 2
+                cell = cells[outcome]
+            u[m] = edges[m, cell] + shares[m, cell] / 2
             self._known[name] = u[m]
         return torch.from_numpy(u).reshape(keys.example.shape)
 

@@ -15,6 +15,7 @@ import hypothesis
 import jaxtyping
 import pytest
 
+import tests.processes
 import tests.typechecker
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -39,10 +40,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault(_variable, "1")
 else:
     _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
+    _FORKS = tempfile.TemporaryDirectory(prefix="gcd-forks-")
     os.environ.pop(_USERS_CACHE, None)
     if "GCD_CACHE_DIR" in os.environ:
         os.environ[_USERS_CACHE] = os.environ["GCD_CACHE_DIR"]
     os.environ["GCD_CACHE_DIR"] = _CACHE.name
+    os.environ[tests.processes.ADDRESS] = str(Path(_FORKS.name) / "socket")
+    os.environ[tests.processes.OWNER] = str(os.getpid())
 
 # No property test has a deadline: on a busy machine any of them is late now and then. Examples
 # follow from the tests alone, so that two runs of one tree agree; `make test
@@ -64,6 +68,17 @@ if "GCD_TEST_DEVICE" not in os.environ:
     tests.typechecker.enforce(_checked_modules())
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """Import large libraries before any module whose annotations are checked.
+
+    The modules that are first imported within such a module would be compiled again, with checks,
+    by each process. A process that only hands out tests doesn't import them.
+    """
+    if session.config.getoption("dist", "no") == "no":
+        import beartype  # noqa: F401
+        import torch  # noqa: F401
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests, so that no process is left alone with one at the end.
 
@@ -75,6 +90,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Collect garbage from here on, but not among the modules and their checks."""
     gc.freeze()
+    # With Python's threshold, a twentieth of the time went into it.
+    gc.set_threshold(10_000, 20, 20)
     gc.enable()
 
 

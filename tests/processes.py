@@ -1,30 +1,37 @@
 """Commands in separate processes that don't import everything again.
 
-`python -m tests.processes` imports the libraries once and then forks for each command. A forked
-process runs a module as `python -m` does, or several of them as `torchrun` does, with its own
-standard streams, arguments and environment. Importing PyTorch, transformers and Hydra takes
-five seconds of processor time; a fork takes none. The project's own modules are imported by each
-command, in its order.
+`python -m tests.processes` imports the libraries once, for all processes that run tests side by
+side, and then forks for each command. A forked process runs a module as `python -m` does, or
+several of them as `torchrun` does, with its own standard streams, arguments and environment.
+Importing PyTorch, transformers and Hydra takes five seconds of processor time; a fork takes none.
+The project's own modules are imported by each command, in its order.
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
+import fcntl
+import gc
 import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
+ADDRESS = "GCD_TESTS_FORKS_AT"
+"""Names the variable with the path of the socket, which all processes that run tests share."""
+OWNER = "GCD_TESTS_FORKS_FOR"
+"""Names the variable with the id of the process that lives as long as the tests do."""
 _LIBRARIES = (
     "hydra.main",
     "lark",
@@ -50,8 +57,7 @@ def run(
         cwd: working directory.
         environment: variables that differ from those of the tests.
     """
-    server = _server()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _connection() as server:
         order = {
             "program": program,
             "count": count,
@@ -59,9 +65,8 @@ def run(
             "environment": {**_own_environment(), **environment},
             "folder": folder,
         }
-        _write(server.stdin, order)
-        assert server.stdout is not None
-        code = json.loads(server.stdout.readline())
+        server.sendall((json.dumps(order) + "\n").encode())
+        code = json.loads(server.makefile().readline())
         out, err = (
             "".join((Path(folder) / f"{rank}.{name}").read_text("utf-8") for rank in range(count))
             for name in ("out", "err")
@@ -75,51 +80,87 @@ def _own_environment() -> dict[str, str]:
     return {**own, "PYTHONPATH": str(ROOT)}
 
 
-@functools.cache
-def _server() -> subprocess.Popen[str]:
-    """Start the process that forks; it ends with this one."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.processes"],
-        cwd=ROOT,
-        env={**_own_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    atexit.register(server.communicate)
-    return server
+def _connection() -> socket.socket:
+    """Connect to the process that forks, and start it if nobody has."""
+    path = os.environ[ADDRESS]
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return _connected(path)
+        except FileNotFoundError:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "tests.processes", path],
+                cwd=ROOT,
+                env={**_own_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+            )
+            assert server.stdout is not None
+            server.stdout.readline()  # it listens
+            return _connected(path)
 
 
-def _write(stream: IO[str] | None, value: Any) -> None:
-    assert stream is not None
-    stream.write(json.dumps(value) + "\n")
-    stream.flush()
+def _connected(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
-def _serve() -> None:
-    """Fork for each command that is read, and answer with its exit status."""
+def _serve(path: str) -> None:
+    """Fork for each connection, which gives one command, until the tests' first process ends."""
     for name in _LIBRARIES:
         importlib.import_module(name)
     import torch
 
     torch.set_num_threads(1)
-    orders, answers = sys.stdin, os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for line in orders:
-        order = json.loads(line)
+    gc.freeze()  # no command looks for garbage among the libraries
+    tests = int(os.environ[OWNER])
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        print("listening", flush=True)
+        while _lives(tests):
+            if select.select([listener], [], [], 1)[0]:
+                connection, _ = listener.accept()
+                if not os.fork():
+                    listener.close()
+                    _answer(connection)
+                connection.close()
+            with suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _answer(connection: socket.socket) -> NoReturn:
+    """Run the command that is read, and answer with its exit status."""
+    try:
+        order = json.loads(connection.makefile().readline())
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        ranks = range(order["count"])
-        running = {_fork(order, rank, port): rank for rank in ranks}
+        running = {_fork(order, rank, port) for rank in range(order["count"])}
         code = 0
         while running:
             pid, status = os.wait()
-            if running.pop(pid, None) is not None and status and not code:
+            running.remove(pid)
+            if status and not code:
                 code = os.waitstatus_to_exitcode(status)
                 for other in running:
                     os.kill(other, signal.SIGTERM)
-        _write(answers, code)
+        connection.sendall(f"{code}\n".encode())
+    finally:
+        os._exit(0)
 
 
 def _fork(order: dict[str, Any], rank: int, port: int) -> int:
@@ -177,4 +218,4 @@ def _become(order: dict[str, Any], rank: int, port: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

@@ -50,8 +50,9 @@ EXCEPTIONS: dict[str, dict[str, set[str]]] = {
     },
     "gcd_vllm": {
         "the plugin has the library's version, and runs its serving parts on the engine's device": {
-            "gcd._errors", "gcd._requests", "gcd._serving.constraint_cache", "gcd._serving.pace",
-            "gcd._serving.pool", "gcd._serving.reading", "gcd._tokens.bitmask",
+            "gcd._errors", "gcd._requests", "gcd._serving.compiler",
+            "gcd._serving.constraint_cache", "gcd._serving.pace", "gcd._serving.pool",
+            "gcd._serving.reading", "gcd._tokens.bitmask", "gcd._tokens.disk_cache",
             "gcd._tokens.vocabulary",
         },
         "its posteriors are made by the sampler's own parts": {

@@ -10,13 +10,14 @@ from typing import Any
 
 import jaxtyping
 
-_tests_begun = 0
+_counting: list[Callable[[], None]] = []
 
 
 def begin_test() -> None:
     """Start counting calls anew."""
-    global _tests_begun
-    _tests_begun += 1
+    for restart in _counting:
+        restart()
+    _counting.clear()
 
 
 def in_some_calls(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,20 +46,25 @@ def in_some_calls(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
 
 def _sampled(function: Any, check: Callable[[Any], Any]) -> Any:
     """Return a function that is checked in some of its calls."""
-    test, calls, due, checked = 0, 0, 1, None
+    # The number of calls until the next check: counting down is cheap.
+    left, step, checked = 1, 1, None
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        nonlocal test, calls, due, checked
-        if test != _tests_begun:
-            test, calls, due = _tests_begun, 0, 1
-        calls += 1
-        if calls < due:
+        nonlocal left, step, checked
+        left -= 1
+        if left:
             return function(*args, **kwargs)
-        due *= 10
+        if step == 1:
+            _counting.append(restart)
+        left, step = 9 * step, 10 * step
         if checked is None:
             checked = check(function)
         return checked(*args, **kwargs)
+
+    def restart() -> None:
+        nonlocal left, step
+        left = step = 1
 
     return called
 
@@ -66,4 +72,6 @@ def _sampled(function: Any, check: Callable[[Any], Any]) -> Any:
 def enforce(modules: list[str]) -> None:
     """Have annotations enforced in these modules, from their import on."""
     jaxtyping.jaxtyped = in_some_calls(jaxtyping.jaxtyped)  # modules look it up by this name
-    jaxtyping.install_import_hook(modules, "beartype.beartype")
+    installed = jaxtyping.install_import_hook(modules, "beartype.beartype")
+    # Each import of any module would be compared with all of these names, and their prefixes.
+    installed.hook.should_instrument = frozenset(modules).__contains__

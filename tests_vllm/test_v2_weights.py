@@ -36,15 +36,21 @@ def engine(peaked_llama):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("chunk", "proposal"), [(None, "gcd"), (2, "gcd"), (None, "lcd")], ids=str)
-def test_weights_are_those_of_brute_force(engine, peaked_llama, chunk, proposal):
+@pytest.mark.parametrize(
+    ("chunk", "proposal", "temperature"),
+    [(None, "gcd", 1.0), (None, "gcd", 0.7), (2, "gcd", 1.0), (None, "lcd", 1.0)],
+    ids=str,
+)
+def test_weights_are_those_of_brute_force(engine, peaked_llama, chunk, proposal, temperature):
     assert engine.llm_engine.vllm_config.use_v2_model_runner
     (found,) = gcd_vllm.sample(
-        engine, [PROMPT], REGEX, budget=BUDGET, particles=20, chunk=chunk, proposal=proposal
-    )
+        engine, [PROMPT], REGEX, budget=BUDGET, particles=20, chunk=chunk, proposal=proposal,
+        temperature=temperature,
+    )  # fmt: skip
     language = ConstraintRequest("regex", REGEX["regex"]).language()
     automaton = gcd.lift(language, InProcessEngine(engine).vocabulary)
-    oracle = Oracle(peaked_llama, automaton, tuple(engine.get_tokenizer().encode(PROMPT)))
+    prompt = tuple(engine.get_tokenizer().encode(PROMPT))
+    oracle = Oracle(peaked_llama, automaton, prompt, temperature)
     for particle in found.particles:
         assert particle.token_log_p == pytest.approx(oracle.log_p(particle.ids), abs=1e-4)
         if proposal == "gcd":
@@ -55,8 +61,3 @@ def test_weights_are_those_of_brute_force(engine, peaked_llama, chunk, proposal)
             assert particle.finished is (particle.log_weight > -math.inf)
     exact = log_sum(oracle.answers(BUDGET).values())
     assert abs(found.log_evidence - exact) < 4 * found.reliability.log_evidence_error
-
-
-def test_other_temperatures_need_processed_log_probabilities(engine):
-    with pytest.raises(ValueError, match="expected logprobs_mode='processed_logprobs'"):
-        gcd_vllm.sample(engine, [PROMPT], REGEX, budget=BUDGET, particles=2, temperature=0.5)

@@ -13,7 +13,7 @@ import pytest
 
 import gcd_vllm
 from gcd._requests import ConstraintRequest
-from gcd_vllm._step_weights import take
+from gcd_vllm._weight_table import take
 from tests_vllm.oracle import Oracle, log_sum
 
 if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
@@ -235,9 +235,9 @@ def test_bad_inputs_are_refused_before_anything_is_generated(engine, monkeypatch
 
     with pytest.raises(gcd.InfeasibleBudgetError, match="budget"):
         ask(budget=1)
-    with pytest.raises(ValueError, match="context is 64"):
+    with pytest.raises(ValueError, match="context of 64"):
         ask([5] * 62)
-    with pytest.raises(ValueError, match="context is 64"):
+    with pytest.raises(ValueError, match="context of 64"):
         ask(constraint={"regex": "[ab]+"}, budget=80)
     with pytest.raises(gcd.ConstraintError, match="exactly one of"):
         ask(constraint={"nothing": 1})

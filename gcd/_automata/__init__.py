@@ -1,1 +1,1 @@
-"""Automata over bytes: their algebra, normal form, construction and limits."""
+"""Automata over bytes: their operations, normal form, construction, and limits."""

@@ -1,8 +1,8 @@
-"""Graph of languages, which is converted to an automaton by a single subset construction.
+"""Graph whose edges are languages, converted to an automaton by a single subset construction.
 
-A JSON object with optional members is a graph, not a chain: each member may be skipped, and a
-comma precedes it only if another member came first. A graph with automata as edges expresses that
-directly. Its size is the sum of its parts, regardless of what may be skipped.
+The members of a JSON object form such a graph if some of them are optional. Each optional member
+may be skipped, and a comma precedes a member only if another member came first. The size of the
+graph is the sum of the sizes of its parts, no matter how many of them may be skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from gcd._automata.automaton import Automaton
 
 
 class Assembly:
-    """Graph whose edges are languages; the strings along its paths are the result."""
+    """Graph whose edges are languages; its language is the set of strings along its paths."""
 
     def __init__(self) -> None:
         self._parts: list[Automaton] = []
@@ -45,7 +45,7 @@ class Assembly:
     def build(self, start: int, end: int, absorbing: int = -1) -> Automaton:
         """Return the language of the strings along all paths from `start` to `end`.
 
-        `absorbing` is the index of a part, as in `Automaton.join`.
+        `absorbing` is the index of an edge; `Automaton.join` explains it.
         """
         return Automaton.join(
             self._parts,

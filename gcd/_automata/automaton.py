@@ -1,24 +1,26 @@
-"""Finite automata over bytes, and their algebra.
+"""Finite automata over bytes, and operations on them.
 
-A language here is a set of byte strings, stored as its **minimal deterministic automaton**: every
+A language here is a set of byte strings, stored as its **minimal deterministic automaton**. Every
 state is reachable and leads to acceptance, no two states are equivalent, and states are numbered in
-breadth-first order. This form is unique, so two languages are equal if and only if their arrays
-are.
+breadth-first order. This form is unique, so two languages are equal if and only if their arrays are
+equal.
 
-Languages are combined as graphs (`Automaton.join`) with automata or empty strings as edges. For n
-parts, this takes one subset construction and one minimization instead of n - 1, so that large
-schemas take linear time. A non-deterministic automaton is also such a graph, with parts of one byte
-each.
+Languages are combined as a graph whose edges are automata or empty strings (`Automaton.join`). For
+n parts, this takes one subset construction and one minimization instead of n - 1, so that large
+schemas compile in linear time. A nondeterministic automaton is also such a graph: each of its edges
+is a part of one byte.
 
-Why bytes, and why automata? Tokens are byte strings that ignore character boundaries, so
-constraints on bytes work with every tokenizer. And regular languages are closed under intersection,
-complement, concatenation and bounded repetition, so combinations stay exact.
+The alphabet is bytes because tokens are byte strings that ignore character boundaries. Constraints
+on bytes therefore work with every tokenizer. Languages are automata because regular languages are
+closed under intersection, complement, concatenation and bounded repetition. Combinations of
+constraints therefore stay exact.
 
-Costs, with S states, K byte classes:
-- Minimization: O(S K) where fingerprints decide equivalence (`gcd._automata.kernels.residuals`),
+Costs, with S states and K byte classes:
+
+* Minimization: O(S K) where fingerprints decide equivalence (`gcd._automata.kernels.residuals`),
   O(S K log S) at most (Valmari and Lehtinen 2008).
-- Product of two automata: O(S1 S2 K) over reachable pairs.
-- Determinization: O(subsets x K x mean subset size), and most subsets are single states.
+* Product of two automata: O(S1 S2 K) over reachable pairs.
+* Determinization: O(subsets x K x mean subset size); most subsets are single states.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ from gcd._automata.limits import kernel_limits, max_states, pay, spend
 from gcd._errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
-_HASHED = 64  # states
-# Units per entry and per state of a table that is brought to its normal form.
+_HASHED = 64  # states that are hashed
+# Units of work to normalize a table, per entry and per state.
 _PER_ENTRY, _PER_STATE = 12, 64
-# Units per byte of a set of strings, and per row of a table, in interpreted loops.
+# Units of work of interpreted loops, per byte of a set of strings and per row of a table.
 _PER_BYTE, _PER_ROW = 40, 1000
 
 
@@ -54,12 +56,14 @@ class Automaton:
     """Regular language over bytes, stored as its minimal deterministic automaton.
 
     Attributes:
-        delta: next state for (state, byte class), -1 if no accepted string continues with it.
-        accepting: whether the string so far is in the language.
+        delta: next state for (state, byte class); -1 if no accepted string continues with this
+            byte.
+        accepting: for each state, whether a string that leads to it is in the language.
         class_of_byte: class of each byte; bytes that always lead to the same state share a class.
-        max_bytes: length in bytes up to which the automaton is exact; it accepts no longer string
-            (`gcd._automata.horizon`). None: it is exact for all strings.
-        factors: automata that this one was combined from by Boolean operations; used by `gcd.lift`.
+        max_bytes: greatest length in bytes up to which the automaton is exact; longer strings are
+            not accepted (`gcd._automata.horizon`). None: it is exact for all strings.
+        factors: automata that were combined into this one by Boolean operations; used by
+            `gcd.lift`.
         caveats: parts of the constraint that the automaton does not enforce in every text.
 
     State 0 is initial. The empty language has one state, which does not accept.
@@ -85,7 +89,7 @@ class Automaton:
         accepting: Bool[np.ndarray, "S"],
         class_of_byte: UInt8[np.ndarray, "256"],
     ) -> Automaton:
-        """Return the minimal automaton of a deterministic table, whose initial state is 0."""
+        """Return the minimal automaton for a deterministic table; its initial state is 0."""
         _spend_on(delta)
         table, accepting, class_of_byte = canonical(
             _plain(delta, np.int32), _plain(accepting), np.ascontiguousarray(class_of_byte)
@@ -101,7 +105,11 @@ class Automaton:
         accepting: Bool[np.ndarray, "S"],
         initial: int = 0,
     ) -> Automaton:
-        """Build from a table of next states by byte, -1 for none; `ValueError` if out of range."""
+        """Build an automaton from a table of next states by byte, -1 for none.
+
+        Raises:
+            ValueError: a state is out of range.
+        """
         num_states = transitions.shape[0]
         if not 0 <= initial < num_states:
             raise ValueError(f"expected an initial state in 0..{num_states - 1}, got {initial}")
@@ -111,7 +119,7 @@ class Automaton:
                 f"{transitions.min()}..{transitions.max()}"
             )
         order = np.arange(num_states)
-        order[[0, initial]] = initial, 0  # a swap is its own inverse
+        order[[0, initial]] = initial, 0  # exchanges the two states
         table = np.where(transitions >= 0, order[transitions], -1)[order]
         return cls.minimal(table, accepting[order], np.arange(NUM_BYTES, dtype=np.uint8))
 
@@ -125,9 +133,13 @@ class Automaton:
         initial: Iterable[int] = (0,),
         epsilon: Iterable[tuple[int, int]] = (),
     ) -> Automaton:
-        """Build from edges (source, bytes, target) and epsilon edges (source, target)."""
+        """Build an automaton from the edges of a nondeterministic one.
+
+        `edges` are triples (source, bytes that may be read, target). `epsilon` edges are pairs
+        (source, target) that are connected without reading a byte.
+        """
         start, end = num_states, num_states + 1
-        read: dict[tuple[int, ...], Automaton] = {}  # edges often have the same bytes
+        read: dict[tuple[int, ...], Automaton] = {}  # by bytes, which are often the same
         parts, joints = [], []
         for source, values, target in edges:
             labels = tuple(values)
@@ -151,19 +163,20 @@ class Automaton:
         end: int,
         absorbing: int = -1,
     ) -> Automaton:
-        """Return the strings along all paths of a graph from node `start` to node `end`.
+        """Return the language of the strings along all paths of a graph between two nodes.
 
         Args:
             parts: languages on the edges; `parts[i]` connects the two nodes of `joints[i]`.
-            joints: pairs (source node, target node).
+            joints: pairs (source node, target node), one for each part.
             num_nodes: number of nodes, which are numbered from 0.
-            skips: pairs (source node, target node) that are connected without a byte.
+            skips: epsilon edges: pairs (source node, target node) that are connected without
+                reading a byte.
             start, end: nodes where strings begin and end.
-            absorbing: index of a part that leads to `end` and accepts everything that other paths
-                from its source node accept. Where it begins, the other paths are skipped. -1 for
-                none.
+            absorbing: index of a part that leads to `end` and accepts all strings that any path
+                from its source node to `end` spells. Where this part can begin, the other paths are
+                dropped. -1 if there is no such part.
         """
-        if not parts:  # only skips: the result depends on whether a path exists
+        if not parts:  # only epsilon edges: the result is the empty string or the empty language
             parts, joints = [cls.empty()], [(start, start)]
         # A part may be in many joints; its table is not copied.
         distinct = {id(part): part for part in parts}
@@ -187,7 +200,7 @@ class Automaton:
 
     @classmethod
     def empty(cls) -> Automaton:
-        """Return the language without strings."""
+        """Return the language that contains no string."""
         return cls(np.full((1, 1), -1, np.int32), np.zeros(1, bool), np.zeros(NUM_BYTES, np.uint8))
 
     @classmethod
@@ -197,12 +210,12 @@ class Automaton:
 
     @classmethod
     def any_bytes(cls) -> Automaton:
-        """Return all byte strings."""
+        """Return the language of all byte strings."""
         return cls(np.zeros((1, 1), np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
 
     @classmethod
     def byte_set(cls, values: Iterable[int]) -> Automaton:
-        """Return all strings of one byte from `values`."""
+        """Return the language of all strings of one byte from `values`."""
         labels = list(values)
         if labels and not 0 <= min(labels) <= max(labels) < NUM_BYTES:
             raise ValueError(f"expected bytes in 0..255, got {min(labels)}..{max(labels)}")
@@ -212,12 +225,12 @@ class Automaton:
 
     @classmethod
     def literal(cls, text: str | bytes) -> Automaton:
-        """Return the language that contains only this string."""
+        """Return the language that contains only the string `text`."""
         return cls.from_strings([text])
 
     @classmethod
     def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
-        """Return the language of these strings; the cost is linear in their total length."""
+        """Return the language of the given strings; the cost is linear in their total length."""
         ordered = sorted({_as_bytes(text) for text in texts})
         spend(_PER_BYTE * sum(map(len, ordered)), "the set of strings")
         if len(ordered) != 1:
@@ -229,7 +242,7 @@ class Automaton:
     @staticmethod
     @holds_as_far_as_its_parts
     def union(parts: Sequence[Automaton]) -> Automaton:
-        """Return the union of the parts, with a single determinization."""
+        """Return the union of several languages, with a single determinization."""
         parts = [p for p in map(_language, parts) if not p.is_empty]
         if len(parts) < 2:
             return parts[0] if parts else Automaton.empty()
@@ -240,7 +253,7 @@ class Automaton:
     @staticmethod
     @holds_as_far_as_its_parts
     def concatenate(parts: Sequence[Automaton]) -> Automaton:
-        """Return the concatenations of one string from each part, in order."""
+        """Return the language of concatenations of one string from each part, in order."""
         if any(p.is_empty for p in map(_language, parts)):
             return Automaton.empty()
         empty_string = Automaton.epsilon()
@@ -254,15 +267,15 @@ class Automaton:
     # -- the algebra ------------------------------------------------------------------------
 
     def __or__(self, other: Automaton) -> Automaton:
-        """Return strings in either language."""
+        """Return the union of two languages."""
         return self._product(other, _UNION)
 
     def __and__(self, other: Automaton) -> Automaton:
-        """Return strings in both languages."""
+        """Return the intersection of two languages."""
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Return the strings in this language that aren't in the other, which must be exact."""
+        """Return the strings that aren't in the other language, which must be fully enforced."""
         refuse_unchecked(_language(other).caveats)
         return self._product(other, _DIFFERENCE)
 
@@ -271,12 +284,12 @@ class Automaton:
         return Automaton.any_bytes() - self
 
     def __add__(self, other: Automaton) -> Automaton:
-        """Return the strings of this language, each followed by one of the other."""
+        """Return the concatenations of a string of this language and a string of the other one."""
         return Automaton.concatenate([self, other])
 
     @holds_as_far_as_its_parts
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
-        """Return concatenations of `minimum` to `maximum` strings (None: no limit)."""
+        """Return concatenations of `minimum` to `maximum` strings; None means no upper limit."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
             raise ValueError(f"expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
@@ -287,7 +300,7 @@ class Automaton:
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
-            raise StateLimitError(max_states(), f"a repetition of {size} states {copies} times")
+            raise StateLimitError(max_states(), f"a sequence of {copies} copies of {size} states")
         chain = [(i, i + 1) for i in range(copies)]
         skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:
@@ -301,7 +314,7 @@ class Automaton:
         return self.repeat(0)
 
     def optional(self) -> Automaton:
-        """Return this language with the empty string added."""
+        """Return the union of this language and the empty string."""
         return self | Automaton.epsilon()
 
     @holds_as_far_as_its_parts
@@ -349,11 +362,11 @@ class Automaton:
 
     @cached_property
     def transitions(self) -> Int32[np.ndarray, "S 256"]:
-        """Next state per byte, -1 for none."""
+        """Next state for (state, byte), -1 for none."""
         return self.delta[:, self.class_of_byte]
 
     def run(self, text: str | bytes, state: int = 0) -> int:
-        """Return the state after `text` from `state`; -1 if no accepted string begins like this."""
+        """Return the state that `text` leads to from `state`; -1 if there is no such state."""
         try:
             string = _as_bytes(text)
         except UnicodeEncodeError:  # a lone surrogate is in no language
@@ -365,16 +378,20 @@ class Automaton:
         return state
 
     def accepts(self, text: str | bytes) -> bool:
-        """Return whether the string (a `str` is encoded as UTF-8) is in the language."""
+        """Return whether a string is in the language; a `str` is encoded as UTF-8."""
         state = self.run(text)
         is_known = self.max_bytes is None or state < 0 or len(_as_bytes(text)) <= self.max_bytes
         return state >= 0 and bool(self.accepting[state]) and is_known
 
     def shortest(self, state: int = 0) -> bytes:
-        """Return the shortest string accepted from a state (or raise `EmptyLanguageError`)."""
+        """Return the shortest string that leads from a state to acceptance.
+
+        Raises:
+            EmptyLanguageError: the language is empty.
+        """
         if self.is_empty:
             raise EmptyLanguageError(
-                "expected a language with at least one string, got an empty one"
+                "expected a language with at least one string, got an empty language"
             )
         return graph.shortest(self.delta, self.accepting, self.class_of_byte, state)
 
@@ -403,7 +420,7 @@ class Automaton:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """Digest of the canonical form: equal for equal languages."""
+        """Digest of the arrays; equal languages have equal digests."""
         digest = blake2b(digest_size=16)
         digest.update(np.array([*self.delta.shape, self.max_bytes or 0], np.int64).tobytes())
         for array in (self.delta, self.accepting, self.class_of_byte):
@@ -411,7 +428,7 @@ class Automaton:
         return digest.digest()
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two automata have the same language."""
+        """Return whether two automata accept the same language up to the same `max_bytes`."""
         if not isinstance(other, Automaton):
             return NotImplemented
         return self is other or (
@@ -427,7 +444,7 @@ class Automaton:
 
     @cached_property
     def _hash(self) -> int:
-        # Hash only the beginning: tables have megabytes, and few of them begin alike.
+        # Hash only the first states: tables may have megabytes, and few of them begin alike.
         beginning = (self.delta[:_HASHED], self.accepting[:_HASHED], self.class_of_byte)
         return hash((self.delta.shape, *(array.tobytes() for array in beginning)))
 
@@ -440,7 +457,7 @@ def _spend_on(delta: np.ndarray) -> None:
 
 
 def _plain(array: np.ndarray, dtype: type | None = None) -> np.ndarray:
-    """Return an array in a form that an automaton can store."""
+    """Return the array in contiguous, writable memory, copied if necessary."""
     plain = np.ascontiguousarray(array, dtype)
     return plain if plain.flags.writeable else plain.copy()
 

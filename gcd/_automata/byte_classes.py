@@ -1,8 +1,9 @@
-"""Byte classes: bytes that lead to the same state everywhere share a column of the table.
+"""Byte classes: bytes that lead to the same state from every state share a column of the table.
 
-A JSON grammar distinguishes about 30 classes of bytes, so tables over classes are several times
-smaller than over bytes, and operations are faster. Operations on several automata first convert
-them to common classes, the coarsest partition of the bytes that refines the partition of each.
+A JSON grammar distinguishes about 30 classes of bytes. Tables over classes are several times
+smaller than tables over bytes, and operations on them are faster. Operations on several automata
+first convert these to joint classes. The joint classes are the coarsest partition of the bytes in
+which every class of every automaton is a union of joint classes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ def joint_classes(
 ) -> tuple[UInt8[np.ndarray, "256"], list[Int32[np.ndarray, "K"]]]:
     """Return the coarsest common refinement of several partitions of the bytes.
 
+    Args:
+        maps: for each partition, the class of each byte.
+
     Returns:
-        class_of_byte: the joint partition, classes numbered by their first byte.
-        columns: for each given partition, its class of every class of the joint partition.
+        The class of each byte in the refinement, where classes are numbered by their first bytes;
+        and, for each given partition, its class for every class of the refinement.
     """
     distinct = {m.tobytes(): m for m in maps}  # repetitions pass the same map many times
     class_of_byte, first = kernels.joint_classes(np.stack(list(distinct.values())))
@@ -34,6 +38,10 @@ def joint_classes(
 def merge_equal_columns(
     table: Int32[np.ndarray, "S K"], class_of_byte: UInt8[np.ndarray, "256"]
 ) -> tuple[Int32[np.ndarray, "S K2"], UInt8[np.ndarray, "256"]]:
-    """Merge bytes with equal columns into one class; classes are numbered by their first byte."""
+    """Merge the classes with equal columns; new classes are numbered by their first bytes.
+
+    Returns:
+        The table with one column for each new class, and the new class of each byte.
+    """
     merged, kept = kernels.equal_columns(np.ascontiguousarray(table), class_of_byte)
     return np.ascontiguousarray(table[:, kept]), merged

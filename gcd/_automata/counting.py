@@ -1,6 +1,6 @@
-"""Lengths, numbers and enumeration of the strings of a byte automaton.
+"""Lengths, counts and enumeration of the strings of a byte automaton.
 
-Every function takes the arrays of a trimmed automaton with initial state 0: every state is
+The functions take the arrays of a trimmed automaton with initial state 0, in which every state is
 reachable and leads to acceptance.
 """
 
@@ -15,8 +15,8 @@ from gcd._automata.kernels import graph
 
 
 def longest_length(delta: Int32[np.ndarray, "S K"]) -> int | None:
-    """Return the length in bytes of the longest string; None if there is no bound."""
-    # Every state lies on an accepted string, so the language is finite iff there is no cycle.
+    """Return the length in bytes of the longest string; None if lengths are unbounded."""
+    # Every state is on the path of an accepted string, so a cycle makes the language infinite.
     longest = graph.longest_path(delta)
     return None if longest < 0 else longest
 
@@ -27,7 +27,7 @@ def count(
     class_of_byte: UInt8[np.ndarray, "256"],
     max_length: int,
 ) -> int:
-    """Count the strings of at most `max_length` bytes, in exact integers."""
+    """Return the exact number of strings of at most `max_length` bytes."""
     return sum(by_length(delta, accepting, class_of_byte, max_length))
 
 
@@ -37,7 +37,7 @@ def by_length(
     class_of_byte: UInt8[np.ndarray, "256"],
     max_length: int,
 ) -> list[int]:
-    """Count the strings of 0, 1, ..., `max_length` bytes, in exact integers."""
+    """Return the exact number of strings of each length from 0 to `max_length` bytes."""
     width = np.bincount(class_of_byte, minlength=delta.shape[1])
     source, label = np.nonzero(delta >= 0)
     pairs, inverse = np.unique(
@@ -61,8 +61,11 @@ def in_order(
     transitions: Int32[np.ndarray, "S 256"],
     longest: int | None,
 ) -> Iterator[bytes]:
-    """Yield all strings, shorter ones first, then in byte order; endlessly if `longest` is None."""
-    # Ends_in[r][s]: some string of exactly r bytes leads from s to acceptance.
+    """Yield all strings of at most `longest` bytes, sorted by length, then in byte order.
+
+    If `longest` is None, there may be infinitely many.
+    """
+    # `ends_in[r][s]`: whether some string of exactly r bytes leads from state s to acceptance.
     ends_in = [accepting]
     length = 0
     while longest is None or length <= longest:
@@ -75,7 +78,10 @@ def in_order(
 def _of_length(
     transitions: Int32[np.ndarray, "S 256"], length: int, ends_in: list[Bool[np.ndarray, "S"]]
 ) -> Iterator[bytes]:
-    """Yield the strings of exactly `length` bytes, in byte order."""
+    """Yield the strings of exactly `length` bytes, in byte order.
+
+    `ends_in[r][s]` is whether some string of exactly r bytes leads from state s to acceptance.
+    """
     if not ends_in[length][0]:
         return
     stack = [(0, b"")]

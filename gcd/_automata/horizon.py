@@ -1,17 +1,17 @@
 """Caveats: the parts of a constraint that an automaton does not enforce in every text.
 
-There are two kinds. Both are listed in `Automaton.caveats`. Combinations of automata have the
-caveats of their parts.
+There are two kinds. Both are listed in `Automaton.caveats`. An automaton that is combined from
+others has their caveats.
 
-1. Parts that are enforced up to a length. Counting up to 32,767 characters takes hundreds of
-   thousands of states, and no answer of a few hundred tokens is that long. Such an automaton has
-   `max_bytes`: it accepts exactly the strings of its language that have at most that many bytes,
-   and is undefined for longer ones. Membership of a string in a union, an intersection, a
-   difference, a concatenation or a repetition depends only on strings that are not longer. So the
-   result is exact up to the smallest `max_bytes` of its parts (`holds_as_far_as_its_parts`).
-   Budgets whose texts could be longer are refused
-   (`gcd._tokens.token_automaton.TokenAutomaton.max_budget`).
-2. Parts that are not enforced at all, so that they have to be checked in the finished text.
+1. Parts that are enforced only in texts up to a length. Counting up to 32,767 characters, for
+   example, takes hundreds of thousands of states, and no answer of a few hundred tokens is that
+   long. Such an automaton has `max_bytes`. It accepts exactly the strings of its language that have
+   at most that many bytes; its transitions are meaningless for longer strings. A union, an
+   intersection, a difference, a concatenation or a repetition contains a string or not, and this
+   depends only on strings that are not longer. So the result is exact up to the smallest
+   `max_bytes` of its parts (`holds_as_far_as_its_parts`). Budgets that allow longer texts are
+   refused (`gcd._tokens.token_automaton.TokenAutomaton.max_budget`).
+2. Parts that are not enforced at all. They have to be checked in the finished text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Caveat(NamedTuple):
     """Part of a constraint that an automaton does not enforce in every text.
 
     Attributes:
-        keyword: the keyword of the schema.
+        keyword: the schema keyword.
         pointer: JSON pointer (RFC 6901) of the schema with the keyword, `""` for the root.
         value: the value of the keyword.
         max_bytes: the keyword is enforced in texts of at most this many bytes, and budgets that
@@ -49,21 +49,21 @@ class Caveat(NamedTuple):
 
     @property
     def is_unchecked(self) -> bool:
-        """True if the keyword is not enforced, so that the finished text has to be checked."""
+        """True if the keyword is not enforced, and has to be checked in the finished text."""
         return self.max_bytes is None
 
     def __str__(self) -> str:
         said = f"{self.keyword} {self.value} {at(self.pointer)}"
         if self.max_bytes is None:
-            return f"{said} is left to a check afterwards"
-        return f"{said} holds for texts of at most {self.max_bytes} bytes"
+            return f"{said} is not enforced"
+        return f"{said} is only enforced in texts of at most {self.max_bytes} bytes"
 
 
 class CaveatWarning(UserWarning):
-    """Warning that an automaton enforces some keywords only in texts up to a length, or not at all.
+    """Warning that an automaton enforces some keywords only in short texts, or not at all.
 
     Attributes:
-        caveats: the keywords, one caveat each.
+        caveats: one caveat for each of these keywords.
     """
 
     def __init__(self, message: str, caveats: Sequence[Caveat] = ()) -> None:
@@ -72,7 +72,7 @@ class CaveatWarning(UserWarning):
 
     @classmethod
     def of(cls, caveats: Sequence[Caveat]) -> CaveatWarning:
-        """Return a warning about these caveats."""
+        """Return a warning that lists the given caveats."""
         listed = "; ".join(map(str, caveats[:_SHOWN]))
         more = f"; and {len(caveats) - _SHOWN} more" if len(caveats) > _SHOWN else ""
         advice = []
@@ -81,32 +81,35 @@ class CaveatWarning(UserWarning):
         if not all(caveat.is_unchecked for caveat in caveats):
             advice.append("longer budgets are refused")
         return cls(
-            f"the automaton does not enforce all of the schema: {listed}{more}; "
+            f"the automaton does not enforce every keyword of the schema: {listed}{more}; "
             f"{', '.join(advice)}. "
-            'The automaton\'s `caveats` lists all of it; unsupported="ignore" hides this '
-            "warning and "
-            'skips the checks, unsupported="refuse" raises an error',
+            "The automaton's `caveats` lists all of these keywords; pass "
+            'unsupported="ignore" to hide this warning and enforce none of them, or '
+            'unsupported="refuse" to raise an error',
             caveats,
         )
 
 
 def warn_of_caveats(caveats: Sequence[Caveat]) -> None:
-    """Issue one warning if there are caveats; it is attributed to the caller's caller."""
+    """Issue one warning that lists the caveats, if there are any.
+
+    The warning is attributed to the caller of the function that calls this one.
+    """
     if caveats:
         warnings.warn(CaveatWarning.of(caveats), stacklevel=3)
 
 
 def refuse_unchecked(
     caveats: Sequence[Caveat],
-    why: str = "what is taken away from a language must be held exactly",
+    why: str = "a language that is subtracted from another must be enforced exactly",
     remedy: str = 'compile it with unsupported="refuse"',
 ) -> None:
-    """Raise `ConstraintError` if a part of the constraint is not enforced.
+    """Raise `ConstraintError` if some part of the constraint is not enforced.
 
     Args:
         caveats: the caveats of the constraint.
-        why: the reason why everything must be enforced here.
-        remedy: the remedy, for the message.
+        why: the reason why every part must be enforced here; the beginning of the message.
+        remedy: the end of the message, which tells the user what to do.
     """
     for caveat in caveats:
         if caveat.is_unchecked:
@@ -114,7 +117,10 @@ def refuse_unchecked(
 
 
 def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Result]:
-    """Decorate an operation, so that its result has its parts' caveats and least `max_bytes`."""
+    """Decorate an operation on automata to pass on the caveats and length limits of its parts.
+
+    The result has all caveats of the parts, and the smallest `max_bytes` of any part.
+    """
 
     @wraps(operation)
     def bounded(*args: P.args, **kwargs: P.kwargs) -> Result:
@@ -130,7 +136,7 @@ def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Res
 
 
 def _parts(arguments: Any) -> Iterator[Any]:
-    """Yield the automata among the arguments, and those in arguments that are sequences."""
+    """Yield the automata among the arguments, including the elements of sequences."""
     for argument in arguments:
         parts = argument if isinstance(argument, (list, tuple)) else (argument,)
         if parts and hasattr(parts[0], "max_bytes"):

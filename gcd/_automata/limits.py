@@ -1,12 +1,12 @@
 """Limits on the size of automata, and on the work to build them.
 
-Boolean operations on automata multiply states, determinization can take exponential time, and a
-schema can require thousands of both. Two limits raise an error before the machine becomes
+Boolean operations on automata multiply their states, determinization can take exponential time, and
+a schema can require thousands of both. Two limits raise an error before the machine becomes
 unresponsive:
 
-* `state_limit` bounds the states of any one automaton (`StateLimitError`);
+* `state_limit` bounds the number of states of each automaton (`StateLimitError`).
 * `work_limit` bounds the total work for one constraint (`WorkLimitError`). Work is counted, not
-  timed, so different machines, and busy ones, refuse the same constraints.
+  timed, so all machines refuse the same constraints, no matter how fast or busy they are.
 
 Both are set for a block of code:
 
@@ -14,24 +14,24 @@ Both are set for a block of code:
         gcd.json_schema(schema)
 
 **Accounting.** Functions that compile a language for a user (`gcd.regex`, `gcd.json_schema`, ...)
-open a meter with `metered()`. Code inside that builds an automaton adds its work with
+open a meter with `metered()`. Code that builds an automaton adds its work to this meter with
 `spend(units)`. A compiled loop cannot raise errors. It receives the remaining limits
-(`kernel_limits`), stops at a limit, and its caller adds its units with `pay`. A cached result
-counts again (`priced_cache`), because refusing a constraint must not depend on what was compiled
-before it.
+(`kernel_limits`) and stops when it reaches one; its caller then adds the loop's work with `pay`. A
+result from a cache counts its work again (`priced_cache`). Otherwise, it would depend on earlier
+compilations whether a constraint is refused.
 
-**Units.** A unit is about one access to a table entry. The units per operation (`PAIR`, `SET`,
-`MEMBER`, ... in each module) are chosen so that a unit takes at most about 5 ns in all loops. This
-was measured (the script `work` among the benchmarks of commit f4021d8) on bad inputs for each:
-products of 490,000 pairs that miss every cache, `.*a.{16}`, minimization where fingerprints decide
-nothing. So the default limit of 2,000,000,000 units takes at most about 10 s on one core of a 2020s
-server, and usually 3 s.
+**Units.** A unit is about one access to a table entry. Each module defines its units per operation
+(`PAIR`, `SET`, `MEMBER`, ...), chosen so that a unit takes at most about 5 ns in all loops. This
+was measured (the script `work` among the benchmarks of commit f4021d8) on bad inputs for each loop:
+products of 490,000 pairs that miss every cache, `.*a.{16}`, and minimization where fingerprints
+decide nothing. So the default limit of 2,000,000,000 units takes at most about 10 s on one core of
+a 2020s server, and usually 3 s.
 
-**Memory.** Work also bounds memory, because every stored entry counts enough units. Members of
-subsets cost 64 units each (`MEMBER`), so at most 31 million of them, 125 MB, are alive. One table
-has at most a 64th of the limit as entries (`max_cells`), that is 31 million or 125 MB by default.
-It takes twice that while it grows, and there are three copies while it is minimized, at most about
-0.7 GB together.
+**Memory.** The limit on work also bounds memory, because every stored entry costs work. A stored
+member of a subset costs 64 units (`MEMBER`). So at most 31 million members, or 125 MB, are in
+memory at once. A table has at most a 64th of the work limit as entries (`max_cells`), by default
+also 31 million or 125 MB. A table takes twice that while it grows. During minimization there are
+three copies of it. Together, this is at most about 0.7 GB.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from gcd._errors import StateLimitError, WorkLimitError, check_count
 DEFAULT_MAX_STATES = 250_000
 DEFAULT_MAX_WORK = 2_000_000_000
 _WORK_PER_CELL = 64
-_MANY_CELLS = 1 << 20  # 4 MB are always allowed
+_MANY_CELLS = 1 << 20  # tables of up to 4 MB are always allowed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +57,7 @@ _MAX_WORK: ContextVar[int] = ContextVar("max_work", default=DEFAULT_MAX_WORK)
 
 
 class _Meter:
-    """Work that one constraint has taken so far."""
+    """Counter of the work that one constraint has taken so far."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -68,13 +68,17 @@ _METER: ContextVar[_Meter | None] = ContextVar("meter", default=None)
 
 
 def max_states() -> int:
-    """Return the maximum number of states of any automaton, including intermediate ones."""
+    """Return the largest allowed number of states of an automaton, including intermediate ones."""
     return _MAX_STATES.get()
 
 
 @contextmanager
 def state_limit(limit: int) -> Iterator[None]:
-    """Limit the states of automata made inside the `with` block; `ValueError` if below 1."""
+    """Limit the states of each automaton that is built inside the `with` block.
+
+    Raises:
+        ConstraintError: the limit is not a whole number of at least 1.
+    """
     check_count("the state limit", limit, 1)
     token = _MAX_STATES.set(limit)
     try:
@@ -85,7 +89,11 @@ def state_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def work_limit(limit: int) -> Iterator[None]:
-    """Limit the units of work per constraint inside the `with` block; `ValueError` if below 1."""
+    """Limit the units of work for each constraint that is compiled inside the `with` block.
+
+    Raises:
+        ConstraintError: the limit is not a whole number of at least 1.
+    """
     check_count("the work limit", limit, 1)
     token = _MAX_WORK.set(limit)
     try:
@@ -96,7 +104,10 @@ def work_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def metered() -> Iterator[None]:
-    """Count the work inside the `with` block, including nested ones, as that of one constraint."""
+    """Count all work inside the `with` block as work for one constraint.
+
+    Work in nested `metered()` blocks counts toward the outermost block.
+    """
     if _METER.get() is not None:
         yield
         return
@@ -108,21 +119,26 @@ def metered() -> Iterator[None]:
 
 
 def max_cells() -> int:
-    """Return the maximum number of entries, of 4 bytes each, in one table."""
+    """Return the largest allowed number of entries in one table; an entry has 4 bytes."""
     return max(_MANY_CELLS, _MAX_WORK.get() // _WORK_PER_CELL)
 
 
 def kernel_limits() -> tuple[int, int, int]:
-    """Return the limits of compiled loops: states, table entries, and units of work."""
+    """Return the limits that a compiled loop gets: states, table entries, and units of work."""
     return max_states(), max_cells(), work_left()
 
 
 def pay(count: int, work: int, what: str = "the automaton") -> None:
-    """Count the work of a compiled loop; raise if it stopped early (`count` below 0).
+    """Count the work of a compiled loop, and raise an error if the loop stopped at a limit.
+
+    Args:
+        count: the number of states that the loop returned; negative if it stopped at a limit.
+        work: units of work that the loop took.
+        what: the loop's result, for the message.
 
     Raises:
-        WorkLimitError: if the work exceeds what was left.
-        StateLimitError: if the loop stopped for another reason.
+        WorkLimitError: the loop took more work than was left.
+        StateLimitError: the loop stopped at another limit.
     """
     spend(work, what)
     if count < 0:
@@ -130,9 +146,9 @@ def pay(count: int, work: int, what: str = "the automaton") -> None:
 
 
 def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Cache the results of a function like `functools.lru_cache`, but count the work of each use.
+    """Cache the results of a function like `functools.lru_cache`, but count the work of every use.
 
-    Each cache hit counts the work of the original computation again.
+    A cache hit counts as much work as the original computation.
     """
 
     def decorate(build: Callable[P, R]) -> Callable[P, R]:
@@ -157,15 +173,26 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def work_left() -> int:
-    """Return the remaining work of the current constraint; outside of one, the limit."""
+    """Return the units of work that are left for the current constraint.
+
+    Outside of a `metered()` block, that is the whole work limit.
+    """
     meter = _METER.get()
     return _MAX_WORK.get() if meter is None else meter.limit - meter.spent
 
 
 def spend(units: int, what: str = "the constraint") -> None:
-    """Count `units` of work; raise `WorkLimitError`, which names `what`, above the limit."""
+    """Count units of work for the current constraint.
+
+    Args:
+        units: the number of units.
+        what: the part of the constraint that takes the work, for the message.
+
+    Raises:
+        WorkLimitError: the total exceeds the limit.
+    """
     meter = _METER.get()
-    if meter is None:  # a single operation, outside of any constraint
+    if meter is None:  # outside of `metered()`: limit this operation alone
         meter = _Meter(_MAX_WORK.get())
     meter.spent += int(units)
     if meter.spent > meter.limit:

@@ -1,8 +1,8 @@
-"""Repetition, without determinization, of languages whose automata are *one way*.
+"""Repetition of *one-way* automata, which doesn't need determinization.
 
-The automata of a character, a word, or a group of digits are *one way*: no edge leads into their
-first state, and none out of their only accepting state. In a sequence of copies of such an
-automaton, the accepting state of one is the first state of the next, so the sequence is already
+An automaton is *one-way* if no transition leads into its initial state, and none out of its only
+accepting state. Characters, words, and groups of digits have such automata. A sequence of copies
+merges each copy's accepting state with the next copy's initial state, so the sequence is already
 deterministic. A counted repetition therefore takes time linear in its result.
 """
 
@@ -32,7 +32,7 @@ class TransitionTable(NamedTuple):
 
 
 def is_one_way(part: TransitionTable) -> bool:
-    """Return whether no edge leads into the first state, or out of the only accepting state."""
+    """Return whether an automaton is one-way, as the module docstring defines it."""
     return bool(
         part.accepting.size > 1
         and part.accepting.sum() == 1
@@ -42,16 +42,18 @@ def is_one_way(part: TransitionTable) -> bool:
 
 
 def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> TransitionTable:
-    """Repeat an automaton that `is_one_way` `minimum` to `maximum` times (None: no limit).
+    """Return an automaton for `minimum` to `maximum` repetitions of a one-way automaton.
+
+    If `maximum` is None, there is no upper limit.
 
     Raises:
-        StateLimitError: before anything is allocated, if these are too many states.
-        WorkLimitError: if their table has too many entries.
+        StateLimitError: the result would have too many states; raised before memory is allocated.
+        WorkLimitError: the result's table would have too many entries.
     """
     inner = part.accepting.size - 1
     copies = minimum + 1 if maximum is None else maximum
     num_states = copies * inner + (maximum is not None)
-    what = f"a repetition of {part.accepting.size} states {copies} times"
+    what = f"a sequence of {copies} copies of {part.accepting.size} states"
     if num_states > max_states():
         raise StateLimitError(max_states(), what)
     if num_states * part.delta.shape[1] > max_cells():
@@ -62,7 +64,7 @@ def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> Transi
     leads_to = np.where(rows >= 0, order[rows], -1)
     begins = np.arange(copies, dtype=np.int32)[:, None, None] * np.int32(inner)
     delta = np.where(leads_to >= 0, leads_to + begins, -1).reshape(-1, rows.shape[1])
-    if maximum is None:  # the last copy is the loop
+    if maximum is None:  # the last copy is a loop: its end is its own beginning
         delta[delta == copies * inner] = minimum * inner
     else:
         delta = np.concatenate([delta, np.full((1, rows.shape[1]), -1, np.int32)])

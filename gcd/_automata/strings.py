@@ -1,4 +1,4 @@
-"""Tables of finite sets of strings."""
+"""Automata of finite sets of strings, as transition tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _WHAT = "the set of strings"
 
 
 def chain(string: bytes) -> TransitionTable:
-    """Return the minimal automaton of one string, numbered in breadth-first order."""
+    """Return the minimal automaton of one string, with states in breadth-first order."""
     alphabet = sorted(set(string))
     delta = _empty(len(string) + 1, len(alphabet))
-    # Classes are numbered by their first bytes, and the other bytes share a class.
+    # Classes are numbered by their first bytes. All bytes that aren't in the string share a class.
     other = next((i for i, byte in enumerate(alphabet) if i != byte), len(alphabet))
     class_of_byte = np.full(NUM_BYTES, other % NUM_BYTES, np.uint8)
     class_of_byte[alphabet] = [i + (i >= other) for i in range(len(alphabet))]
@@ -31,10 +31,11 @@ def chain(string: bytes) -> TransitionTable:
 
 
 def prefix_tree(ordered: Sequence[bytes]) -> TransitionTable:
-    """Return the prefix tree of distinct strings in ascending order.
+    """Return the prefix tree of distinct strings, which must be in ascending order.
 
     Raises:
-        StateLimitError, WorkLimitError: before the table is allocated, if it is too large.
+        StateLimitError, WorkLimitError: the table would be too large; raised before it is
+            allocated.
     """
     alphabet = sorted(set(b"".join(ordered)))
     class_of_byte: UInt8[np.ndarray, "256"] = np.full(NUM_BYTES, len(alphabet) % NUM_BYTES, "u1")
@@ -63,7 +64,7 @@ def prefix_tree(ordered: Sequence[bytes]) -> TransitionTable:
 
 
 def _empty(num_states: int, num_bytes: int) -> Int32[np.ndarray, "S K"]:
-    """Return a table without transitions, with a class for all other bytes."""
+    """Return a table without transitions: a class for each byte in use, one for all others."""
     width = min(num_bytes + 1, NUM_BYTES)
     if num_states > max_states():
         raise StateLimitError(max_states(), _WHAT)

@@ -1,1 +1,1 @@
-"""Compilers from constraints, as users write them, to byte automata."""
+"""Compilers from the constraints that users write to byte automata."""

@@ -1,10 +1,10 @@
 """Cycles among the parts of a schema or the rules of a grammar.
 
-A schema or rule is recursive if it lies on a cycle of the graph "contains or refers to". Two of
-them are mutually recursive if they lie on a common cycle, that is, in one strongly connected
-component. Tarjan's algorithm finds these components in O(nodes + references); a search from every
-node separately would be quadratic. Source: Tarjan, "Depth-first search and linear graph
-algorithms", SIAM Journal on Computing 1 (1972).
+Such parts or rules are the nodes of a graph, with edges to those that they contain or refer to. A
+node is recursive if it is on a cycle. Two nodes are mutually recursive if they are on a common
+cycle, that is, in one strongly connected component. Tarjan's algorithm finds these components in
+O(nodes + edges). A search from every node separately would take quadratic time. Source: Tarjan,
+"Depth-first search and linear graph algorithms", SIAM Journal on Computing 1 (1972).
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from collections.abc import Collection, Iterator, Mapping
 
 
 def components(below: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return the strongly connected components, each after all components that it leads to.
+    """Return the strongly connected components of a graph, as lists of nodes.
 
-    `below` maps every node to the nodes that its edges lead to.
+    `below` maps every node to the nodes that its edges lead to. A component comes after all
+    components that it leads to.
     """
     found: list[list[str]] = []
-    placed: set[str] = set()  # already in a component
+    placed: set[str] = set()  # nodes that are already in a component
     order: dict[str, int] = {}  # nodes in the order of discovery
     lowest: dict[str, int] = {}  # for each node, the earliest node known to be reachable
-    pending: list[str] = []  # discovered, but not yet in a component
+    pending: list[str] = []  # nodes that were discovered, but are not yet in a component
     for root in below:
         if root in order:
             continue
@@ -52,7 +53,7 @@ def components(below: Mapping[str, Collection[str]]) -> list[list[str]]:
 
 
 def cycles(below: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """Return a number for each node that lies on a cycle; nodes on a common cycle share it."""
+    """Return a number for each node on a cycle. Nodes on a common cycle have the same number."""
     return {
         node: number
         for number, nodes in enumerate(components(below))

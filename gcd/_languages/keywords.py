@@ -1,21 +1,21 @@
-"""Sentences that contain every given keyword, in any of its inflections and in any order.
+"""Sentences that contain all given keywords, in any inflection and in any order.
 
-The language is an intersection of small ones, each of a few dozen states:
+The language is an intersection of small automata, which have a few dozen states each:
 
     well formed  words, single spaces, marks inside; begins with a capital, ends with a full stop
     counted      at most `max_words` words, that is, at most `max_words` - 1 spaces
     contains g   for each group g of inflections: some word of the sentence is in the group
 
-A keyword only counts if a whole word equals it (`docs/languages.md` defines words), so any looser
-definition finds it, too. A word in two groups counts for both.
+A keyword only counts if it equals a whole word (`docs/languages.md` defines words). A checker with
+a looser definition of words therefore finds it, too. A word that is in two groups counts for both.
 
 **Size.** The product has a state for each set of remaining groups and each beginning of one of
-their words: 600 to 1,400 states for five groups of five. A limit on the number of words multiplies
-that by `max_words`. `gcd.lift` follows the vocabulary through the factors instead of their product
-(`Automaton.factors`).
+their words: 600 to 1,400 states for five groups of five words. A limit on the number of words
+multiplies that by `max_words`. `gcd.lift` doesn't need the product: it follows tokens through the
+factors (`Automaton.factors`).
 
 Source of the idea: keyword automata of Ctrl-G (Zhang et al., arXiv 2406.13892, section 4), which
-have no word boundaries.
+ignore word boundaries.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from gcd._errors import ConstraintError, StateLimitError, WorkLimitError, check_
 from gcd._languages.literal import encodable
 from gcd._languages.text.regex import regex
 
-LETTERS = {  # first letters of a sentence, and all letters
+LETTERS = {  # letters that may begin a sentence, and all letters
     "ascii": (r"A-Z", r"A-Za-z"),
     "latin": (r"A-ZÀ-ÖØ-Þ", r"A-Za-zÀ-ÖØ-öø-ÿ"),
     "unicode": (r"\p{Lu}\p{Lt}\p{Lo}", r"\p{L}\p{M}"),
 }
-MARKS = ",;:"  # after a word
-JOINERS = "'’-"  # inside a word
-PAIRS = (('"', '"'), ("(", ")"))  # around words
+MARKS = ",;:"  # marks after a word
+JOINERS = "'’-"  # marks inside a word
+PAIRS = (('"', '"'), ("(", ")"))  # pairs of marks around words
 STOPS = ".!?"
 PUNCTUATION = ",;:'’-\""
 
 
 @dataclass(frozen=True)
 class _Alphabet:
-    """Pieces of regular expressions that sentences are built from.
+    """Parts of regular expressions from which sentences are built.
 
     Attributes:
-        first: the first word of a sentence.
-        word: any word.
-        mark: optional mark after a word.
-        pairs: opening and closing marks.
+        first: pattern of the first word of a sentence.
+        word: pattern of any word.
+        mark: pattern of an optional mark after a word.
+        pairs: patterns of opening and closing marks.
         between: bytes that never occur in a word.
     """
 
@@ -66,7 +66,11 @@ class _Alphabet:
 
     @classmethod
     def of(cls, letters: str, punctuation: str) -> _Alphabet:
-        """Build the pieces, or raise `ConstraintError`."""
+        """Build the patterns for an option `letters` and an option `punctuation`.
+
+        Raises:
+            ConstraintError: an option is unknown.
+        """
         if letters not in LETTERS:
             raise ConstraintError(
                 f"expected letters to be one of {', '.join(LETTERS)}, got {letters!r}"
@@ -101,7 +105,11 @@ class _Alphabet:
         return f"(?:{begins[whole]}|{longer})[{STOPS}]"
 
     def _parts(self, first: str) -> tuple[str, str]:
-        """Return patterns of words between marks, from `first` on: final, and before a space."""
+        """Return two patterns of words that begin with the pattern `first`.
+
+        The first pattern is for the last words of a sentence. The second one is for words that are
+        followed by a space. Both contain one word, or several words inside a pair of marks.
+        """
         inner = f"{first}(?:{self.mark} {self.word})*"
         whole, followed = [first], [f"{first}{self.mark} "]
         for opening, closing in self.pairs:
@@ -119,20 +127,22 @@ def keywords(
     letters: str = "ascii",
     punctuation: str = PUNCTUATION,
 ) -> Automaton:
-    """Return the sentences that contain at least one word of each group.
+    """Return the language of sentences that contain at least one word of each group.
 
     Args:
-        groups: the words of each group, such as the inflections of a verb. Groups may occur in any
+        groups: lists of words, such as the inflections of a verb. The groups may occur in any
             order, and only whole words count. Case matters, except in a sentence's first letter.
-        max_words: most words of the sentence, separated by single spaces; None for no limit.
-        letters: `"ascii"`, `"latin"` (adds Latin-1's letters), or `"unicode"`.
+        max_words: most words of the sentence, which are separated by single spaces; None for no
+            limit.
+        letters: `"ascii"`, `"latin"` (adds the letters of Latin-1), or `"unicode"`.
         punctuation: punctuation marks allowed inside the sentence: any of `,;:` after words, `'’-`
             in words, and `""` and `()` around words, not nested. A sentence ends with one of `.!?`,
             which occur only there.
 
     Raises:
-        ConstraintError: there are no groups, a group is empty, a word has other letters, there are
-            more groups than `max_words`, or an option is unknown.
+        ConstraintError: there are no groups, a group is empty, a word contains other characters
+            than letters and digits, `max_words` is too small to cover all groups, or an option is
+            unknown.
         StateLimitError, WorkLimitError: there are too many groups.
     """
     check_kind(letters, str, "expected letters as str", f"pass one of {', '.join(LETTERS)}")
@@ -164,17 +174,19 @@ def keywords(
 
 
 def _checked(groups: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Return the distinct words of each group after checking them."""
+    """Return the distinct words of each group, or raise `ConstraintError` if they aren't words."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
         raise ConstraintError(
-            f"expected keywords() to get a list of groups of words, got {groups!r}"
+            f"expected keywords() to get a list of groups of words, got {groups!r}; pass a "
+            "list of lists"
         )
     concepts: list[list[str]] = []
     for number, group in enumerate(groups, 1):
         words: list[Any] = [group] if isinstance(group, str) else list(group)
         if isinstance(group, str) or not all(isinstance(word, str) for word in words):
             raise ConstraintError(
-                f"expected group {number} of keywords() to be a list of words, got {group!r}"
+                f"expected group {number} of keywords() to be a list of words, got {group!r}; "
+                "pass a list of str"
             )
         if not words:
             raise ConstraintError(
@@ -183,13 +195,15 @@ def _checked(groups: Iterable[Iterable[str]]) -> list[list[str]]:
             )
         concepts.append(list(dict.fromkeys(map(encodable, words))))
     if not concepts:
-        raise ConstraintError("expected at least one group of words for keywords(), got none")
+        raise ConstraintError(
+            "expected at least one group of words for keywords(), got none; add one"
+        )
     return concepts
 
 
 @priced_cache(maxsize=8)
 def _languages(alphabet: _Alphabet) -> tuple[Automaton, Automaton, Automaton]:
-    """Return all sentences, the words that may begin a sentence, and all words."""
+    """Return the languages of sentences, of words that may begin a sentence, and of all words."""
     return regex(alphabet.sentence()), regex(alphabet.first), regex(alphabet.word)
 
 
@@ -197,7 +211,7 @@ def _no_word(text: str, letters: str, punctuation: str) -> str:
     joiners = " ".join(mark for mark in JOINERS if mark in punctuation) or "nothing"
     return (
         f"expected a keyword of letters ({letters}) and digits, joined by {joiners}, got "
-        f"{text!r}; change it, or allow more with `letters` or `punctuation`"
+        f"{text!r}; change the keyword, or allow more characters with `letters` or `punctuation`"
     )
 
 
@@ -207,14 +221,18 @@ def _contains(
     between: bytes,
     used: Bool[np.ndarray, "256"],
 ) -> Automaton:
-    """Return all strings of `used` bytes that contain one of the words as a whole word.
+    """Return the strings of `used` bytes that contain one of the words as a whole word.
 
-    `capitals` are the words that count at the very beginning; bytes in `between` separate words.
+    Args:
+        words: the words.
+        capitals: forms of these words with a capital, which count at the very beginning.
+        between: bytes that separate words.
+        used: bytes that may occur.
     """
     start, space, other, found = range(4)
     rows = np.full((4, NUM_BYTES), other, np.int32)
     rows[:, list(between)] = space
-    rows[start, list(between)] = start  # opening quotation mark
+    rows[start, list(between)] = start  # such as an opening quotation mark
     rows[found] = found
     inside = rows[other]
     table = list(rows)
@@ -233,7 +251,7 @@ def _contains(
 
 
 def _counted(max_words: int, used: Bool[np.ndarray, "256"]) -> Automaton:
-    """Return all strings of `used` bytes with fewer spaces than `max_words`."""
+    """Return the strings of `used` bytes that contain fewer than `max_words` spaces."""
     rows = np.where(used, np.arange(max_words, dtype=np.int32)[:, None], -1)
     rows[:, ord(" ")] = np.append(np.arange(1, max_words), -1)
     return Automaton.from_transitions(rows, np.ones(max_words, bool))
@@ -242,12 +260,18 @@ def _counted(max_words: int, used: Bool[np.ndarray, "256"]) -> Automaton:
 def _refuse_few_words(
     concepts: Sequence[Sequence[str]], opening: Sequence[Sequence[str]], max_words: int | None
 ) -> None:
-    """Refuse a limit below the fewest words that cover every group.
+    """Raise `ConstraintError` if `max_words` words cannot cover every group.
 
-    Each step adds one word, which covers a set of groups, to every set covered by fewer words.
+    The fewest words are found by breadth-first search over sets of covered groups: each step adds
+    one word to every set.
+
+    Args:
+        concepts: the words of each group.
+        opening: the forms of these words that may begin a sentence.
+        max_words: the limit; None for no limit.
     """
     if max_words is None or max_words > len(concepts):
-        return  # one word per group, plus one that can begin the sentence
+        return  # enough for one word per group, after a word that begins the sentence
     everything = (1 << len(concepts)) - 1
     reached, count, later = {0}, 0, _served(concepts)
     choices = _served(opening) | {0}
@@ -258,12 +282,12 @@ def _refuse_few_words(
     if count > max_words:
         raise ConstraintError(
             f"expected max_words of at least {count} for {len(concepts)} groups of keywords, "
-            f"got {max_words}; raise it"
+            f"got {max_words}; raise max_words"
         )
 
 
 def _served(concepts: Sequence[Sequence[str]]) -> set[int]:
-    """Return the sets of groups that words cover, as bit masks."""
+    """Return the sets of groups that a single word covers, as bit masks."""
     groups_of: dict[str, int] = {}
     for number, words in enumerate(concepts):
         for word in words:

@@ -1,4 +1,4 @@
-"""Finite languages, given by their strings."""
+"""Finite languages, given by lists of their strings."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gcd._errors import ConstraintError, EmptyLanguageError
 
 
 def literal(text: str | bytes) -> Automaton:
-    """Return the language that contains only this text.
+    """Return the language that contains only one text.
 
     Args:
-        text: a `str` is encoded as UTF-8; `bytes` are used as they are.
+        text: the text; a `str` is encoded as UTF-8, and `bytes` are used as they are.
 
     Raises:
         ConstraintError: `text` has another type, or is a `str` with a lone surrogate.
@@ -27,25 +27,28 @@ def without_mark(text: str) -> str:
 
 
 def choice(texts: Iterable[str | bytes]) -> Automaton:
-    """Return the language that contains only these texts.
+    """Return the language that contains only the given texts.
 
     Args:
         texts: any iterable of `str` (encoded as UTF-8) and `bytes`, in any order.
 
     Raises:
-        ConstraintError: `texts` is a single text (use `literal`), or a member is not a text.
+        ConstraintError: `texts` is a single text (use `literal`), or one of its elements is not a
+            text.
         EmptyLanguageError: there are no texts.
     """
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-        raise ConstraintError(f"expected a list of texts for choice(), got {texts!r}")
+        raise ConstraintError(
+            f"expected a list of texts for choice(), got {texts!r}; put a single text in a list"
+        )
     automaton = Automaton.from_strings(map(_text, texts))
     if automaton.is_empty:
-        raise EmptyLanguageError("expected at least one text for choice(), got none")
+        raise EmptyLanguageError("expected at least one text for choice(), got none; add a text")
     return automaton
 
 
 def encodable(text: str) -> str:
-    """Return the text unchanged; raise `ConstraintError` if UTF-8 cannot encode it."""
+    """Return the text unchanged, or raise `ConstraintError` if UTF-8 cannot encode it."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ConstraintError(
             f"expected Unicode text, got {text!r} with a lone surrogate; remove it"

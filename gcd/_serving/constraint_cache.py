@@ -12,7 +12,10 @@ seconds while other requests wait. So the lifted automata are cached by content
   again.
 
 A request doesn't have to wait for its lift: `ConstraintCache.begin` returns at once, and lifts in
-the background.
+the background. Nor do others have to wait for its compile: `ConstraintCache.prepare`, called in
+another thread, compiles in another process (`gcd._serving.compiler`), so that calls of `begin` or
+`get` with the same request return at once. Compiled languages are cached, too, and can be passed to
+another process as bytes (`packed`, `offer`).
 
 Compilation is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the automaton by a
 number of bytes. The cache is thread-safe. One thread compiles at a time, because the caches it uses
@@ -22,19 +25,23 @@ aren't thread-safe; meanwhile the others get the constraints in memory.
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from gcd._automata.automaton import Automaton
 from gcd._automata.horizon import Caveat
 from gcd._automata.limits import state_limit, work_limit
 from gcd._errors import ConstraintError
 from gcd._requests import ConstraintRequest
+from gcd._serving.compiler import COMPILERS, CompilerError
 from gcd._serving.lazy import LazyAutomaton
+from gcd._serving.packed import pack, unpack
 from gcd._support.sources import source_digest
 from gcd._tokens import disk_cache
 from gcd._tokens.budget import check_budget
@@ -43,6 +50,7 @@ from gcd._tokens.segments import Segments
 from gcd._tokens.token_automaton import TokenAutomaton
 from gcd._tokens.vocabulary import Vocabulary
 
+_LOG = logging.getLogger("gcd")
 MAX_WORK = 500_000_000
 """Units of work for one constraint (`gcd.work_limit`): a second or two."""
 MAX_STATES = 50_000
@@ -52,6 +60,9 @@ MAX_BYTES = 256 << 20
 _MOST_ON_DISK = 32 << 20
 _REFUSALS = 1024
 _BEGUN = 16  # constraints that are not lifted, besides those in use
+_LANGUAGES = 64  # compiled languages
+_MOST_LANGUAGES = 32 << 20  # bytes of all of them
+_MOST_PACKED = 1 << 20  # bytes that are passed to another process with each request
 _LONGEST_REASON = 500  # characters; the message may quote a schema
 T = TypeVar("T")
 _ARRAYS = ("class_of", "delta", "accepting", "steps_to_accept")
@@ -90,6 +101,9 @@ class ConstraintCache:
         self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
         self._refused: OrderedDict[str, str] = OrderedDict()
         self._begun: OrderedDict[tuple[str, bool], LazyAutomaton] = OrderedDict()
+        self._languages: OrderedDict[str, Automaton] = OrderedDict()
+        self._packed: dict[str, bytes] = {}
+        self._preparing: dict[str, Event] = {}
         self._bytes = 0
         self._lock, self._compiling, self._counting = Lock(), Lock(), Lock()
 
@@ -125,19 +139,99 @@ class ConstraintCache:
             ConstraintError: as in `get`.
         """
         key = request.key
-        known = self._recall(key)
+        known = self._recall(key) or self._recall_begun(key, lift)
         if known is not None:
             return known
         with self._compiling:
-            known = self._recall(key)
+            known = self._recall(key) or self._recall_begun(key, lift)
             if known is not None:
                 return known
-            with self._lock:
-                begun = self._begun.get((key, lift))
-            if begun is not None:
-                self._count("memory")
-                return begun
             return self._make(key, request, self._compile_lazy if lift else self._compile_unlifted)
+
+    def prepare(self, request: ConstraintRequest, *, lift: bool, budget: int | None = None) -> None:
+        """Do the work of `begin` or `get`, so that calls with an equal request return at once.
+
+        The language is compiled in another process, so other threads aren't delayed. Errors are
+        cached, and raised by `begin` and `get`.
+
+        Args:
+            request: the request.
+            lift: whether it will be passed to `get`, or else to `begin` with `lift=False`.
+            budget: its budget, if known; a budget that is below the bound is decided by `get`.
+        """
+        key = request.key
+        with self._lock:
+            others = self._preparing.get(key)
+            mine = None if others is not None else self._preparing.setdefault(key, Event())
+        if others is not None:
+            others.wait()
+        try:
+            if mine is not None:
+                self._prepare_language(key, request)
+            found = self.get(request) if lift else self.begin(request, lift=False)
+            if isinstance(found, LazyAutomaton) and budget is not None:
+                bound = found.steps_to_accept(found.initial)
+                found = self.get(request) if budget < bound else found
+        except ConstraintError:
+            pass  # cached
+        finally:
+            if mine is not None:
+                with self._lock:
+                    del self._preparing[key]
+                mine.set()
+
+    def _prepare_language(self, key: str, request: ConstraintRequest) -> None:
+        known = self._recall(key) or self._recall_begun(key, False) or self._load(key)
+        if isinstance(known, TokenAutomaton):
+            self._remember(key, known)
+        if known is not None or key in self._languages or request.kind == "segments":
+            return
+        try:
+            packed = COMPILERS.compile(request, self.max_work, self.max_states)
+        except CompilerError as error:
+            _LOG.warning("compiling in this process, which delays other requests: %s", error)
+            return
+        except ConstraintError as error:
+            self._refuse(key, error)
+            raise
+        self._keep_language(key, unpack(packed), packed)
+
+    def packed(self, request: ConstraintRequest) -> bytes | None:
+        """Return the language of a request as bytes, for `offer` in another process.
+
+        Returns:
+            The bytes; None if the language isn't cached, or has too many bytes.
+        """
+        with self._lock:
+            language, known = self._languages.get(request.key), self._packed.get(request.key)
+        if known is None and language is not None:
+            known = self._packed[request.key] = pack(language)
+        return known if known is not None and len(known) <= _MOST_PACKED else None
+
+    def offer(self, request: ConstraintRequest, packed: bytes) -> None:
+        """Store the language of a request, which another process compiled.
+
+        Args:
+            request: the request.
+            packed: the bytes that `packed` returned there, for an equal request.
+
+        Raises:
+            ConstraintError: the bytes aren't those of a language.
+        """
+        key = request.key
+        known = self._recall(key) or self._recall_begun(key, True) or key in self._languages
+        if not known:
+            self._keep_language(key, unpack(packed), packed)
+
+    def _keep_language(self, key: str, language: Automaton, packed: bytes | None = None) -> None:
+        with self._lock:
+            self._languages[key] = language
+            if packed is not None:
+                self._packed[key] = packed
+            sizes = [each.delta.nbytes for each in self._languages.values()]
+            while len(sizes) > _LANGUAGES or (len(sizes) > 1 and sum(sizes) > _MOST_LANGUAGES):
+                self._packed.pop(self._languages.popitem(last=False)[0], None)
+                del sizes[0]
 
     def _compile_lazy(self, request: ConstraintRequest) -> TokenAutomaton | LazyAutomaton:
         def keep(lifted: TokenAutomaton) -> None:
@@ -153,10 +247,15 @@ class ConstraintCache:
     def _started(
         self, request: ConstraintRequest, **options: Any
     ) -> TokenAutomaton | LazyAutomaton:
-        with work_limit(self.max_work), state_limit(self.max_states):
-            language = request.language()
-            if isinstance(language, Segments):
-                return self._compile(request)
+        with self._lock:
+            language = self._languages.get(request.key)
+        if language is None:
+            with work_limit(self.max_work), state_limit(self.max_states):
+                compiled = request.language()
+                if isinstance(compiled, Segments):
+                    return self._lifted(request, compiled)
+            language = compiled
+            self._keep_language(request.key, language)
         begun = LazyAutomaton(language, self.vocabulary, **options)
         with self._lock:
             self._begun[request.key, options["exact"] != "never"] = begun
@@ -175,6 +274,13 @@ class ConstraintCache:
                 self._count("memory")
             return known
 
+    def _recall_begun(self, key: str, lift: bool) -> LazyAutomaton | None:
+        with self._lock:
+            begun = self._begun.get((key, lift))
+        if begun is not None:
+            self._count("memory")
+        return begun
+
     def _make(
         self, key: str, request: ConstraintRequest, compile_: Callable[[ConstraintRequest], T]
     ) -> TokenAutomaton | T:
@@ -182,20 +288,25 @@ class ConstraintCache:
             loaded = self._load(key)
             found = compile_(request) if loaded is None else loaded
         except Exception as error:  # a client's text may cause any exception
-            self._count("refused")
-            reason = str(error) or type(error).__name__
-            if len(reason) > _LONGEST_REASON:
-                reason = f"{reason[:_LONGEST_REASON]}…"
-            with self._lock:
-                self._refused[key] = reason
-                if len(self._refused) > _REFUSALS:
-                    self._refused.popitem(last=False)
+            reason = self._refuse(key, error)
             if isinstance(error, ConstraintError) and reason == str(error):
                 raise
             raise ConstraintError(reason) from error
         if isinstance(found, TokenAutomaton):
             self._remember(key, found)
         return found
+
+    def _refuse(self, key: str, error: Exception) -> str:
+        """Store why a constraint is refused, and return it."""
+        self._count("refused")
+        reason = str(error) or type(error).__name__
+        if len(reason) > _LONGEST_REASON:
+            reason = f"{reason[:_LONGEST_REASON]}…"
+        with self._lock:
+            self._refused[key] = reason
+            if len(self._refused) > _REFUSALS:
+                self._refused.popitem(last=False)
+        return reason
 
     def _remember(self, key: str, found: TokenAutomaton) -> None:
         with self._lock:
@@ -208,8 +319,14 @@ class ConstraintCache:
                 self._bytes -= num_bytes(self._known.popitem(last=False)[1])
 
     def _compile(self, request: ConstraintRequest) -> TokenAutomaton:
+        with self._lock:
+            language: Automaton | Segments | None = self._languages.get(request.key)
         with work_limit(self.max_work), state_limit(self.max_states):
-            found = lift(request.language(), self.vocabulary)
+            return self._lifted(request, request.language() if language is None else language)
+
+    def _lifted(self, request: ConstraintRequest, language: Automaton | Segments) -> TokenAutomaton:
+        with work_limit(self.max_work), state_limit(self.max_states):
+            found = lift(language, self.vocabulary)
         size = num_bytes(found)
         if size > self.max_bytes // 2:
             raise ConstraintError(

@@ -165,10 +165,12 @@ class TokenAutomaton:
         return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
 
     def run(self, tokens: Iterable[int], state: int | None = None) -> int:
-        """Return the state after several tokens, by default from `initial`; -1 after a refusal."""
-        state = self.initial if state is None else state
+        """Return the state after several tokens, from `initial` by default; -1 after a refusal."""
+        state = self.initial if state is None else self._state(state)
+        delta, class_of, check_id = self.delta, self.class_of, self.vocabulary.check_id
         for token in tokens:
-            state = self.step(state, token)
+            token = check_id(token)
+            state = int(delta[state, class_of[token]]) if state >= 0 else -1
             if state < 0:
                 return -1
         return state

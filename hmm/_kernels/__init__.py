@@ -1,4 +1,4 @@
-"""Compiled loops for the product of an HMM with a constraint, on the CPU."""
+"""Compiled CPU loops for the product of an HMM with a constraint."""
 
 from gcd._support.native import check_built
 

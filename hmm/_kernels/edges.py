@@ -1,10 +1,11 @@
 # distutils: extra_compile_args = -funroll-loops
-# Loops over classes here have few instructions, half of which unrolling saves.
+# The loops over classes have few instructions. Unrolling the loops saves half of them.
 """Edges of a token automaton, found in its table of next states.
 
 The classes that lead from one state to the same next state form an edge. The set of these classes
-is hashed to a signature: the sum, modulo 2^64, of a random number for each class. Equal sets have
-equal signatures. The converse, that different sets have different signatures, is verified.
+is hashed to a signature, which is the sum (modulo 2^64) of a random number per class. Equal sets
+have equal signatures. The caller verifies that different sets have different signatures
+(`labels_match`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 if cython.compiled:
     from cython.cimports.gcd._support.kernels.wide import wide
 
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
+# Limits sums to 64 bits when the module runs in Python, whose integers are unbounded.
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 
 
 def count_edges(delta: np.ndarray, final: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Count pairs of a state before `final` and a state that it leads to."""
+    """Count the edges: pairs of a state before `final` and a next state of this state."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     seen: cython.int[::1] = np.empty(step.shape[0] + 1, np.int32)  # index 0 is for -1
     count: cython.Py_ssize_t = 0
@@ -47,7 +49,15 @@ def list_edges(
     target: cython.longlong[::1],
     signature: cython.ulonglong[::1],
 ) -> None:
-    """Write every edge, sorted by source, and the sum of `number` over its classes."""
+    """Write all edges, sorted by source state, and their signatures.
+
+    Args:
+        delta: next state of each state and class; -1 for none.
+        final: the final state, which is the last one.
+        number: random number of each class.
+        source, target: output, the states that each edge connects.
+        signature: output, the sum of `number` over the classes of each edge.
+    """
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     edge_of: cython.int[::1] = np.empty(step.shape[0], np.int32)
     first: cython.Py_ssize_t = 0
@@ -67,7 +77,7 @@ def list_edges(
                 if after < 0:
                     continue
                 edge = edge_of[after]
-                if edge < first:  # belongs to an earlier state
+                if edge < first:  # this is the edge of an earlier state
                     edge = count
                     edge_of[after] = edge
                     source[edge] = state
@@ -90,7 +100,10 @@ def _find_difference(
     members: cython.const[cython.uchar][:, ::1],
     found: cython.longlong[::1],
 ) -> wide:
-    """Count the classes in which an edge differs from its set, for the first edge that does."""
+    """Find the first edge whose classes differ from its set.
+
+    The number of different classes is written to `found[0]`, which stays zero if all edges match.
+    """
     edge: cython.Py_ssize_t
     symbol: cython.Py_ssize_t
     state: cython.Py_ssize_t
@@ -101,7 +114,7 @@ def _find_difference(
         state = source[edge]
         after = target[edge]
         which = set_of[edge]
-        differ = 0  # counted without leaving the loop, for many classes at once
+        differ = 0  # the loop has no early exit, so that it is vectorized
         for symbol in range(step.shape[1]):
             differ += (step[state, symbol] == after) != (members[which, symbol] != 0)
         if differ:
@@ -116,7 +129,7 @@ def labels_match(
     set_of: cython.const[cython.longlong][::1],
     members: cython.const[cython.uchar][:, ::1],
 ) -> bool:
-    """Return whether every edge has exactly the classes of its set."""
+    """Return whether the classes of every edge are exactly the members of the edge's set."""
     step: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     found: cython.longlong[::1] = np.zeros(1, np.int64)
     with cython.nogil:

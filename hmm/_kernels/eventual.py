@@ -1,4 +1,4 @@
-"""Compiled walks over graphs for `hmm._eventual`."""
+"""Compiled graph algorithms for `hmm._eventual`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def depths(
     source: cython.const[cython.longlong][::1],
     target: cython.const[cython.longlong][::1],
 ) -> np.ndarray:
-    """Find the longest path from each node of an acyclic graph, starting from the sinks."""
+    """Return the length of the longest path from each node of an acyclic graph."""
     open_edges: cython.longlong[::1] = np.zeros(count, np.int64)
     into_array, sources_array = by_key(
         np.asarray(target).astype(np.int32), count, np.asarray(source).astype(np.int32)
@@ -55,9 +55,11 @@ def cuts(
     target: cython.const[cython.longlong][::1],
     component: cython.const[cython.longlong][::1],
 ) -> np.ndarray:
-    """Mark states whose removal leaves no cycles: those that a depth-first search returns to.
+    """Find cuts by depth-first search: states whose removal leaves no cycles.
 
-    The search begins at each of the roots that it has not visited, and stays in its component.
+    A state is a cut if an edge leads back to it while it is on the path of the search. The search
+    begins at each root that hasn't been visited, and stays in the root's strongly connected
+    component.
     """
     size: cython.Py_ssize_t = component.shape[0]
     found_array = np.zeros(size, np.bool_)

@@ -17,20 +17,23 @@ _LOG_ZERO = cython.declare(cython.double, -np.inf)
 
 @cython.cclass
 class Tables:
-    """Tables of automata and of beta, in the form that the loop reads.
+    """The arrays of the automata and of beta that the loop uses.
 
-    It is a separate type, because passing each array costs a tenth of a microsecond per call.
+    They are passed as one object, because passing each array takes a tenth of a microsecond per
+    call.
 
     Args:
-        automaton_of, first_state, row_start: for each state its automaton, that automaton's first
-            state, and the start of its row in `delta`.
+        automaton_of: automaton of each state.
+        first_state: first state of the automaton of each state.
+        row_start: start of each state's row in `delta`.
         num_classes: number of classes of each automaton.
-        delta, steps_after: next states, counted from the first one of their automaton, -1 for none;
-            the fewest tokens from them to the end; int32.
-        number: number in the table of each state.
-        entry: row of `b` of each remaining budget and state of the table; int32.
-        b, log_scale: beta, in float32 or float64, and logs of scales.
-        settled: whether all further levels equal the last one.
+        delta: next state of each state and class, counted from the automaton's first state; -1 for
+            none; int32.
+        steps_after: fewest tokens from each next state to the end; int32.
+        number: number in the lookahead table of each state.
+        entry: row of `b` for each remaining budget and state of the table; int32.
+        b, log_scale: scaled rows of beta, in float32 or float64, and the logs of their scales.
+        settled: whether larger remaining budgets have the same rows as the largest one.
     """
 
     automaton_of: cython.const[cython.longlong][::1]
@@ -90,7 +93,7 @@ def _dots(
     b: cython.const[Real][:, ::1],
     entry: cython.Py_ssize_t,
 ) -> tuple[cython.double, cython.double]:
-    """Return sum p e b and sum p e, in 16 partial sums of the arrays' type."""
+    """Return sum p e b and sum p e over hidden states, computed as 16 partial sums."""
     joint: Real[16]
     mass: Real[16]
     if not cython.compiled:
@@ -147,7 +150,7 @@ def _expect(
     log_mass: cython.double[:, ::1],
     missing: cython.uchar[::1],
 ) -> wide:
-    """Compute `expect` for numbers of one type."""
+    """Compute `expect` for one floating-point type, without the GIL."""
     levels: cython.longlong = entry.shape[0]
     num_classes: cython.longlong
     first_state: cython.longlong
@@ -176,7 +179,8 @@ def _expect(
                 continue
             at = row_start[s] + symbol[row, k]
             target = delta[at]
-            if target < 0 or steps_after[at] >= r:  # the negation of `gcd._tokens.distances.fits`
+            # Equivalent to `not gcd._tokens.distances.fits(...)`.
+            if target < 0 or steps_after[at] >= r:
                 continue
             e = entry[level, table.number[first_state + target]]
             if e < 0 or not known:
@@ -206,7 +210,7 @@ def _expect_of_type(
     log_mass: cython.double[:, ::1],
     missing: cython.uchar[::1],
 ) -> None:
-    """Compute `expect` for numbers of one type."""
+    """Compute `expect` for the floating-point type of `kind`."""
     predicted: cython.const[Real][:, ::1] = predicted_array
     emission: cython.const[Real][:, ::1] = emission_array
     with cython.nogil:
@@ -231,11 +235,19 @@ def expect(
     log_mass: cython.double[:, ::1],
     missing: cython.uchar[::1],
 ) -> None:
-    """Compute the log-probabilities of some items of each row: its classes, or some tokens.
+    """Compute the log-probabilities of some items (classes or tokens) for a range of prefixes.
 
-    An item has a class of tokens (`symbol`), which determines the next state, and a row of
-    `emission` (`item`), which determines its probability. `missing` marks rows with an alive item
-    that the table doesn't contain. Probabilities have the type of the table's `b`.
+    Args:
+        first, last: the range, without `last`. In all arrays, a row is a prefix.
+        table: the automata and beta.
+        states: automaton state of each prefix; -1 for none.
+        remaining: number of tokens left for each prefix, including the item.
+        symbol: class of each item, which determines the next automaton state.
+        item: row of each item in `emission`.
+        predicted: distribution of the hidden state that emits the item, in the type of beta.
+        emission: P(item | h), in the type of beta.
+        log_joint, log_mass: output, as in `hmm._lookahead.Expected`.
+        missing: output, 1 for prefixes with an alive item whose next state has no row in the table.
     """
     if table.is_single:
         _expect_of_type(

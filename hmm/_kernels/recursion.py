@@ -1,9 +1,11 @@
 """Compiled loops of the recursion for beta; the equations are in `hmm._product`.
 
-`b` contains rows over the hidden states, `log_scale` the logs of their scales, and `before` the row
-of each state at the previous level. Row `NOTHING` is zero, row `CERTAIN` one; rows from `COMPUTED`
-on are computed. Rows over the hidden states are float32 or float64, all of one type; logarithms are
-float64, numbers of states, edges and rows int64.
+`b` has rows over the hidden states, and `log_scale` the logs of their scales. `before` has the
+number of each state's row at the previous level. Row `NOTHING` is zero and row `CERTAIN` is one.
+Computed rows begin at number `COMPUTED`.
+
+Rows over the hidden states are float32 or float64, all of the same type. Logarithms are float64.
+Numbers of states, edges and rows are int64.
 """
 
 from __future__ import annotations
@@ -28,16 +30,17 @@ Real = cython.fused_type(cython.float, cython.double)
 
 @cython.cclass
 class Arrays:
-    """Arrays that many calls of the loops below have in common.
+    """The arrays that the functions below have in common.
 
-    It is a separate type, because passing each array costs a tenth of a microsecond per call.
+    They are passed as one object, because passing each array takes a tenth of a microsecond per
+    call.
 
     Args:
-        start, target, set_of: the edges.
-        mass, log_mass: their mass, scaled, and log of the scale.
-        b, log_scale: all rows.
+        start, target, set_of: the edges (`hmm._edges.Edges`).
+        mass, log_mass: scaled emission mass of each set of classes, and the log of the scale.
+        b, log_scale: all rows of beta.
         log_u: log of the scale of each row before the transition.
-        rows, log_rows: rows after the transition.
+        rows, log_rows: rows after the transition, and the logs of their scales.
     """
 
     is_single: cython.bint
@@ -94,9 +97,14 @@ def needed_states(
     begin_state: cython.const[cython.longlong][::1],
     needed: cython.uchar[:, ::1],
 ) -> None:
-    """Mark needed[r, s]: state s with r tokens left is on a path of a text that can be completed.
+    """Mark needed[r, s] if a text that can be completed reaches state s with r tokens left.
 
-    Texts begin in `begin_state` with `begin_left` tokens left; `begin_left` falls.
+    Args:
+        source, target: the edges.
+        steps: fewest tokens from each state to the end.
+        begin_left, begin_state: number of tokens left, and state, at the beginning of each text, in
+            the order of decreasing numbers.
+        needed: output.
     """
     here: cython.uchar[::1] = np.zeros(steps.shape[0], np.uint8)
     next_start: cython.Py_ssize_t = 0
@@ -110,7 +118,7 @@ def needed_states(
                 next_start += 1
             for state in range(needed.shape[1]):
                 needed[left - 1, state] = 0
-            for edge in range(source.shape[0]):  # `gcd._tokens.distances.fits`
+            for edge in range(source.shape[0]):  # the condition is `gcd._tokens.distances.fits`
                 if here[source[edge]] and steps[target[edge]] < left:
                     needed[left - 1, target[edge]] = 1
             for state in range(needed.shape[1]):
@@ -126,10 +134,21 @@ def pending(
     entry: cython.longlong[::1],
     out: cython.longlong[::1],
 ) -> cython.Py_ssize_t:
-    """List in `out` the states whose row must be computed; the others keep their current one.
+    """List the states whose row must be computed; the other states keep their row.
 
-    A state's row can be reused if the rows of all its successors were reused at the last level,
-    because the sum would then be bitwise the same.
+    A state keeps its row if all its successors kept their rows at the last level, because the sum
+    would be bitwise the same.
+
+    Args:
+        states: the states that need a row at this level.
+        start, target: the edges.
+        now: row of each state at the last level.
+        before: row of each state at the level before the last.
+        entry: output, the rows of the states that keep their row.
+        out: output, the states to compute.
+
+    Returns:
+        The number of states in `out`.
     """
     count: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
@@ -171,7 +190,7 @@ def _sum_edges(
     u: Real[:, ::1],
     log_u: cython.double[::1],
 ) -> wide:
-    """Compute `sum_edges` for rows of one type."""
+    """Compute `sum_edges` for one floating-point type, without the GIL."""
     share: Real[4]
     row_of: cython.longlong[4]
     mass_of: cython.longlong[4]
@@ -240,11 +259,11 @@ def sum_edges(
     before: cython.const[cython.longlong][::1],
     u: np.ndarray,
 ) -> None:
-    """Compute u of each state up to scale, a sum over edges of mass · beta, and log of the scale.
+    """Compute u of states `first` to `last` - 1 of the list, divided by its scale.
 
-    The sums are written to the first rows of `u`, and the scales at the positions of the states,
-    from
-    `first` on. Four edges are processed at a time, so that a sum is accessed a quarter as often.
+    u is the sum of mass · beta over the edges of a state. Sums are written to the first rows of
+    `u`, and the logs of their scales to `level.log_u`, from index `first` on. Four edges are added
+    at a time, so that each sum is read and written a quarter as often.
     """
     if level.is_single:
         u_single: cython.float[:, ::1] = u
@@ -275,7 +294,7 @@ def _store(
     b: Real[:, ::1],
     log_scale: cython.double[::1],
 ) -> cython.void:
-    """Run `store` for rows of one type."""
+    """Run `store` for one floating-point type, without the GIL."""
     k: cython.Py_ssize_t
     h: cython.Py_ssize_t
     for k in range(first, last):
@@ -291,7 +310,10 @@ def store(
     kept: cython.const[cython.longlong][::1],
     used: cython.Py_ssize_t,
 ) -> None:
-    """Copy the rows that are kept, consecutively, after the rows in use."""
+    """Copy rows `kept[first:last]` to the table, where `used` rows are in use.
+
+    Row `kept[k]` becomes row `used` + k.
+    """
     with cython.nogil:
         if level.is_single:
             _store(
@@ -310,7 +332,7 @@ def store(
 @cython.nogil
 @cython.exceptval(check=False)
 def _greatest(rows: cython.const[Real][:, ::1], row: cython.Py_ssize_t) -> Real:
-    """Return the greatest number of a row, from the greatest of 16 parts."""
+    """Return the maximum of a row, computed as the maximum of 16 partial maxima."""
     top: Real[16]
     if not cython.compiled:
         top = np.zeros(16, rows.dtype)
@@ -346,7 +368,7 @@ def _rescale(
     log_rows: cython.double[::1],
     moved: cython.uchar[::1],
 ) -> wide:
-    """Run `rescale` for rows of one type."""
+    """Run `rescale` for one floating-point type, without the GIL."""
     size: cython.Py_ssize_t = rows.shape[1]
     i: cython.Py_ssize_t
     h: cython.Py_ssize_t
@@ -394,9 +416,9 @@ def rescale(
     tolerance: cython.double,
     moved: cython.uchar[::1],
 ) -> None:
-    """Scale rows to a maximum of one, and mark those that differ from the state's previous row.
+    """Scale rows to a maximum of one, and mark the rows that differ from the state's previous row.
 
-    A row is marked if some entry differs by more than a fraction `tolerance` of itself.
+    A row differs if at least one entry changed by more than a fraction `tolerance` of itself.
     """
     with cython.nogil:
         if level.is_single:

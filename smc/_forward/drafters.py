@@ -1,13 +1,13 @@
-"""Drafters: guesses of the next token, so that the language model can compute it in advance.
+"""Drafters: guesses of next tokens, which the language model then computes in advance.
 
-The sampler checks the guesses (`smc._forward.read_ahead`): a guess never changes an answer or a
+The sampler checks each guess (`smc._forward.read_ahead`). A guess never changes an answer or a
 weight, only the number of forward passes.
 
-`PromptLookup` copies: it looks up the end of the answer in the prompt and in the answer so far, and
-guesses the text that followed there. Values of tool calls and words of a question often come from
-the prompt. It compares bytes instead of tokens, because the same word has different tokens after a
-space and after a quotation mark (speculative decoding by prompt lookup, Saxena 2023, compares
-tokens).
+`PromptLookup` searches the prompt and the answer so far for an earlier occurrence of the answer's
+end, and guesses the text that followed there. Values of tool calls and words of a question often
+come from the prompt. It compares bytes instead of tokens, because the same word has different
+tokens after a space and after a quotation mark. (Speculative decoding by prompt lookup, Saxena
+2023, compares tokens.)
 """
 
 from __future__ import annotations
@@ -21,33 +21,36 @@ from typing import Protocol, runtime_checkable
 from gcd import Vocabulary
 
 MOST_PLACES = 64
-"""Maximum number of earlier occurrences of a text's end to check; there may be thousands."""
+"""Maximum number of earlier occurrences of a text's end that are checked.
+
+There may be thousands of them.
+"""
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Function object that guesses the next token of texts, for reading ahead."""
+    """Protocol of objects that guess the next token of texts, for reading ahead."""
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> Sequence[Sequence[int]]:
-        """Return guesses of the next token of each text, the most probable first.
+        """Return guesses of the next token of each text, the most probable guess first.
 
         Args:
             texts: prompt and answer so far, as bytes.
             vocabulary: vocabulary of the language model.
 
         Returns:
-            Token ids for each text; an empty list for no guess. The sampler uses the first token
-            that the constraint and the budget allow.
+            Token ids for each text; an empty list if there is no guess. The sampler uses the first
+            token that the constraint and the budget allow.
         """
         ...
 
 
 @dataclass(frozen=True)
 class PromptLookup:
-    """Drafter that looks up the end of a text earlier in the text, and copies what follows.
+    """Drafter that finds the end of a text earlier in the text, and copies what follows it there.
 
     Args:
-        longest: maximum number of bytes to look up.
+        longest: maximum number of bytes of the end to search for.
         shortest: minimum number of bytes that must match.
     """
 
@@ -55,7 +58,7 @@ class PromptLookup:
     shortest: int = 3
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
-        """Return tokens that followed an earlier occurrence of each text's end."""
+        """Return the tokens that followed an earlier occurrence of each text's end."""
         by_bytes, longest_token = _ids_by_bytes(vocabulary)
         found = []
         for text in texts:
@@ -66,10 +69,11 @@ class PromptLookup:
         return found
 
     def copied_from(self, text: bytes) -> int | None:
-        """Find the text that follows the longest match of this text's end; None if there is none.
+        """Return the index after an earlier occurrence of the text's end; None if there is none.
 
-        Of several matches, the last one is used. If the matched end begins a word, the last match
-        that also begins a word is preferred, among at most `MOST_PLACES` matches.
+        The longest end that occurs earlier is used, and its last occurrence. If this end begins a
+        word, the last occurrence that also begins a word is preferred, among at most `MOST_PLACES`
+        occurrences.
         """
         size, place = 0, -1
         while size < min(self.longest, len(text) - 1):
@@ -92,13 +96,13 @@ class PromptLookup:
 
 
 def _begins_word(text: bytes, place: int) -> bool:
-    """Return whether neither a letter nor a digit precedes this position."""
+    """Return whether a word may begin at an index: no letter or digit precedes it."""
     return place == 0 or not (text[place - 1 : place].isalnum() or text[place - 1] > 127)
 
 
 @lru_cache(maxsize=4)
 def _ids_by_bytes(vocabulary: Vocabulary) -> tuple[Mapping[bytes, Sequence[int]], int]:
-    """List the tokens of all byte strings; also return the length of the longest string."""
+    """Return the tokens for each byte string, and the length of the longest byte string."""
     found: dict[bytes, list[int]] = defaultdict(list)
     for token, piece in enumerate(vocabulary.token_bytes):
         if piece:

@@ -1,8 +1,8 @@
-"""The eager reader: one row per distinct prefix, each computed once.
+"""The eager reader: one row per distinct prefix, which is computed once.
 
-One forward pass computes the drawn token, the forced tokens after it (`smc._proposals.forced`), and
-draft tokens (`smc._forward.read_ahead`). A prefix that matches its draft doesn't need another pass.
-Rows of ended prefixes are removed.
+One forward pass computes the chosen token, the forced tokens after it (`smc._proposals.forced`),
+and draft tokens (`smc._forward.read_ahead`). If the next tokens of a prefix match its draft, the
+prefix doesn't need another pass. Rows of ended prefixes are removed.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from smc._proposals.forced import follow
 from smc._vocabulary.passes import VocabularyPass
 
 MOST_READ = 1 << 26
-"""Maximum number of log-probabilities returned by one forward pass, unless one column has more.
+"""Maximum number of log-probabilities that one forward pass returns, unless one column has more.
 
-Drafts may hold the same number until the next pass.
+The log-probabilities of drafts that are stored until the next pass have the same limit.
 """
 
 
 class _Cached(NamedTuple):
-    """The state of the model's cache for each of R prefixes.
+    """The content of the model's cache for each of R prefixes.
 
     Attributes:
-        row: the model's row.
+        row: the model's row of each prefix.
         length: number of answer tokens in the cache, without drafts.
-        drafts: the draft tokens in the cache after them.
+        drafts: the draft tokens that follow them in the cache.
     """
 
     row: Int64[Tensor, "R"]
@@ -55,14 +55,14 @@ class _Cached(NamedTuple):
 
 
 class _LogProbs(NamedTuple):
-    """The language model's log-probabilities of D prefixes, at the sampling temperature.
+    """The language model's log-probabilities for D prefixes, at the sampling temperature.
 
     Attributes:
-        of_tokens: log p of the forced tokens: all but the drawn one (all at the start, where
-            nothing was drawn).
-        after: log p of the token after each prefix.
-        num_drafted: number of draft tokens that this pass has computed.
-        num_used: number of tokens that an earlier pass had computed as drafts.
+        of_tokens: sum of log p of the forced tokens: all appended tokens except the first, which
+            was chosen. At the start, where no token was chosen, all tokens.
+        after: log p of the next token after each prefix.
+        num_drafted: number of draft tokens that this pass computed.
+        num_used: number of appended tokens that an earlier pass had computed as drafts.
     """
 
     of_tokens: Float64[Tensor, "D"]
@@ -77,8 +77,8 @@ class EagerReader(Reader[State]):
     Args:
         lm: the language model.
         proposal, batch, vocabulary_pass, temperature, top_p: as for `Reader`.
-        forced_runs: whether all tokens of a forced run are appended in one step.
-        ahead: creates drafts; None to disable reading ahead.
+        forced_runs: whether consecutive forced tokens are appended in one step.
+        ahead: generator of drafts; None disables reading ahead.
     """
 
     is_static = False
@@ -103,22 +103,22 @@ class EagerReader(Reader[State]):
         self._cached: _Cached
         self._along: Along
         self._column = 0
-        self._texts: list[bytes] = []  # prompt and answer of each prefix, if `ahead` needs them
+        self._texts: list[bytes] = []  # prompt and answer of each prefix, only if `ahead` is given
 
     def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
-        """Return the indices where the mask is true."""
+        """Return the indices where the mask is True."""
         return mask.nonzero().squeeze(1)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Raise an error if the proposal returned NaN; NaN of the model was detected earlier."""
+        """Raise an error if the proposal returned NaN; the model's results are checked earlier."""
         refuse_nan(found, repr(self.proposal))
         return found
 
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
-        """Compute each prompt once; see `Reader`."""
-        state = self.proposal.start(self.batch)  # before prefill: `start` may raise
+        """Run the model on each prompt once; see `Reader`."""
+        state = self.proposal.start(self.batch)  # may raise an error, so it precedes the pass
         self._rows, log_p = self.lm.prefill(prompts)
         self.check(log_p, len(prompts))
         log_p = check_nan(self.tempered(log_p))
@@ -137,9 +137,9 @@ class EagerReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extend distinct prefixes, each once; see `Reader`."""
+        """Extend the prefixes, each distinct extension once; see `Reader`."""
         some, width = self.indices(running), prefixes.log_p.shape[1] + 1
-        # One number per row and token; one is added, because -1 means no token.
+        # Encode row and token in one number. One is added, because the token may be -1 (no token).
         child, child_of = torch.unique(row[some] * width + token[some] + 1, return_inverse=True)
         parent, chosen = child // width, (child % width - 1).unsqueeze(1)
         state = self.proposal.advance(self.proposal.take(prefixes.state, parent), chosen)
@@ -153,7 +153,7 @@ class EagerReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> Bool[Tensor, "B"] | None:
-        """Return the examples that don't need a forward pass now; see `Reader`."""
+        """Return the examples that don't need a forward pass in this step; see `Reader`."""
         drafts, automata, B = self._cached.drafts, self.batch.automata, len(self.batch.budgets)
         if not drafts.tokens.shape[1]:
             return None
@@ -175,22 +175,22 @@ class EagerReader(Reader[State]):
         chosen: Int64[Tensor, "M 1"] | None,
         before: Float[Tensor, "R V"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Append forced runs to each prefix, and compute the tokens that are not computed yet.
+        """Append forced tokens to each prefix, and compute all tokens that aren't computed yet.
 
         Args:
             example: example of each prefix.
-            state: the proposal's state of each.
-            parent: the computed prefix that each one extends.
-            chosen: the last token of each, which is not computed yet, -1 for none; None at the
-                start, where nothing was chosen.
+            state: the proposal's state of each prefix.
+            parent: the computed prefix that each prefix extends.
+            chosen: the last token of each prefix, which is not computed yet; -1 for no token. None
+                at the start, where no token was chosen.
             before: log-probabilities of the next token after each computed prefix.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
         walk, tokens = followed.state.walk, followed.tokens
         if chosen is not None:
             tokens = torch.cat([chosen, tokens], dim=1)
-        # An automaton that ends without EOS may accept the empty answer, with nothing to draw.
-        # The last token of a complete text doesn't need to be computed.
+        # An automaton that ends without EOS may accept the empty answer, which is complete at the
+        # start. The last token of a complete answer doesn't need to be computed.
         running = walk.running
         read = ((tokens >= 0).sum(dim=1) - (~running).long()).clamp(min=0)
         due = self.indices(running | (followed.length > 0))
@@ -245,7 +245,7 @@ class EagerReader(Reader[State]):
     def _extend_texts(
         self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]
     ) -> list[bytes]:
-        """Return the texts of prefixes; an empty list without reading ahead."""
+        """Return the texts of the new prefixes; an empty list if reading ahead is disabled."""
         if self._ahead is None:
             return []
         pairs = zip(parent.tolist(), tokens.tolist(), strict=True)
@@ -260,7 +260,7 @@ class EagerReader(Reader[State]):
         tokens: Int64[Tensor, "D K"],
         read: Int64[Tensor, "D"],
     ) -> Int64[Tensor, "U A"]:
-        """Draft continuations of prefixes that are about to be computed; -1 beyond each draft."""
+        """Return draft tokens for prefixes that are about to be computed; -1 beyond each draft."""
         if self._ahead is None:
             return unread.new_zeros(len(unread), 0)
         written = self._cached.length + (tokens >= 0).sum(dim=1)
@@ -282,18 +282,20 @@ class EagerReader(Reader[State]):
         is_start: bool,
         guess: Callable[[Int64[Tensor, "U"]], Int64[Tensor, "U A"]],
     ) -> _LogProbs:
-        """Look up the log-probabilities of prefixes in drafts, or compute them.
+        """Find the log-probabilities of prefixes in drafts, or compute them.
 
         Args:
-            parent: the prefix that each one extends.
-            tokens: the tokens that extend it.
+            parent: the prefix that each prefix extends.
+            tokens: the tokens by which it is extended.
             read: number of these tokens that must be computed.
             before: log-probabilities of the next token after each parent.
-            is_start: True at the start, where the first token is forced too.
-            guess: function that creates drafts for the prefixes that are about to be computed.
+            is_start: whether this is the start, where the first token is forced, too.
+            guess: function that returns drafts for the prefixes that are about to be computed.
         """
         drafts, every = self._cached.drafts, torch.zeros_like(read)
-        self._column = 1 if is_start else 0  # column of the forced token after the first one read
+        self._column = (
+            1 if is_start else 0
+        )  # index of the forced token after the first computed one
         total = every.double()
         if is_start and tokens.shape[1]:
             first = tokens[:, 0].clamp(min=0)
@@ -329,7 +331,7 @@ class EagerReader(Reader[State]):
         read: Int64[Tensor, "L"],
         drafts: Drafts,
     ) -> Float64[Tensor, "L"]:
-        """Sum the log-probabilities of all tokens but the first, as stored in drafts."""
+        """Sum the stored log-probabilities of all draft tokens except the first."""
         total = torch.zeros(len(read), dtype=torch.float64, device=read.device)
         follows = torch.nn.functional.pad(tokens, (0, 1), value=-1)
         for t in range(int(read.max())):
@@ -353,15 +355,16 @@ class EagerReader(Reader[State]):
         """Compute the first `read` tokens of some prefixes, and drafts after them.
 
         Args:
-            tokens, read, total: of all D prefixes that the cache will have rows for.
-            unread: the prefixes to compute.
-            guesses: draft tokens after them; -1 for none.
+            tokens, read, total: tokens, number of tokens to compute, and sum of log-probabilities
+                so far of all D prefixes that have rows after the pass.
+            unread: indices of the prefixes to compute.
+            guesses: draft tokens after these prefixes; -1 for no token.
             after: log-probabilities of the next token after the other prefixes; None if there are
-                none.
+                no others.
 
         Returns:
-            The totals, including the log-probabilities of all tokens but the first; the
-            log-probabilities of the token after the computed ones; and the computed drafts.
+            The sums, including the log-probabilities of all tokens but the first; the
+            log-probabilities of the next token after all prefixes; and the computed drafts.
         """
         cached, (D, K), A = self._cached, tokens.shape, guesses.shape[1]
         self._rows.reorder(cached.row)
@@ -393,7 +396,7 @@ class EagerReader(Reader[State]):
                 total[here] = _plus(total[here], more, inside & (token >= 0))
                 ends = read[here] == t + 1
                 if whole and bool(ends.all()):
-                    after = log_p.contiguous()  # required by the compiled kernels
+                    after = log_p.contiguous()  # as the compiled kernels require
                 elif bool(ends.any()):
                     if after is None:
                         after = torch.zeros_like(log_p[:1]).repeat(D, 1)
@@ -413,7 +416,7 @@ class EagerReader(Reader[State]):
 def _plus(
     total: Float64[Tensor, "M"], more: Float[Tensor, "M"], counts: Bool[Tensor, "M"]
 ) -> Float64[Tensor, "M"]:
-    """Add a log-probability to each total where `counts` is true.
+    """Add log-probabilities to the totals where `counts` is True.
 
     A total of -inf stays -inf, even if the model returns NaN after an impossible token.
     """

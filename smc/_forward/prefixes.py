@@ -1,14 +1,15 @@
 """Prefixes, and the `Reader` that extends them with the language model and the proposal.
 
-Data that depends only on tokens (the language model's log-probabilities, its cache, and the
-proposal's state) is stored by prefix (`Prefixes`); a particle refers to its prefix by row. A
-`Reader` extends each prefix by one token. Its two implementations are the two execution modes:
+Data that depends only on tokens is stored per prefix (`Prefixes`): the language model's
+log-probabilities, its cache, and the proposal's state. A particle has the row number of its prefix.
+A `Reader` extends each prefix by one token. Its two implementations are the two execution modes:
 
-    EagerReader     rows are the distinct running prefixes (`smc._forward.eager`): equal prefixes
-                    are computed once, ended ones are removed, and forced tokens and drafts are
-                    computed in the same pass. Sizes need host synchronizations
-    StaticReader    one row per particle from the first step to the last (`smc._forward.static`):
-                    there is no host synchronization, and a step can be captured as a graph
+    EagerReader     has a row per distinct running prefix (`smc._forward.eager`). Equal prefixes are
+                    computed once, and ended prefixes are removed. Forced tokens and drafts are
+                    computed in the same pass. The sizes of tensors depend on host synchronizations
+    StaticReader    has one row per particle from the first step to the last
+                    (`smc._forward.static`). It never synchronizes with the host, and a step can be
+                    captured as a graph
 
 Both give the same tokens for the same random numbers if no tokens are forced.
 """
@@ -34,13 +35,14 @@ from smc._vocabulary.passes import VocabularyPass
 
 @dataclass(frozen=True, eq=False)
 class Prefixes(Generic[State]):
-    """R prefixes of the examples of a batch; the reader knows the language model's row of each.
+    """R prefixes of the examples of a batch.
 
-    An eager reader keeps distinct prefixes that take another token. A static reader keeps a row for
-    each particle, including ended ones and duplicates.
+    An eager reader has the distinct prefixes that take another token. A static reader has a row for
+    each particle, including ended particles and duplicates. The reader knows which row of the
+    language model belongs to each prefix.
 
     Attributes:
-        example: index of the prefix's example in the batch, ascending.
+        example: index of each prefix's example in the batch, in ascending order.
         log_p: log-probabilities of the next token, at the sampling temperature.
         state: the proposal's state.
     """
@@ -56,13 +58,13 @@ class Prefixes(Generic[State]):
 
 
 class TokenCounts(NamedTuple):
-    """Token counts of each of B examples in one step.
+    """Numbers of tokens of each of B examples in one step.
 
     Attributes:
-        read: tokens that the language model computed.
-        forced: forced tokens; those of equal prefixes count once.
-        drafted: the part of `read` in drafts (`smc._forward.read_ahead`).
-        used: tokens of these prefixes that an earlier pass computed as drafts.
+        read: number of tokens that the language model computed.
+        forced: number of forced tokens; equal prefixes count once.
+        drafted: the part of `read` that are draft tokens (`smc._forward.read_ahead`).
+        used: number of tokens of the prefixes that an earlier pass had computed as drafts.
         landed: the part of `used` that was chosen instead of forced.
     """
 
@@ -79,13 +81,14 @@ class Extension(NamedTuple):
     Attributes:
         finished: whether the answer is complete.
         running: whether the prefix takes another token.
-        row: the row among the new prefixes; undefined if not running.
-        tokens: the appended tokens; -1 beyond their number, and if none was chosen.
+        row: row among the new prefixes; undefined if the prefix isn't running.
+        tokens: the appended tokens; -1 beyond the last one, and in the first column if no token was
+            chosen.
         forced: number of forced tokens.
-        forced_log_p: log-probability of the forced tokens alone, at the sampling temperature.
+        forced_log_p: log-probability of the forced tokens, at the sampling temperature.
         forced_log_g: log g of the last forced token; 0 if there is none.
-        landed: whether the model had computed all of these tokens as a draft.
-        counts: tokens of each example that were computed, forced, drafted and used.
+        landed: whether the model had already computed all of these tokens as a draft.
+        counts: numbers of tokens of each example that were computed, forced, drafted and used.
         failed: whether the model returned NaN or +inf, in static shapes.
         removed: probability that the budget removed along the forced tokens
             (`smc._proposals.budgeting`).
@@ -104,7 +107,10 @@ class Extension(NamedTuple):
     removed: Removed
 
     def spread(self, slots: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
-        """Copy entries `of` to these of `count` slots; others are neither running nor finished."""
+        """Copy the entries `of` to the given slots of a table with `count` slots.
+
+        The other slots are neither running nor finished.
+        """
 
         def at(field: Tensor, nothing: int | float | bool) -> Tensor:
             shape = (count, *field.shape[1:])
@@ -124,11 +130,12 @@ class Reader(ABC, Generic[State]):
     """The language model and the proposal for the B examples of a batch.
 
     Args:
-        proposal: the proposal, whose state is stored beside the model's.
+        proposal: the proposal.
         batch: automata and budgets.
-        vocabulary_pass: the passes over the vocabulary.
+        vocabulary_pass: implementation of the passes over the vocabulary.
         temperature: temperature of p_lm.
-        top_p: next tokens outside of the smallest set with this probability under q are excluded.
+        top_p: if below 1, only the most probable next tokens under q that together have this
+            probability are allowed.
     """
 
     is_static: bool
@@ -152,11 +159,11 @@ class Reader(ABC, Generic[State]):
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
-        """Compute each prompt (token ids) once.
+        """Run the model on each prompt (token ids) once.
 
         Returns:
-            For each of N particles of each example, the tokens forced before the first choice; and
-            the prefixes after them.
+            The tokens that are forced before the first choice, for each of N particles of each
+            example; and the prefixes after these tokens.
 
         Raises:
             FloatingPointError: the language model's log-probabilities are NaN or +inf.
@@ -171,9 +178,9 @@ class Reader(ABC, Generic[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extend prefix `row[p]` by `token[p]`, for each running p.
+        """Extend prefix `row[p]` by `token[p]`, for each running particle p.
 
-        In an example that waits (`need_no_pass`), token -1 leaves a prefix unchanged.
+        For an example that waits (`need_no_pass`), the token is -1, and its prefixes don't change.
         """
         ...
 
@@ -184,17 +191,17 @@ class Reader(ABC, Generic[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> Bool[Tensor, "B"] | None:
-        """Return which examples can take a step without a forward pass, if others need one.
+        """Return the examples that can take a step without a forward pass, if others need one.
 
-        The examples that need a pass wait, so that later one pass serves as many examples as
-        possible. The result is None if no example needs a pass, or all do.
+        The examples that need a pass then wait, so that a later pass can compute as many examples
+        as possible. The result is None if no example needs a pass, or all do.
         """
         del prefixes, row, token, running
         return None
 
     @abstractmethod
     def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
-        """Return the indices where the mask is true; all indices in static shapes."""
+        """Return the indices where the mask is True; in static shapes, all indices."""
         ...
 
     @abstractmethod
@@ -203,16 +210,16 @@ class Reader(ABC, Generic[State]):
         ...
 
     def rewind(self) -> None:
-        """Drop all generated tokens of the language model, after warm-up steps."""
-        raise NotImplementedError(f"{type(self).__name__} doesn't support rewinding")
+        """Remove all generated tokens of the language model, after warm-up steps."""
+        raise NotImplementedError(f"expected a static reader, got {type(self).__name__}")
 
     def guide(self, prefixes: Prefixes[State]) -> Guide:
-        """Return the proposal's guide for every next token, restricted to the nucleus."""
+        """Return the proposal's guide, restricted to the nucleus if top_p < 1."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
-        if isinstance(guide, DenseGuide):  # other guides are checked before compiled code
-            check_shape(guide.log_g, tuple(prefixes.log_p.shape), f"log g by {self.proposal!r}")
+        if isinstance(guide, DenseGuide):  # other guides are checked before compiled code runs
+            check_shape(guide.log_g, tuple(prefixes.log_p.shape), f"log g from {self.proposal!r}")
         if isinstance(guide, DenseGuide | TiedGuide):
-            check_shape(guide.log_z, (prefixes.num_rows,), f"log Z by {self.proposal!r}")
+            check_shape(guide.log_z, (prefixes.num_rows,), f"log Z from {self.proposal!r}")
         if self.top_p < 1:
             inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
             log_g = torch.where(inside, guide.log_g, -torch.inf)
@@ -221,7 +228,7 @@ class Reader(ABC, Generic[State]):
         return guide
 
     def score(self, prefixes: Prefixes[State]) -> CandidateGuide:
-        """Return the proposal's scores of every next token, or of those in the nucleus."""
+        """Return the proposal's scores of next tokens, restricted to the nucleus if top_p < 1."""
         if self.top_p < 1:
             return candidates_of(self.guide(prefixes), prefixes.state.walk.successors())
         found = self.proposal.score(prefixes.state, prefixes.log_p)
@@ -229,11 +236,11 @@ class Reader(ABC, Generic[State]):
         return found
 
     def check(self, log_p: Float[Tensor, "*R V"], *rows: int) -> None:
-        """Raise an error for log-probabilities of another vocabulary than the constraint's."""
+        """Raise an error unless log-probabilities are over the constraint's vocabulary."""
         check_log_p(log_p, self.batch.automata.vocabulary.size, *rows)
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """Return p_lm at the sampling temperature."""
+        """Return log-probabilities at the sampling temperature."""
         self.check(log_p)
         return at_temperature(log_p, self.temperature)
 
@@ -241,25 +248,27 @@ class Reader(ABC, Generic[State]):
 def check_log_p(log_p: Float[Tensor, "*R V"], size: int, *rows: int) -> None:
     """Raise an error unless a language model's result has the shape (*rows, `size`).
 
-    Compiled code relies on the shape. There is no host synchronization.
+    Compiled code relies on the shape. The check doesn't synchronize with the host.
 
     Args:
         log_p: log-probabilities of the next token.
         size: number of tokens in the vocabulary.
-        rows: the leading axes; any if not given.
+        rows: sizes of the leading axes; not checked if omitted.
 
     Raises:
         ValueError: the shape or the type is wrong.
     """
     if not (isinstance(log_p, Tensor) and log_p.is_floating_point()):
         kind = log_p.dtype if isinstance(log_p, Tensor) else type(log_p).__name__
-        raise ValueError(f"expected log-probabilities as a tensor of floats, got {kind}")
+        raise ValueError(
+            f"expected log-probabilities from the language model as a tensor of floats, got {kind}"
+        )
     shape = tuple(log_p.shape)
     if shape[-1:] != (size,):
         raise ValueError(
-            f"expected log-probabilities of the vocabulary's {size} tokens from the language "
-            f"model, got {shape[-1] if shape else 0}; if its embeddings were resized or its logits "
-            "padded, create a new smc.TransformersLM and lift the constraint to its vocabulary"
+            f"expected log-probabilities of {size} tokens, as in the vocabulary, from the language "
+            f"model, got {shape[-1] if shape else 0}; if its embeddings were resized, create a new "
+            "smc.TransformersLM and lift the constraint to its vocabulary"
         )
     if rows and shape[:-1] != rows:
         raise ValueError(
@@ -269,7 +278,7 @@ def check_log_p(log_p: Float[Tensor, "*R V"], size: int, *rows: int) -> None:
 
 
 def at_temperature(log_p: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, "R V"]:
-    """Return log p^(1/T), renormalized unless T is one, in at least float32."""
+    """Return log p^(1/T) in at least float32; it is normalized unless T is one."""
     log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
     return log_p if temperature == 1 else (log_p / temperature).log_softmax(dim=1)
 
@@ -277,38 +286,39 @@ def at_temperature(log_p: Float[Tensor, "R V"], temperature: float) -> Float[Ten
 def count_of(
     example: Int64[Tensor, "M"], count: int, many: Int64[Tensor, "M"] | None = None
 ) -> Int64[Tensor, "B"]:
-    """Count the entries of each example; `many` weights the entries."""
+    """Count the entries of each example; `many` is the number by which each entry counts."""
     many = torch.ones_like(example) if many is None else many
     return example.new_zeros(count).index_add(0, example, many)
 
 
 def check_nan(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-    """Return the argument, or raise FloatingPointError if it contains NaN or +inf.
+    """Return the argument; raise FloatingPointError if it contains NaN or +inf.
 
-    The check sums each row: a sum with a NaN term is NaN, and needs one pass without a copy.
+    The check sums each row. A sum is NaN if one of its terms is, so a single pass without a copy is
+    enough.
     """
     refuse_nan(has_nan(log_p).any())
     return log_p
 
 
 def has_nan(log_p: Float[Tensor, "R V"]) -> Bool[Tensor, "R"]:
-    """Return which rows contain NaN or +inf."""
-    # Sums of scores overflow in half precision, unlike sums of log-probabilities.
+    """Return True for rows that contain NaN or +inf."""
+    # A sum over the vocabulary overflows in half precision, so it is computed in float32.
     wide = torch.promote_types(log_p.dtype, torch.float32)
     return ~(log_p.sum(dim=1, dtype=wide) < torch.inf)
 
 
 def refuse_nan(found: Bool[Tensor, ""], whose: str = "the language model") -> None:
-    """Raise FloatingPointError if NaN was found; takes a host synchronization."""
+    """Raise FloatingPointError if `found` is True, with a host synchronization."""
     if bool(found):
         raise FloatingPointError(
-            f"{whose} returned NaN or +inf as log-probabilities; check the weights and the dtype "
-            "of a language model (try float32 or bfloat16), or the arithmetic of a proposal"
+            f"expected log-probabilities from {whose}, got NaN or +inf; check the weights and the "
+            "dtype of a language model (try float32 or bfloat16), or the arithmetic of a proposal"
         )
 
 
 def nucleus(log_q: Float[Tensor, "R V"], top_p: float) -> Bool[Tensor, "R V"]:
-    """Find the most probable tokens whose total probability is at least top_p."""
+    """Return True for the most probable tokens whose total probability is at least top_p."""
     ordered, order = log_q.log_softmax(dim=1).sort(dim=1, descending=True, stable=True)
     before = ordered.exp().cumsum(dim=1) - ordered.exp()
     return torch.zeros_like(log_q, dtype=torch.bool).scatter(1, order, before < top_p)

@@ -2,17 +2,17 @@
 
 When prefixes need a forward pass, a drafter guesses their continuations (`smc._forward.drafters`),
 and the same pass computes the guesses. The log-probabilities after each draft token are stored. The
-sampler makes its choices as without drafts: the draw, the weights and the selection never depend on
-a draft. Only after a prefix is extended is it compared with its draft; if the tokens match, the
+sampler chooses tokens as without drafts: the draw, the weights and the selection never depend on a
+draft. When a prefix has been extended, it is compared with its draft. If the tokens match, the
 log-probabilities after them are already known. Tokens that don't match are removed from the model's
 cache before its next pass.
 
-So the distribution is p_lm(x | x in C, |x| <= n) for any drafter. In contrast, the speculative
-decoding of serving engines verifies drafts against local masks, and samples from their distribution
-(arXiv 2605.07698).
+So the distribution is p_lm(x | x in C, |x| <= n) for any drafter. In contrast, speculative decoding
+in serving engines verifies drafts with local masks, and samples from LCD's distribution (arXiv
+2605.07698).
 
-A draft is a chain: one guess at every choice, followed by the tokens that the constraint forces. It
-obeys the constraint and its budget, and therefore the model's context, and never ends an answer.
+A draft has one guess at every choice, and the forced tokens after it. It obeys the constraint and
+the budget, and therefore fits into the model's context. A draft never ends an answer.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from smc._proposals import GCD, AutomatonPosition, Batch, start_position
 _LOG = logging.getLogger(__name__)
 
 BY_ITSELF = 4
-"""Number of tokens that "auto" reads ahead in a pass over one row on a CPU.
+"""Number of draft tokens with "auto" in a pass over one row, on a CPU.
 
-With more rows it reads none, because every token of every row takes time there, and a step is saved
+With more rows there are none. On a CPU every token of every row takes time, and a pass is saved
 only if all rows match their drafts.
 """
 MOST_GUESSES = 64
-"""Maximum number of guesses per text that are considered."""
+"""Maximum number of guesses of a drafter per text that are checked."""
 
 
 def ahead_of(read_ahead: int | str, rows: int) -> int:
-    """Return how many tokens each row of a pass may read ahead.
+    """Return the number of guessed tokens in each row of a pass.
 
     The forced tokens after the last guess are not counted.
 
     Args:
         read_ahead: the number, or "auto" for the best number on a CPU.
-        rows: number of rows in the pass, all padded to the longest.
+        rows: number of rows in the pass, which are padded to the longest row.
     """
     if isinstance(read_ahead, str):
         return BY_ITSELF if rows == 1 else 0
@@ -61,9 +61,9 @@ class Drafts(NamedTuple):
     """The computed draft tokens after each of R prefixes.
 
     Attributes:
-        tokens: tokens of each draft; -1 beyond its length.
-        after: the row of `log_p` after each of these tokens.
-        log_p: log-probabilities of a next token, at the sampling temperature.
+        tokens: tokens of each draft; -1 beyond its last token.
+        after: row of `log_p` after each of these tokens.
+        log_p: log-probabilities of the next token, at the sampling temperature.
     """
 
     tokens: Int64[Tensor, "R D"]
@@ -72,7 +72,7 @@ class Drafts(NamedTuple):
 
     @classmethod
     def none(cls, log_p: Float[Tensor, "R V"]) -> Drafts:
-        """Return an empty draft for each of these rows."""
+        """Return an empty draft for each row of `log_p`."""
         empty = torch.zeros(len(log_p), 0, dtype=torch.int64, device=log_p.device)
         return cls(empty, empty, log_p[:0])
 
@@ -82,18 +82,18 @@ class Drafts(NamedTuple):
         return (self.tokens >= 0).sum(dim=1)
 
     def take(self, rows: Int64[Tensor, "Q"]) -> Drafts:
-        """Return the drafts of these prefixes."""
+        """Return the drafts of the prefixes with these indices, which may repeat."""
         return self._replace(tokens=self.tokens[rows], after=self.after[rows])
 
     def cover(self, tokens: Int64[Tensor, "R K"], count: Int64[Tensor, "R"]) -> Bool[Tensor, "R"]:
-        """Return which drafts begin with the first `count` tokens; False if `count` is zero."""
+        """Return True for drafts that begin with the first `count` tokens; False for no tokens."""
         D, K = self.tokens.shape[1], tokens.shape[1]
         mine = torch.nn.functional.pad(self.tokens, (0, max(0, K - D)), value=-1)[:, :K]
         asked = torch.arange(K, device=count.device) < count.unsqueeze(1)
         return ((mine == tokens) | ~asked).all(dim=1) & (count > 0)
 
     def behind(self, count: Int64[Tensor, "R"]) -> Drafts:
-        """Return the rest of each draft after its first `count` tokens."""
+        """Return the remaining tokens of each draft after its first `count` tokens."""
         D = self.tokens.shape[1]
         column = torch.arange(D, device=count.device) + count.unsqueeze(1)
         at = column.clamp(max=max(D - 1, 0))
@@ -104,7 +104,7 @@ class Drafts(NamedTuple):
         )
 
     def join(self, rows: Int64[Tensor, "U"], new: Drafts) -> Drafts:
-        """Replace the drafts of these rows; all others and their rows of `log_p` stay the same."""
+        """Replace the drafts of the given rows; the other drafts stay the same."""
         tokens, after = self.tokens.index_fill(0, rows, -1), torch.zeros_like(self.after)
         needed = tokens >= 0
         kept = self.log_p[self.after[needed]]
@@ -122,7 +122,7 @@ class ReadAhead:
     """Generator of drafts for the examples of a batch.
 
     Args:
-        drafter: guesses single tokens.
+        drafter: object that guesses single tokens.
         most: maximum number of guessed tokens in a draft, or "auto"; see `ahead_of`.
         batch: automata and budgets.
         vocabulary: vocabulary of the language model.
@@ -138,7 +138,7 @@ class ReadAhead:
         self._failed = False
 
     def text(self, tokens: Sequence[int]) -> bytes:
-        """Return the bytes of tokens; -1 and special tokens have none."""
+        """Return the bytes of tokens; -1 and special tokens have no bytes."""
         known = self._vocabulary.token_bytes
         return b"".join(known[token] or b"" for token in tokens if token >= 0)
 
@@ -150,24 +150,25 @@ class ReadAhead:
         read: Int64[Tensor, "U"],
         rows: int,
     ) -> Int64[Tensor, "U D"]:
-        """Draft continuations of prefixes that the model is about to compute.
+        """Return drafts for prefixes that the model is about to compute.
 
         Args:
             texts: prompt and answer so far of each prefix.
-            states: automaton states; -1 for an ended prefix.
-            remaining: tokens that each prefix may still take.
+            states: automaton state of each prefix; -1 for an ended prefix.
+            remaining: number of tokens that each prefix may still take.
             read: number of tokens at the end of each text that the pass computes anyway.
             rows: number of rows in the pass, which may include other prefixes.
 
         Returns:
-            The tokens of each draft; -1 beyond its length. Guesses make no row longer than the
-            longest row with `ahead_of` tokens; forced tokens after the last guess are added.
+            The tokens of each draft; -1 beyond its last token. A draft may have more guesses than
+            `ahead_of` if its row is shorter than the longest row, because rows are padded. The
+            forced tokens after the last guess are added.
         """
         most = ahead_of(self._most, rows)
         empty = torch.zeros(len(texts), 0, dtype=torch.int64, device=states.device)
         if self._failed or not most or not len(texts):
             return empty
-        # All rows are padded to the longest, so shorter rows read more tokens ahead at no cost.
+        # All rows are padded to the longest row, so shorter rows have more draft tokens at no cost.
         limit = read.max() + most - read
         position = self._start._replace(states=states, remaining=remaining)
         written, columns = list(texts), [empty]
@@ -192,7 +193,7 @@ class ReadAhead:
         return torch.cat(columns, dim=1)
 
     def _guesses(self, position: AutomatonPosition, texts: Sequence[bytes]) -> Int64[Tensor, "U"]:
-        """Return the first guess for each text that the constraint allows; -1 for none."""
+        """Return the first guess for each text that the constraint allows; -1 if there is none."""
         none = torch.full_like(position.states, -1)
         if not len(texts) or self._failed:
             return none
@@ -202,9 +203,10 @@ class ReadAhead:
             width = max(map(len, rows), default=0)
             rows = [[*row, *[-1] * (width - len(row))] for row in rows]
             guesses = torch.tensor(rows, dtype=torch.int64, device="cpu").view(len(texts), width)
-        except Exception as error:  # a drafter's failure must not affect answers
+        except Exception as error:  # an error of the drafter must not prevent answers
             _LOG.warning(
-                "%s failed; reading ahead is disabled for these examples: %s: %s",
+                "expected guesses from %s, got an error; reading ahead is disabled for these "
+                "examples: %s: %s",
                 type(self._drafter).__name__, type(error).__name__, error,
             )  # fmt: skip
             self._failed = True

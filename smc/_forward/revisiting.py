@@ -1,10 +1,13 @@
-"""Computation of prefixes in any order, reusing the cache of the prefixes computed last.
+"""Computation of prefixes in any order, which reuses the cache of recently computed prefixes.
 
 A search visits the tree of prefixes in no particular order. The language model's rows are the
 prefixes computed last. To compute another prefix, the row with the longest common beginning is
-copied and truncated to it, and the rest is computed in one forward pass. If every prefix extends
-one that was just computed, this is a single token each. `TreeReader` does this for several prompts
-at once, and also keeps the rows that the caller lists.
+copied and truncated to this beginning, and the remaining tokens are computed in one forward pass.
+If each prefix extends a recently computed prefix by one token, the pass computes one token per
+prefix.
+
+`PrefixReader` does this for one prompt. `TreeReader` does it for several prompts at once, and also
+keeps the rows that the caller lists.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class PrefixReader:
 
     Args:
         lm: the language model.
-        prompt: token ids, which are computed at once.
+        prompt: token ids; the model runs on them when the object is created.
         temperature: temperature of the returned log-probabilities.
 
     Attributes:
@@ -51,16 +54,18 @@ class PrefixReader:
     def read(
         self, ids: Sequence[tuple[int, ...]], known: Sequence[int], finished: Sequence[bool]
     ) -> tuple[Float64[Tensor, "R"], Float[Tensor, "R V"]]:
-        """Compute these prefixes.
+        """Compute some prefixes.
 
         Args:
-            ids: tokens of the prefixes.
-            known: number of tokens of each prefix, from the first, whose log-probability is known.
-                All of these but the last were computed before, after this prompt.
-            finished: whether the last token ends the answer and doesn't need to be computed.
+            ids: tokens of each prefix.
+            known: number of tokens at the beginning of each prefix whose log-probability is known.
+                All of these but the last were computed before.
+            finished: whether the last token ends the answer, so that it doesn't need to be
+                computed.
 
         Returns:
-            The log-probability of each prefix's other tokens, and those of the token after it.
+            The log-probability of each prefix's other tokens, and the log-probabilities of the next
+            token after the prefix.
         """
         wanted = [line[: len(line) - over] for line, over in zip(ids, finished, strict=True)]
         source, shared = zip(*(self._nearest(line) for line in wanted), strict=True)
@@ -92,7 +97,7 @@ class PrefixReader:
                     continue
                 log_p = self._tempered(out[row, :length])
                 after[row] = log_p[-1]
-                # Log-probabilities of the next token are now available after these positions.
+                # The indices of the tokens whose log-probabilities this pass returned.
                 positions = range(shared[row] + offset + 1, shared[row] + offset + length + 1)
                 new = [(t, i) for t, i in enumerate(positions) if known[row] <= i < len(line)]
                 if new:
@@ -102,7 +107,7 @@ class PrefixReader:
         return gained, after
 
     def _nearest(self, wanted: tuple[int, ...]) -> tuple[int, int]:
-        """Return the row with the longest common beginning with these tokens, and its length."""
+        """Return the row with the longest common beginning, and the length of this beginning."""
 
         def common(row: int) -> int:
             pairs = enumerate(zip(self._held[row], wanted, strict=False))
@@ -114,7 +119,7 @@ class PrefixReader:
         return row, common(row)
 
     def _tempered(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
-        """Return p_lm at the temperature, clamped to at most one against rounding."""
+        """Return log-probabilities at the temperature; values above 0 from rounding become 0."""
         return check_nan(at_temperature(log_p, self._temperature)).clamp(max=0)
 
 
@@ -124,8 +129,8 @@ class Run(NamedTuple):
     Attributes:
         example: index of its prompt.
         ids: its tokens.
-        known: number of its tokens, from the first, that were computed before.
-        asked: for each of the other tokens, the next tokens whose log-probabilities to return.
+        known: number of tokens at its beginning that were computed before.
+        asked: for each of its other tokens, the next tokens whose log-probabilities are returned.
     """
 
     example: int
@@ -139,13 +144,13 @@ class TreeReader:
 
     Args:
         lm: the language model.
-        prompts: token ids, which are computed at once.
+        prompts: token ids; the model runs on them when the object is created.
         temperature: temperature of the returned log-probabilities.
 
     Attributes:
         tokens: number of tokens computed after each prompt.
-        passes: number of forward passes with tokens of each prompt's prefixes, including that of
-            the prompt.
+        passes: number of forward passes with tokens of each prompt's prefixes, including the pass
+            over the prompt.
         eps: machine epsilon of the model's log-probabilities.
 
     Raises:
@@ -174,16 +179,16 @@ class TreeReader:
     def read(
         self, runs: Sequence[Run], keep: Iterable[tuple[int, tuple[int, ...]]]
     ) -> list[list[Float64[np.ndarray, "_"]]]:
-        """Compute prefixes in one forward pass, or in several if it would return too much.
+        """Compute prefixes in one forward pass, or in several if one would return too many numbers.
 
         Args:
-            runs: distinct prefixes, each with at least one token that was not computed before.
-            keep: examples and prefixes that are likely to be extended later; their cache entries
-                are kept. An example that is neither here nor in the runs is dropped.
+            runs: distinct prefixes, each with at least one token that wasn't computed before.
+            keep: examples and prefixes that are likely to be extended later. Their cache entries
+                are kept. Examples that are neither here nor in `runs` are removed from the cache.
 
         Returns:
-            The log-probabilities that each run asks for; undefined after a token of probability
-            zero. The caller must check them (`numbers`).
+            The log-probabilities that each run requests; undefined after a token of probability
+            zero. The caller must check them with `numbers`.
         """
         at = {
             (example, ids[:t]): row
@@ -231,7 +236,7 @@ class TreeReader:
         runs: Sequence[Run],
         found: Sequence[list[Float64[np.ndarray, "_"]]],
     ) -> None:
-        """Append these tokens to the rows, and add the requested values to `found`."""
+        """Append tokens to the rows, and add the requested log-probabilities to `found`."""
         width = max(map(len, parts))
         out = self._rows.extend(
             torch.tensor([(*part, *[0] * (width - len(part))) for part in parts],
@@ -262,7 +267,7 @@ class TreeReader:
 def _gather(
     log_p: Float[Tensor, "R V"], asked: Sequence[Int[np.ndarray, "_"]]
 ) -> list[Float64[np.ndarray, "_"]]:
-    """Copy the log-probabilities of some tokens of each row to the host."""
+    """Copy the log-probabilities of the given tokens of each row to the host."""
     sizes = [len(each) for each in asked]
     row = np.repeat(np.arange(len(asked)), sizes)
     index = torch.from_numpy(np.stack([row, np.concatenate(asked)])).to(log_p.device)
@@ -271,7 +276,7 @@ def _gather(
 
 
 def numbers(log_p: Float64[np.ndarray, "_"]) -> Float64[np.ndarray, "_"]:
-    """Return log-probabilities clamped to at most 0 against rounding.
+    """Return log-probabilities; values above 0 from rounding become 0.
 
     Raises:
         FloatingPointError: some are NaN or +inf.

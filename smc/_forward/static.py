@@ -1,14 +1,14 @@
 """The reader of static shapes: one row per particle, from the first step to the last.
 
-Shapes never depend on data and there is no host synchronization, so a step can be captured as one
-graph with the model's forward pass (`smc._inference.loop`). Ended particles keep a row, which is
-masked. A prefix is computed once for each particle that has it, and a forced token takes a step
-like any other token.
+Shapes never depend on data, and there is no host synchronization. Therefore a step and the model's
+forward pass can be captured as one graph (`smc._inference.loop`). Ended particles keep a row, which
+is masked. A prefix is computed once for each particle that has it. A forced token takes a step like
+any other token.
 
-**Few rows are copied.** If several particles continue from the same row, the first one keeps it,
-and each of the others takes a row of its example that no running particle continues from. So a row
-that a particle continues from is never overwritten. Rows can be copied in place, and unchanged rows
-aren't copied.
+**Few rows are copied.** If several particles continue from the same row, the first particle keeps
+it. Each of the others gets a row of its example that no running particle continues from. So a row
+that a particle continues from is never overwritten. Therefore rows can be copied in place, and
+unchanged rows aren't copied.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from smc._vocabulary.passes import VocabularyPass
 
 @dataclass(frozen=True, eq=False)
 class StaticPrefixes(Prefixes[State]):
-    """The prefixes of P particles, one row each; see `Prefixes`.
+    """The prefixes of P particles, with one row each; see `Prefixes`.
 
     Attributes:
-        held: the model's row of each, all different.
+        held: the model's row of each prefix; all are different.
         appended: number of tokens appended to every row of the model.
     """
 
@@ -49,7 +49,7 @@ class StaticReader(Reader[State]):
         forward: the language model in static shapes.
         proposal, batch, vocabulary_pass, temperature: as for `Reader`.
         num_particles: N, per example.
-        spare: extra columns for the warm-up steps before graph capture.
+        spare: number of additional columns, for the warm-up steps before graph capture.
 
     Raises:
         NotStaticError: the proposal synchronizes with the host.
@@ -76,21 +76,21 @@ class StaticReader(Reader[State]):
         self.spare = spare
 
     def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return all indices, because the host doesn't know where the mask is true."""
+        """Return all indices, because the host doesn't know where the mask is True."""
         return torch.arange(len(mask), device=mask.device)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Return the flag; it is checked after the run."""
+        """Return the flag, which is checked after the run."""
         return found
 
     def rewind(self) -> None:
-        """Drop all generated tokens of the language model."""
+        """Remove all generated tokens of the language model."""
         self.forward.rewind()
 
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
-        """Compute each prompt once, and create a row for each particle; see `Reader`."""
+        """Run the model on each prompt once, and create a row for each particle; see `Reader`."""
         state = self.proposal.start(self.batch)
         budget = int(self.batch.budgets.max())
         log_p = self.forward.start(prompts, num_particles, budget + self.spare)
@@ -150,7 +150,7 @@ class StaticReader(Reader[State]):
         held: Int64[Tensor, "P"],
         appended: Int64[Tensor, ""],
     ) -> tuple[Extension, StaticPrefixes[State]]:
-        """Return the new prefixes; mask log-probabilities of ended ones."""
+        """Return the new prefixes, with zeros as the log-probabilities of ended prefixes."""
         self.check(log_p, len(held))
         log_p = self.tempered(log_p)[held]  # a copy
         wrong = has_nan(log_p)
@@ -167,8 +167,8 @@ class Moved(NamedTuple):
     """The new rows of the particles in the model.
 
     Attributes:
-        row: the new row of each particle, all different.
-        source: the row that each row is copied from; itself if it is unchanged.
+        row: the new row of each particle; all are different.
+        source: the row from which each row is copied; an unchanged row has its own number.
     """
 
     row: Int64[Tensor, "P"]
@@ -176,12 +176,13 @@ class Moved(NamedTuple):
 
 
 def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
-    """Assign a row to each particle; O(P N) bits.
+    """Assign a row of the model to each particle; O(P N) bits.
 
     Args:
-        row: the row that each particle continues from; of the same example for running ones.
+        row: the row that each particle continues from. Rows of running particles belong to the
+            particle's example.
         running: whether the particle continues.
-        N: particles per example.
+        N: number of particles per example.
     """
     P = len(row)
     groups, runs = row.view(-1, N), running.view(-1, N)

@@ -1,8 +1,8 @@
 """Detection of host synchronizations in proposals.
 
 An operation synchronizes with the host if the host needs its result or the shape of its result. On
-a CUDA device such an operation waits for all pending work and can't be captured in a graph. The
-detector works on any device: it calls a proposal once and records the operations.
+a CUDA device such an operation waits for all pending work, and can't be captured in a graph. The
+detector calls a proposal once on any device, and records the operations.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Waits(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Record the operation if its name or a boolean index implies a synchronization."""
+        """Run an operation; record it if its name or a boolean index implies a synchronization."""
         name = func._schema.name.removeprefix("aten::")
         self.count += 1
         by_mask = name.startswith(("index", "_index_put")) and any(
@@ -66,7 +66,7 @@ class Waits(TorchDispatchMode):
 
 @torch.inference_mode()
 def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
-    """Call a proposal on first tokens, and reject it if it synchronizes with the host.
+    """Call a proposal on first tokens, and raise an error if it synchronizes with the host.
 
     Raises:
         NotStaticError: the proposal synchronizes; the message names the method and the operations.
@@ -83,12 +83,12 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
         "advance": lambda: proposal.advance(state, token),
     }
     for name, call in calls.items():
-        call()  # creates the tables that are made at first use
+        call()  # tables that are made at the first call don't count
         with Waits() as waits:
             call()
         if waits.found:
             raise NotStaticError(
-                f"{proposal!r} cannot run in static shapes: its `{name}` calls "
-                f"{', '.join(sorted(set(waits.found)))}, which synchronize with the host; "
-                "use masks instead, or set execution='eager'"
+                f"expected a proposal without host synchronizations, as static shapes require, but "
+                f"`{name}` of {proposal!r} calls {', '.join(sorted(set(waits.found)))}; use masks "
+                "instead, or set execution='eager'"
             )

@@ -1,17 +1,15 @@
 """Algorithms that turn a proposal into weighted answers.
 
-By name:
-
     smc         N particles draw tokens from the proposal, and are weighted and resampled
                 (`smc._inference.step`)
-    discrete    N distinct prefixes are selected from all their continuations; no token is drawn
-                (`smc._inference.filter`)
-    auto        the discrete filter, which is more accurate at an equal cost (docs/reliability.md),
-                except in three cases, which use SMC: an option of SMC only is given; there is one
-                particle, which is one answer drawn from the proposal; or in `smc.stream`, because
-                distinct prefixes have little text in common before the end
+    discrete    N distinct prefixes are selected from all their continuations by one token; no token
+                is drawn (`smc._inference.filter`)
+    auto        the discrete filter, which is more accurate at an equal cost (docs/reliability.md).
+                SMC is used instead with a single particle, which is one answer drawn from the
+                proposal; with an option that only SMC has; and in `smc.stream`, because distinct
+                prefixes have little text in common before the end
 
-Each algorithm is a dataclass of its options, so that options of the other one raise an error.
+Each algorithm is a dataclass of its options, so that options of the other algorithm raise an error.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ STRATA = ("none", "state")
 
 
 class Options(TypedDict, total=False):
-    """The options of all algorithms, documented in `SMC` and `Discrete`."""
+    """The options of all algorithms; `SMC` and `Discrete` document them."""
 
     resampling: str | Scheme
     ess_threshold: float | int
@@ -40,11 +38,13 @@ class SMC:
     """Sequential Monte Carlo with N particles.
 
     Args:
-        resampling: "systematic", "stratified", "multinomial", "residual", or a function like them.
-        ess_threshold: competing particles are resampled if their effective sample size is below
-            this fraction of their number; 1 or more means every step, 0 never.
-        strata: "state": particles compete only with those in the same automaton state, and complete
-            answers don't compete; "none": all particles of an example compete.
+        resampling: "systematic", "stratified", "multinomial", "residual", or a function with the
+            same arguments (`smc._inference.resampling`).
+        ess_threshold: particles are resampled if their effective sample size is below this fraction
+            of their number. With 1 or more, they are resampled in every step; with 0, never.
+        strata: which particles of an example are resampled together. With "state", only running
+            particles in the same automaton state; complete answers aren't resampled. With "none",
+            all particles.
 
     Raises:
         ValueError: a value is invalid.
@@ -58,7 +58,7 @@ class SMC:
         scheme(self.resampling)
         _number("ess_threshold", self.ess_threshold)
         if not self.ess_threshold >= 0:
-            raise ValueError(f"expected ess_threshold to be 0 or more, got {self.ess_threshold}")
+            raise ValueError(f"expected ess_threshold to be at least 0, got {self.ess_threshold}")
         if self.strata not in STRATA:
             raise ValueError(
                 f"expected strata to be one of {', '.join(STRATA)}, got {self.strata!r}"
@@ -71,10 +71,11 @@ class Discrete:
 
     Args:
         count_finished: whether finished answers count toward N, so that improbable prefixes are
-            dropped sooner.
-        floor: share of the sum of all scores below which a prefix is kept with probability below
-            one even if there are free slots, in [0, 1). With 0 and `count_finished=False`, the
-            filter enumerates languages with at most N running prefixes.
+            dropped earlier.
+        floor: share of the sum of all scores, in [0, 1). A prefix with a smaller score may be
+            dropped even if fewer than N prefixes are kept. With `floor=0` and
+            `count_finished=False`, the filter finds all answers of languages with at most N running
+            prefixes.
 
     Raises:
         ValueError: a value is invalid.
@@ -104,7 +105,7 @@ AUTO = "auto"
 
 
 def chosen(name: str, options: Options, particles: int) -> str:
-    """Return the name of the algorithm that "auto" selects; other names unchanged."""
+    """Return the name of the algorithm that "auto" stands for; return other names unchanged."""
     if name != AUTO:
         return name
     asks_for_smc = any(field.name in options for field in fields(SMC))
@@ -112,7 +113,7 @@ def chosen(name: str, options: Options, particles: int) -> str:
 
 
 def algorithm(name: str, options: Options) -> SMC | Discrete:
-    """Return the algorithm with this name (except "auto") and these options.
+    """Return the algorithm with the given name (other than "auto") and options.
 
     Raises:
         ValueError: the name is unknown, or the algorithm doesn't have an option.
@@ -125,8 +126,8 @@ def algorithm(name: str, options: Options) -> SMC | Discrete:
     for option, value in options.items():
         if option not in known:
             raise ValueError(
-                f"expected options of algorithm {name!r} ({', '.join(known)}), got "
-                f"{option}={value!r}; omit it, or correct a misspelled argument"
+                f"expected an option of the algorithm {name!r} ({', '.join(known)}), got "
+                f"{option}={value!r}; correct its name, or omit it"
             )
     given: dict[str, Any] = dict(options)
     return kind(**given)

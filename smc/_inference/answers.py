@@ -1,17 +1,19 @@
-"""Complete answers of the discrete filter, which are stored apart from its prefixes.
+"""Complete answers of the discrete filter, which are stored separately from its prefixes.
 
-An answer is stored, with its weight, in the step in which it ends (docs/design.md, section 6). The
+An answer is stored with its weight in the step in which it ends (docs/design.md, section 6). The
 number of answers that end in a step is not known beforehand. There are two ways to store them:
 
-    Pool            a growing list of texts and weights. If an example has more than `MOST_ANSWERS`,
-                    its pool is pruned to this number by the same selection as for prefixes
-                    (`smc._inference.selection.select_without_replacement`), which preserves the sum
-                    of the weights and keeps every weight unbiased. In practice this happens only
-                    for automata without EOS, where thousands of tokens may be the last one
-    AnswerTables    tables of fixed shape: for each step and slot, the weight of every token that
-                    may end a text, and the slot's parent. Texts are read backwards at the end
+    Pool            growing lists of texts and weights. An example with more than `MOST_ANSWERS`
+                    answers is pruned to this number, by the same selection as prefixes
+                    (`smc._inference.selection.select_without_replacement`). This preserves the sum
+                    of the weights, and every weight stays unbiased. In practice it only happens for
+                    automata without EOS, where thousands of tokens may be the last token
+    AnswerTables    tables of fixed shape, for static shapes. They have the weight of every token
+                    that may end a text, for each step and slot, and the slot's parent. Texts are
+                    read backward from them after the last step
 
-The selection threshold needs the N largest weights of the answers and the sum of the others.
+The threshold of the selection depends on the N largest weights of the answers, and on the sum of
+the other weights.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ from smc._vocabulary.competition import CandidateGuide, sums_by
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 
 MOST_ANSWERS = 1 << 16
-"""Maximum number of answers of one example: about 60 MB for answers of 100 tokens."""
+"""Maximum number of answers of one example, which take about 60 MB if they have 100 tokens."""
 
 
 class Ending(NamedTuple):
-    """The inputs for storing answers that a chosen token completes.
+    """The data from which answers are stored that end with the next token.
 
     Attributes:
-        candidates: candidates of the R prefixes, with the outcomes of their tokens.
+        candidates: all next tokens of the R prefixes, with g, and whether they end the text.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix; -inf for a row without a particle.
-        slot: index of the particle on each prefix.
+        slot: index of the particle that has each prefix.
         particles: the particles.
         step: number of each example's step.
     """
@@ -60,15 +62,15 @@ class Ending(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Answers in lists.
+    """Complete answers as lists.
 
     Attributes:
         example: index in the batch of each answer's example.
         tokens: tokens of each answer; -1 beyond its length.
         log_pi: log pi of each token, as in `Particles`.
         log_weight, log_p: log weight and log p_lm of each answer.
-        pruned: examples whose pool was pruned.
-        examples: identity of each example, which keys its random numbers.
+        pruned: whether the pool of each example was pruned.
+        examples: number of each example, which is part of the keys of its random numbers.
         draw: the source of random numbers.
     """
 
@@ -85,7 +87,7 @@ class Pool(NamedTuple):
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
     ) -> Pool:
-        """Create an empty pool for answers of at most this number of tokens."""
+        """Create an empty pool for answers of at most `most` tokens."""
         del automata, N
         none = examples.new_zeros(0)
         pruned = torch.zeros_like(examples, dtype=torch.bool)
@@ -94,7 +96,11 @@ class Pool(NamedTuple):
         return cls(none, tokens, tokens.double(), weights, weights, pruned, examples, draw)
 
     def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
-        """Add the candidates that complete a text."""
+        """Add the answers that end with a next token.
+
+        Returns:
+            The pool, and a function that returns these answers for observers.
+        """
         candidates, particles = ending.candidates, ending.particles
         successors = candidates.successors
         row, klass = (candidates.alive & successors.ends).nonzero(as_tuple=True)
@@ -131,7 +137,7 @@ class Pool(NamedTuple):
         return added, seen
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Pool:
-        """Add the answers of particles that forced tokens have finished."""
+        """Add the answers that forced tokens have completed."""
         done = particles.finished.nonzero().squeeze(1)
         if not len(done):
             return self
@@ -147,11 +153,11 @@ class Pool(NamedTuple):
     def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> Pool:
-        """Do nothing, because the pool stores full texts."""
+        """Return the pool unchanged, because it stores full texts."""
         return self
 
     def greatest(self, most: int) -> FinishedScores:
-        """Return the largest weights of each example, and the sum of the others."""
+        """Return the largest weights of each example, and the sum of the other weights."""
         top = self.log_weight.new_full((len(self.examples), most), -torch.inf)
         rest = top[:, 0].clone()
         for b in range(len(self.examples)):
@@ -162,7 +168,7 @@ class Pool(NamedTuple):
         return FinishedScores(top, rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Return all answers; an example with a pruned pool is not enumerated."""
+        """Return all answers; an example whose pool was pruned is not enumerated."""
         return _outcome(
             self.example,
             self.tokens,
@@ -183,7 +189,16 @@ class Pool(NamedTuple):
         step: Int64[Tensor, "B"],
         first: int,
     ) -> Pool:
-        """Add answers; `first` is the particle number in the random key of the first pruning."""
+        """Add answers, and prune the pool.
+
+        Args:
+            example, log_weight, log_p: example, log weight and log p_lm of each answer.
+            tokens_of: function that returns the tokens of answers with the given indices.
+            log_pi: log pi of each token.
+            step: number of each example's step.
+            first: particle number in the key of the random number of the first pruning. The second
+                pruning has the next number.
+        """
 
         def uniform(number: int, b: int, breaks: Breaks) -> float:
             name = self.examples[b : b + 1]
@@ -216,7 +231,12 @@ class Pool(NamedTuple):
         log_weight: Float64[Tensor, "M"],
         uniform: Callable[[int, Callable[[], Tensor]], float],
     ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"], Bool[Tensor, "B"]]:
-        """Keep at most `MOST_ANSWERS` answers per example; return them and their weights."""
+        """Select at most `MOST_ANSWERS` answers per example.
+
+        Returns:
+            The indices of the answers that are kept, their new weights, and the examples that were
+            pruned.
+        """
         every, pruned = torch.arange(len(example), device=example.device), self.pruned.clone()
         if len(example) <= MOST_ANSWERS:
             return every, log_weight, pruned
@@ -235,18 +255,18 @@ class Pool(NamedTuple):
 
 
 class AnswerTables(NamedTuple):
-    """Answers in tables of fixed shape.
+    """Complete answers as tables of fixed shape.
 
     Attributes:
-        weights, log_p: log weight and log p_lm of the answers that ended in each step, by slot and
-            ending token; -inf for no answer.
-        parents: the slot that each slot continued, in each step.
-        tokens: the token that continued it.
+        weights, log_p: log weight and log p_lm of the answers that ended in each step, for each
+            slot and last token; -inf for no answer.
+        parents: slot in the previous step whose prefix each slot continued, in each step.
+        tokens: token by which it was continued.
         log_pi: log-probability with which this token was selected.
-        top: the N largest log weights of each example's answers; -inf where there are fewer.
-        rest: log of the sum of the others.
-        last: tokens that can end a text of each slot's automaton; -1 for none.
-        empty: for each example, whether its only answer is the empty one.
+        top: the N largest log weights of each example's answers; -inf if there are fewer answers.
+        rest: log of the sum of the other weights.
+        last: tokens that can end a text of each slot's automaton; -1 for no token.
+        empty: whether the only answer of each example is the empty text.
     """
 
     weights: Float64[Tensor, "T P E"]
@@ -263,16 +283,16 @@ class AnswerTables(NamedTuple):
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
     ) -> AnswerTables:
-        """Create empty tables for answers of at most this number of tokens.
+        """Create empty tables for answers of at most `most` tokens.
 
         Raises:
-            NotStaticError: see `check_room`.
+            NotStaticError: the automata may have too many answers; see `check_room`.
         """
         del draw
         check_room(automata, N, most)
         last = ending_tokens(automata).repeat_interleave(N, dim=0)
         P, E = last.shape
-        # An automaton that ends without EOS may accept the empty answer, with nothing to draw.
+        # An automaton that ends without EOS may accept the empty answer, which needs no step.
         empty = automata.is_final[automata.initial]
         nothing = torch.full((most, P, E), -torch.inf, dtype=torch.float64, device=last.device)
         steps = torch.zeros(most, P, dtype=torch.int64, device=last.device)
@@ -283,7 +303,7 @@ class AnswerTables(NamedTuple):
         return cls(nothing, nothing.clone(), steps, steps.clone(), log_pi, top, rest, last, empty)
 
     def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
-        """Store the weight of each slot with each of the tokens that can end its text."""
+        """Store the weight of each slot for each token that ends its text."""
         successors, particles = ending.candidates.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
         klass = successors.classes.of[successors.automaton_of_row[row], token].long()
@@ -313,13 +333,13 @@ class AnswerTables(NamedTuple):
         ), seen
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> AnswerTables:
-        """Do nothing: static shapes have no forced runs, and the empty answer is known."""
+        """Return the tables unchanged, because static shapes have no forced runs."""
         return self
 
     def note_parents(
         self, parent: Int64[Tensor, "P"], kept: Selection, step: Int64[Tensor, "B"]
     ) -> AnswerTables:
-        """Store the parent and the token of each slot."""
+        """Store the parent slot and the token of each slot."""
         now = step[:1]
         return self._replace(
             parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),
@@ -328,11 +348,11 @@ class AnswerTables(NamedTuple):
         )
 
     def greatest(self, most: int) -> FinishedScores:
-        """Return the N largest weights of each example, and the sum of the others."""
+        """Return the N largest weights of each example, and the sum of the other weights."""
         return FinishedScores(self.top, self.rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Reconstruct the answers backwards, on the host."""
+        """Reconstruct the answers from their last tokens backward, on the host."""
         weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
         parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
         log_pi = self.log_pi.cpu()
@@ -361,26 +381,26 @@ class AnswerTables(NamedTuple):
 
 
 Answers: TypeAlias = Pool | AnswerTables
-"""The complete answers of B examples; every method returns the updated answers."""
+"""The complete answers of B examples; methods return updated answers."""
 
 
 def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
-    """Raise an error for automata with which an example could exceed `MOST_ANSWERS` answers.
+    """Raise an error if an example could have more than `MOST_ANSWERS` answers in static shapes.
 
     Raises:
-        NotStaticError: the limit could be exceeded, because the automaton ends in many ways.
+        NotStaticError: the limit could be exceeded, because many tokens can end a text.
     """
     width = ending_tokens(automata).shape[1]
     if N * width * most > MOST_ANSWERS:
         raise NotStaticError(
-            f"static shapes support {MOST_ANSWERS} answers, but {N} prefixes of up to {most} "
-            f"tokens with {width} possible last tokens may give {N * width * most}; lower "
-            "particles, or set algorithm='smc' or execution='eager'"
+            f"expected at most {MOST_ANSWERS} answers per example, as static shapes require, but "
+            f"{N} prefixes with up to {most} tokens and {width} possible last tokens may have "
+            f"{N * width * most}; lower particles, or set algorithm='smc' or execution='eager'"
         )
 
 
 def ending_tokens(automata: AutomatonBatch) -> Int64[Tensor, "B E"]:
-    """List the tokens that can end a text of each automaton, by class; -1 for none."""
+    """Return the tokens that can end a text of each automaton; -1 for no token."""
     lists = []
     for number, automaton in enumerate(automata.automata):
         classes = (automaton.delta == automaton.num_states - 1).any(axis=0)
@@ -401,7 +421,7 @@ def _outcome(
     whole: Bool[Tensor, "B"],
     history: StepRecord,
 ) -> Outcome:
-    """Sort the answers by example; the sum of an example's weights estimates its evidence."""
+    """Sort the answers by example; estimate the evidence by the sum of their weights."""
     order, B = torch.sort(example, stable=True).indices, len(whole)
     return Outcome(
         example=example[order],
@@ -421,7 +441,7 @@ def _outcome(
 def effective(
     log_weight: Float64[Tensor, "M"], example: Int64[Tensor, "M"], count: int
 ) -> Float64[Tensor, "B"]:
-    """Return 1 / sum of W^2 over the normalized weights of each example; zero for no weights."""
+    """Return 1 / sum of W² over the normalized weights W of each example; zero without weights."""
     squares = sums_by(2 * log_weight, example, count)
     total = sums_by(log_weight, example, count)
     none = total.isneginf()

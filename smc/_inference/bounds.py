@@ -1,32 +1,32 @@
 """Guaranteed bounds on the evidence, which hold for any random numbers.
 
 Computing a prefix x gives p(x v) for *every* next token v. So a run knows the probability of the
-answers that it has found, and of every branch that it has left open:
+answers that it has found, and of all *open branches*: continuations that it hasn't computed.
 
     lower = sum of p(a)     over the distinct token sequences a that were found
-    open  = sum of p(x v)   over the computed prefixes x and the tokens v allowed after x within the
-                            budget, such that x v was neither computed nor found
+    open  = sum of p(x v)   over the computed prefixes x and the tokens v that are allowed after x
+                            within the budget, if x v was neither computed nor found
     lower <= P_lm(C within n) <= lower + open = upper
 
-Statistics of the particles can't detect what all particles missed; these bounds can. They don't
-depend on weights or the proposal, and prefixes of dead particles count, too. An answer that was
-dropped by resampling counts as open. The upper bound is loose if much of an open branch leaves the
-constraint later or doesn't end in time, because only p(x v) is known for it.
+Statistics of the particles can't detect branches that all particles missed, but these bounds
+include them. They depend neither on weights nor on the proposal. Prefixes of dead particles count,
+too. An answer that resampling dropped counts as an open branch. The upper bound is loose if much of
+an open branch leaves the constraint later or doesn't end in time, because only p(x v) is known.
 
-**Accounting** (`Frontier`). No data is kept per prefix. Once the tokens taken from a prefix are
-known, its allowed tokens are summed again. The term of each taken token is replaced by the
-probability of the answer that it completes, or by zero for a computed prefix, which has its own row
-in the next step. Nothing is subtracted. Cost per step: one pass over R x V numbers, and no host
-synchronization.
+**Accounting** (`Frontier`). No data is stored per prefix. Once the tokens that a step takes from a
+prefix are known, the probabilities of all allowed tokens are summed. In this sum, a taken token
+that completes an answer counts with the answer's probability. Any other taken token counts as zero,
+because its prefix has a row in the next step. Nothing is subtracted. Cost per step: one pass over R
+x V numbers, without host synchronization.
 
 **Rounding** is outward, by `ROUNDING` nats for sums in float64. The upper bound is also raised by
 `NORMALIZATION` machine epsilons of the model's log-probabilities per remaining token, because
 rounded probabilities of the next token may sum to more than one. In float32 a budget of 60 tokens
 limits `certified` to 0.9999.
 
-**Limits.** There are no bounds with `top_p < 1`, or for a proposal whose `walk` is not a
-`smc.AutomatonPosition`. The bounds rely on `Proposal.forced`: a forced token must be the only one
-allowed within the budget.
+**Limits.** There are no bounds if `top_p < 1`, or if the proposal's `walk` is not a
+`smc.AutomatonPosition`. The bounds rely on `Proposal.forced`: a forced token must be the only token
+that is allowed within the budget.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from smc._vocabulary.competition import sums_by
 ROUNDING = 1e-9
 """Nats by which each bound is rounded outward."""
 NORMALIZATION = 8
-"""Machine epsilons by which the probabilities of a next token may exceed a sum of one."""
+"""Machine epsilons by which the sum of the probabilities of the next token may exceed one."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Bounds:
     """Bounds on the evidence (the probability of C within n tokens) and on the posterior.
 
     Attributes:
-        log_lower: log of the probability of all found token sequences; -inf for none.
-        log_upper: log of this probability plus that of all open branches, which are prefixes that
-            may continue to other answers.
+        log_lower: log of the probability of all found token sequences; -inf if none was found.
+        log_upper: log of this probability plus the probability of all open branches, which are
+            prefixes that weren't computed and may continue to other answers.
     """
 
     log_lower: float
@@ -68,10 +68,9 @@ class Bounds:
 
     @property
     def certified(self) -> float:
-        """The ratio lower / upper.
+        """The minimum share of the posterior that the found answers have, lower / upper.
 
-        The found token sequences have at least this share of the posterior. It is one if the upper
-        bound is zero.
+        It is one if the upper bound is zero.
         """
         return self._share(self.log_lower)
 
@@ -88,9 +87,11 @@ class Bounds:
     def of_text(self, log_p: float) -> tuple[float, float]:
         """Return an interval for the posterior probability of a text.
 
+        The text may have tokenizations that weren't found. Therefore the upper end is one minus the
+        minimum share of all other found texts.
+
         Args:
-            log_p: log p_lm of each found tokenization of the text. Others may not have been found,
-                so the upper end is one minus the share of all other found texts.
+            log_p: log p_lm of the text, summed over its tokenizations that were found.
         """
         low, certified = self._share(log_p - ROUNDING), self.certified
         return low, min(1.0, 1.0 - certified + self._share(log_p + 2 * ROUNDING))
@@ -99,7 +100,8 @@ class Bounds:
         """Return an interval for the posterior probability of a set of texts.
 
         Args:
-            log_p: as for `of_text`, for all found texts in the set; the set may have other texts.
+            log_p: as for `of_text`, for each found text in the set. The set may contain texts that
+                weren't found.
         """
         values = sorted(log_p)
         top = values[-1] if values else -math.inf
@@ -108,27 +110,27 @@ class Bounds:
         return self.of_text(top + math.log(math.fsum(math.exp(each - top) for each in values)))
 
     def _share(self, log_p: float) -> float:
-        """Return exp(log_p) / upper; one if upper is zero."""
+        """Return exp(log_p) divided by the upper bound; one if the upper bound is zero."""
         return 1.0 if self.log_upper == -math.inf else math.exp(log_p - self.log_upper)
 
 
 def bounds_of(log_found: float, log_mass: float) -> Bounds:
-    """Return bounds that are rounded outward.
+    """Return bounds, rounded outward.
 
     Args:
         log_found: log of the probability of the found token sequences.
-        log_mass: see `Frontier`.
+        log_mass: log of the probability of found answers and open branches (`Frontier`).
     """
     return Bounds(min(0.0, log_found) - ROUNDING, min(0.0, log_mass + ROUNDING))
 
 
 class Frontier(NamedTuple):
-    """Probability of the answers found and of the open branches, so far.
+    """Probability of the found answers and of the open branches, in all steps so far.
 
     Attributes:
-        log_mass: its log, for each example.
-        first: the row that represents each row's prefix, if several rows may have the same prefix
-            (particles in static shapes); None if all are different.
+        log_mass: log of this probability, for each example.
+        first: for each row, the first row with the same prefix, if several rows may have the same
+            prefix (static shapes); None otherwise.
     """
 
     log_mass: Float64[Tensor, "B"]
@@ -144,12 +146,12 @@ class Frontier(NamedTuple):
         *,
         has_twins: bool,
     ) -> Frontier | None:
-        """Return the frontier of the first prefixes; None if there are no bounds.
+        """Return the state before the first step; None if there are no bounds.
 
         Args:
             reader: language model and proposal.
             prefixes, extension: the results of `reader.start`.
-            N: particles per example.
+            N: number of particles per example.
             has_twins: whether several rows may have the same prefix.
         """
         walk = prefixes.state.walk
@@ -172,7 +174,8 @@ class Frontier(NamedTuple):
 
         Args:
             prefixes, before: prefixes and particles before the step.
-            row, token, runs: prefix and next token of each particle, and whether it is running.
+            row, token, runs: prefix and next token of each particle, and whether the particle is
+                running.
             turn: the result of the step.
         """
         R, V = prefixes.log_p.shape
@@ -180,14 +183,14 @@ class Frontier(NamedTuple):
         at = before.row.masked_fill(~before.running, 0)
         if self.first is not None:
             row, at = self.first[row], self.first[at]
-        # All particles of a row agree in log p; a row without a running one keeps -inf.
+        # All particles of a row have the same log p. A row without a running particle has -inf.
         log_p = before.log_p.masked_fill(~before.running, -torch.inf)
         nothing = log_p.new_full((R,), -torch.inf)
         log_prefix = nothing.scatter_reduce(0, at, log_p, "amax")
-        if turn.ready is not None:  # others repeat this step
+        if turn.ready is not None:  # the other examples will repeat this step
             log_prefix = log_prefix.masked_fill(~turn.ready[prefixes.example], -torch.inf)
-        # A taken token is replaced by its outcome, which is at most as probable as the token;
-        # float32 is rounded up.
+        # The probability of a taken token is replaced by that of the answer that it completes, or
+        # by zero. It can only become smaller, and is rounded up in float32.
         taken = (row * V + token).masked_fill(~runs, 0)
         child = prefixes.log_p.flatten()[taken] + extension.forced_log_p
         child = child.masked_fill(extension.running, -torch.inf).to(prefixes.log_p)
@@ -197,7 +200,7 @@ class Frontier(NamedTuple):
         allowed = walk.mask.class_mask(walk.states, walk.remaining)
         classes = walk.automata.classes
         log_left = MaskGuide(left, allowed, classes, walk.automaton_of_row).log_z
-        # Small numbers have larger rounding errors.
+        # The logarithm of a small number has a larger rounding error.
         nats = torch.where(log_left.isneginf(), 0.0, log_left.abs())
         slack = NORMALIZATION * (1 + walk.remaining) + nats
         slack = torch.finfo(prefixes.log_p.dtype).eps * slack
@@ -211,7 +214,7 @@ class Frontier(NamedTuple):
 def first_of_equal(
     key: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int
 ) -> Int64[Tensor, "P"]:
-    """Return the first running particle of each example with the same key; O(P N)."""
+    """Return the first running particle of the example with the same key; O(P N)."""
     keys, runs = key.view(-1, N), running.view(-1, N)
     same = (keys.unsqueeze(2) == keys.unsqueeze(1)) & runs.unsqueeze(1)
     start = N * torch.arange(len(keys), device=key.device).unsqueeze(1)

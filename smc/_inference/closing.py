@@ -1,31 +1,32 @@
 """Closing of answers: after a time limit, running prefixes switch to a shortest completion.
 
-Every automaton state has a distance to the end in tokens (D, `steps_to_accept`), and some token
-decreases it. From the step in which the time limit is reached (`smc._inference.deadlines`) the
-proposal is
+Every automaton state has a distance D to the end in tokens (`steps_to_accept`), and some token
+decreases it. When the time limit is reached (`smc._inference.deadlines`), the proposal is replaced
+by
 
-    q(v) proportional to p_lm(v) 1{ D(state after v) = D(state) - 1 },
+    q(v) proportional to p_lm(v) 1{ D(state after v) = D(state) - 1 }
 
-regardless of the original one. So every prefix that can still be completed within its budget is
-complete after D more tokens, and the language model chooses among several shortest completions.
-Tokens without a choice are computed together in one forward pass, as usual.
+So every prefix that can still be completed within its budget is complete after D more tokens. If
+there are several shortest completions, the language model chooses among them. Consecutive tokens
+without a choice are computed in one forward pass, as usual.
 
-**Weights** are p / q with the q that each token was drawn from. Let L_t be the answers that are
-still possible if closing begins with step t: those complete by then, and those whose tokens from
-step t on are a shortest completion. If t doesn't depend on the drawn tokens,
+**Weights** are p / q with the q from which each token was drawn. Let L_t be the answers that are
+still possible if closing begins in step t. These are the answers that are complete by then, and
+those whose tokens from step t on are a shortest completion. If t doesn't depend on the drawn
+tokens,
 
     E[ evidence estimate · posterior(x) ] = p_lm(x) 1{ x in L_t }      for every answer x.
 
-If t depends on them (on the lengths of the prefixes, for example),
+If t depends on the drawn tokens (on the lengths of the prefixes, for example),
 
     E[ evidence estimate · posterior(x) ] <= p_lm(x),
 
 because the estimate of p_lm of a prefix is a martingale up to step t, and closing can only remove
-answers. So the expected evidence is at most P_lm(C within n), and probabilities are relative to the
+answers. So the expected evidence is at most P_lm(C within n). Probabilities are relative to the
 answers that were still possible.
 
-**Bounds** remain valid: everything that the budget allows after the current prefixes counts as open
-from then on.
+**Bounds** stay valid: all continuations of the current prefixes that the budget allows count as
+open branches when closing begins.
 """
 
 from __future__ import annotations
@@ -52,21 +53,23 @@ class ShortestWay(ClassMaskProposal):
     """Proposal that only allows the tokens of shortest completions."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return the classes that begin a shortest completion, if it fits into the budget."""
+        """Return True for classes that begin a shortest completion, if it fits into the budget."""
         needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
         return walk.mask.class_mask(walk.states, torch.minimum(walk.remaining, needed.long()))
 
 
 class Closing:
-    """Closing phase of a run: checks the time limit once per step, and switches the proposal.
+    """The closing phase of a run.
+
+    It checks the time limit once per step, and replaces the proposal when the limit is reached.
 
     Args:
-        reader: the reader of the run; its proposal is replaced.
+        reader: the reader of the run, whose proposal is replaced.
         limit: the time limit.
 
     Attributes:
-        reason: the reason for closing the answers early; None if they weren't.
-        closed: the examples with running answers at that time.
+        reason: the reason for closing answers early; None if they weren't closed.
+        closed: True for the examples that had running answers when closing began; None before.
     """
 
     def __init__(self, reader: Reader[Any], limit: TimeLimit) -> None:
@@ -76,7 +79,7 @@ class Closing:
         self.closed: Bool[Tensor, "B"] | None = None
 
     def check(self, carry: Any, way_out: int, tokens: float) -> Any:
-        """Return the state before the next step, with another proposal if the limit is reached.
+        """Return the state before the next step, with the new proposal if the limit is reached.
 
         Args:
             carry: the state before the next step.
@@ -111,7 +114,7 @@ class Closing:
         return self.check(carry, longest, max(1.0, read / carry.prefixes.num_rows))
 
     def mark(self, outcome: Outcome) -> Outcome:
-        """Return the run's result with the closed examples and the reason."""
+        """Return the run's result with the closed examples, and the reason for closing them."""
         if self.closed is None:
             return outcome
         return outcome._replace(
@@ -123,7 +126,7 @@ class Closing:
 
 
 def way_out(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
-    """Return the largest number of tokens in the shortest completions of the running prefixes."""
+    """Return the largest distance of a running prefix to the end, in tokens."""
     particles = carry.particles
     states = carry.prefixes.state.walk.states[particles.row]
     needed = batch.automata.steps_to_accept[states.clamp(min=0)].long()
@@ -131,7 +134,7 @@ def way_out(carry: Any, batch: Batch) -> Int64[Tensor, ""]:
 
 
 def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> AutomatonPosition:
-    """Return the positions of the prefixes for any proposal state."""
+    """Return the positions of the prefixes in their automata, for the state of any proposal."""
     walk = prefixes.state.walk
     if isinstance(walk, AutomatonPosition):
         return walk
@@ -146,7 +149,7 @@ def _position(prefixes: Prefixes[Any], particles: Particles, batch: Batch) -> Au
 
 
 def _nothing_taken(prefixes: Prefixes[Any], particles: Particles, B: int) -> Turn:
-    """Return a step without tokens, after which all allowed continuations are open branches."""
+    """Return a step that takes no token, so that all allowed continuations are open branches."""
     no, zero = torch.zeros_like(particles.running), torch.zeros_like(particles.row)
     none = zero.new_zeros(B)
     extension = Extension(

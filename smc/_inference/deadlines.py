@@ -1,12 +1,13 @@
-"""Time limits of a call: a deadline in seconds, and a cancel token for other threads.
+"""Time limits of a call: a deadline in seconds, and events that other threads set.
 
-To meet a deadline, closing starts early enough. With D the most tokens that a running prefix needs
-for a shortest completion, closing starts once
+To meet a deadline, answers are closed early enough (`smc._inference.closing`). Let D be the number
+of tokens that the running prefix furthest from its end needs for a shortest completion. Closing
+starts once
 
-    now + (D + 1) · seconds per token >= deadline,
+    now + (D + 1) · seconds per token >= deadline
 
-checked once per step (`smc._inference.closing`). Seconds per token are the median of the last steps
-(`gcd._serving.pace.Pace`); in the first few steps only the deadline itself counts.
+This is checked once per step. Seconds per token are the median of the last steps
+(`gcd._serving.pace.Pace`). In the first few steps, they count as zero.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from gcd._serving.pace import Pace
 from smc._inference.settings import real
 
 DEADLINE, CANCELLED = "deadline", "cancelled"
-"""The reasons for closing answers early, as reported by `Posterior.stopped`."""
+"""The reasons for closing answers early that `Posterior.stopped` reports."""
 
 
 class AbandonedError(RuntimeError):
-    """Error for sampling that was abandoned, and ended without answers."""
+    """Error for sampling that was abandoned and therefore ended without answers."""
 
 
 @runtime_checkable
@@ -41,9 +42,9 @@ class TimeLimit:
 
     Args:
         until: time on the clock at which the answers should be complete; None for no deadline.
-        cancel: once it is set, closing starts with the next step.
-        abandon: once it is set, the next step raises `AbandonedError`.
-        clock: returns the time in seconds.
+        cancel: flag; once it is set, closing starts with the next step.
+        abandon: flag; once it is set, the next step raises `AbandonedError`.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(
@@ -58,17 +59,20 @@ class TimeLimit:
         self._pace = Pace(clock)
 
     def reason(self, way_out: int, tokens: float) -> str | None:
-        """Return the reason to start closing now, or None; called once per step.
+        """Return the reason to start closing now, or None; must be called once per step.
 
         Args:
-            way_out: the most tokens that a running prefix needs to its end.
+            way_out: largest distance of a running prefix to the end, in tokens.
             tokens: number of tokens added to a prefix since the last call.
 
         Raises:
             AbandonedError: sampling was abandoned.
         """
         if self._abandon is not None and self._abandon.is_set():
-            raise AbandonedError("sampling was abandoned")
+            raise AbandonedError(
+                "expected answers, got none: sampling was abandoned, because the event passed as "
+                "`abandon` was set"
+            )
         if self._cancel is not None and self._cancel.is_set():
             return CANCELLED
         if self.until is None:
@@ -85,20 +89,22 @@ class TimeLimit:
         return TimeLimit(until, self._cancel, self._abandon, self._clock)
 
     def overrun(self) -> float:
-        """Return the seconds since the deadline; 0 before it or without one."""
+        """Return the seconds since the deadline; 0 before the deadline or without one."""
         return 0.0 if self.until is None else max(0.0, self._clock() - self.until)
 
 
 def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -> TimeLimit | None:
-    """Return the limit for the arguments of `smc.sample`; None for no limit.
+    """Return the time limit for the arguments of `smc.sample`; None for no limit.
 
     Raises:
-        ValueError: the deadline is not a number of seconds, or the token has no `is_set`.
+        ValueError: the deadline is not a number of seconds, or `cancel` has no method `is_set`.
     """
     if deadline is not None:
         deadline = real("deadline", deadline)
         if not deadline >= 0:
-            raise ValueError(f"expected deadline to be 0 or more seconds from now, got {deadline}")
+            raise ValueError(
+                f"expected deadline to be at least 0 (seconds from now), got {deadline}"
+            )
     if cancel is not None and not isinstance(cancel, CancelToken):
         raise ValueError(f"expected cancel to be a threading.Event, got {cancel!r}")
     if deadline == math.inf:
@@ -109,5 +115,5 @@ def time_limit(deadline: Any, cancel: Any, abandon: CancelToken | None = None) -
 
 
 def _clock() -> float:
-    """Return the time of the deadline clock; tests replace it."""
+    """Return the time in seconds; tests replace this function."""
     return monotonic()

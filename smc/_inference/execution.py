@@ -1,14 +1,17 @@
 """Choice between eager execution and static shapes.
 
-    eager     rows are distinct prefixes; ended rows are removed; forced runs take one forward pass
-    static    one row per particle, no host synchronization; a captured graph on CUDA devices
-    auto      static on a CUDA device if possible and `forced_runs` is off; otherwise eager
+    eager     rows are distinct prefixes, and ended rows are removed; consecutive forced tokens take
+              one forward pass
+    static    there is one row per particle and no host synchronization; on CUDA devices, a step is
+              captured as a graph
+    auto      static on a CUDA device if `forced_runs` is off and static shapes are supported;
+              otherwise eager
 
 With forced runs, neither is always faster on a CUDA device. Static shapes are faster for few rows,
-and eager execution for hundreds (`benchmarks/README.md`). "auto" ignores the batch, so that a
-prompt gives the same result alone and in a batch.
+and eager execution for hundreds (`benchmarks/README.md`). "auto" doesn't depend on the batch, so
+that a prompt gives the same result alone and in a batch.
 
-Both have the same target, and give the same tokens for the same seed if nothing is forced.
+Both have the same target, and give the same tokens for the same seed if no tokens are forced.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class Executor:
         lm: the language model.
         settings: the settings of `smc.sample`.
         forward: the model in static shapes; None for eager execution.
-        vocabulary_pass: the passes over the vocabulary.
+        vocabulary_pass: implementation of the passes over the vocabulary.
     """
 
     lm: LanguageModel
@@ -63,7 +66,7 @@ class Executor:
 
     @property
     def device(self) -> torch.device:
-        """The model's device, which runs all computations."""
+        """The model's device, on which all computations run."""
         return self.lm.device
 
     def __call__(
@@ -91,13 +94,13 @@ class Executor:
                     steps = steps_of(
                         given.algorithm, static, examples, given.particles, draw, watch
                     )
-                    # An observer runs on the host in every step, which rules out a graph.
+                    # An observer runs on the host in every step, so the step can't be captured.
                     most, graph = int(batch.budgets.max()), on_cuda and watch is None
                     return run_static(steps, prompts, most, limit, graph=graph)
                 except NotStaticError as error:
                     if given.execution == "static":
                         raise
-                    _LOG.info("falling back to eager execution: %s", error)
+                    _LOG.info("using eager execution, because static shapes failed: %s", error)
             wanted: int | str = given.read_ahead
             if wanted == "auto" and not getattr(self.lm, "reads_ahead", False):
                 wanted = 0
@@ -140,14 +143,25 @@ def steps_of(
     draw: Draw,
     watch: Watch | None = None,
 ) -> Stepper:
-    """Return the steps of an algorithm with N particles, or at most N prefixes, per example."""
+    """Return the steps of an algorithm.
+
+    Args:
+        algorithm: the algorithm.
+        reader: language model and proposal.
+        examples: number of each example, which is part of the keys of its random numbers.
+        particles: N, the number of particles or maximum number of prefixes per example.
+        draw: the source of random numbers.
+        watch: function that is called after each step; None for none.
+    """
     if isinstance(algorithm, Discrete):
         return DiscreteFilter(algorithm, reader, examples, particles, draw, watch)
     return ParticleFilter(algorithm, reader, examples, particles, draw, watch)
 
 
 def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
-    """Choose the execution mode; log the reason if "auto" falls back to eager execution.
+    """Choose the execution mode.
+
+    If "auto" can't use static shapes, the reason is logged.
 
     Raises:
         NotStaticError: `execution` is "static", and the arguments don't support it.
@@ -162,25 +176,25 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
         except NotStaticError as error:
             if settings.execution == "static":
                 raise
-            _LOG.info("falling back to eager execution: %s", error)
+            _LOG.info("using eager execution, because static shapes failed: %s", error)
     return Executor(lm, settings, forward, pass_of("auto", lm.device))
 
 
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:
-    """Return the model in static shapes; raise an error for unsupported settings."""
+    """Return the model in static shapes; raise an error for settings that they don't support."""
     if settings.top_p < 1:
         raise NotStaticError(
-            f"static shapes don't support top_p={settings.top_p}, which sorts the vocabulary; "
-            "set execution='eager'"
+            f"expected top_p=1, as static shapes require, got {settings.top_p}; set "
+            "execution='eager'"
         )
     if settings.read_ahead not in (0, "auto"):
         raise NotStaticError(
-            f"static shapes don't support read_ahead={settings.read_ahead}, because the number of "
-            "draft tokens varies; set execution='eager' or read_ahead=0"
+            "expected read_ahead to be 0 or 'auto', as static shapes require, got "
+            f"{settings.read_ahead}; set execution='eager' or read_ahead=0"
         )
     if not isinstance(lm, StaticLanguageModel):
         raise NotStaticError(
-            f"static shapes need a language model with static_forward(), got {type(lm).__name__}; "
-            "set execution='eager'"
+            "expected a language model with static_forward(), as static shapes require, got "
+            f"{type(lm).__name__}; set execution='eager'"
         )
     return lm.static_forward()

@@ -1,19 +1,19 @@
 """One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
 
-docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes
-(`smc._vocabulary.competition`), moves those that end into a pool of answers
-(`smc._inference.answers`), and keeps N of the others without replacement
-(`smc._inference.selection`). For any score that depends only on the past, and is positive wherever
-the weight is,
+docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes by
+one token (`smc._vocabulary.competition`). It stores continuations that end a text as answers, in
+the *pool* (`smc._inference.answers`), and keeps N of the others without replacement
+(`smc._inference.selection`). Scores may depend only on earlier steps, and must be positive wherever
+the weight is. For any such scores,
 
     E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n.
 
 Sources: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
 and Doucet (arXiv 1011.2437) for the unbiased evidence.
 
-The N prefixes are masked particles, as in `smc._inference.step`: a slot may be empty. Cost of a
-step: one forward pass over at most N prefixes of each example, and O(R V) memory traffic for the
-candidates of R prefixes.
+The prefixes are stored as N particles per example, as in `smc._inference.step`; a particle's slot
+may be empty. Cost of a step: one forward pass over at most N prefixes of each example, and O(R V)
+memory traffic for the continuations of R prefixes.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Carry(NamedTuple):
 
     Attributes:
         particles: N slots for each example, with the kept prefixes.
-        prefixes: these prefixes.
+        prefixes: the kept prefixes.
         step: number of each example's next step.
         failed: whether the proposal or the model has returned NaN.
         answers: the complete answers.
-        whole: for each example, whether every candidate so far was kept with certainty.
+        whole: for each example, whether no prefix has been dropped so far.
         frontier: probability of found answers and open branches; None if unknown.
-        selections: the candidates of each step that were kept with probability below one.
-        ledger: probability removed by the budget; None if unknown.
+        selections: the prefixes of each step that were kept with a probability below one.
+        ledger: probability that the budget removed; None if unknown.
     """
 
     particles: Particles
@@ -74,10 +74,10 @@ class DiscreteFilter(Generic[State]):
     Args:
         options: options of the algorithm.
         reader: language model and proposal.
-        examples: identity of each example, which keys its random numbers.
+        examples: number of each example, which is part of the keys of its random numbers.
         num_particles: N, the maximum number of prefixes kept for each example.
         draw: the source of random numbers.
-        watch: function that is called with an observation of every step; None for none.
+        watch: function that is called after each step with an `Observation`; None for none.
     """
 
     options: Discrete
@@ -88,10 +88,12 @@ class DiscreteFilter(Generic[State]):
     watch: Watch | None = None
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
-        """Compute each prompt (token ids) once; an example's first slot gets its empty prefix.
+        """Run the model on each prompt (token ids) once.
+
+        The first slot of each example gets the empty prefix.
 
         Returns:
-            The state before the first step, and the record of tokens forced before it.
+            The state before the first step, and the record of the tokens that are forced before it.
         """
         B, N, batch = len(prompts), self.num_particles, self.reader.batch
         device, most = batch.budgets.device, int(batch.budgets.max())
@@ -127,7 +129,7 @@ class DiscreteFilter(Generic[State]):
         return carry, StepRecord.of_start(extension, 1)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
-        """Extend the kept prefixes by one choice and the forced tokens after it."""
+        """Extend the kept prefixes by one token and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
         slot = _slot_of(before, prefixes.num_rows)
         log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[slot]
@@ -146,8 +148,8 @@ class DiscreteFilter(Generic[State]):
             frontier = frontier.advanced(prefixes, before, kept.row, kept.token, kept.kept, turn)
         dropped = kept.dropped
         if turn.ready is not None:
-            # Selection needed this step's answers of all examples, but only the examples that take
-            # the step now keep them.
+            # The selection depended on this step's answers of all examples. But only the examples
+            # that take the step now store them.
             weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
             dropped = dropped & turn.ready
@@ -188,7 +190,7 @@ class DiscreteFilter(Generic[State]):
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Answers, Particles]:
-        """Move answers that a forced run completed to the pool."""
+        """Move the answers that forced tokens have completed to the stored answers."""
         answers = answers.forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
         finished = torch.zeros_like(particles.finished)
@@ -202,7 +204,7 @@ class DiscreteFilter(Generic[State]):
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
-        """Keep at most N unfinished candidates of each example."""
+        """Keep at most N continuations of each example that don't end the text."""
         example, B, N = prefixes.example, len(self.examples), self.num_particles
         competing = selection_scores(candidates, prefixes.log_p, log_weight, example, B)
 
@@ -236,7 +238,7 @@ class DiscreteFilter(Generic[State]):
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
-        """Extend copies of the particles by the kept candidates; divide weights by their pi."""
+        """Extend copies of the particles by the kept tokens; divide the weights by pi."""
         log_p = prefixes.log_p[kept.row, kept.token].double()
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
@@ -256,7 +258,7 @@ class DiscreteFilter(Generic[State]):
         kept: Selection,
         turn: Turn,
     ) -> Ledger:
-        """Add the probability that the budget removes at the prefixes and along forced runs."""
+        """Add the probability that the budget removes in a step, including its forced tokens."""
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs = before.running, kept.kept
         if turn.ready is not None:
@@ -282,7 +284,7 @@ class DiscreteFilter(Generic[State]):
         ended: Callable[[], Population],
         turn: Turn,
     ) -> Observation:
-        """Return the step's data for an observer, with the running prefixes in row order."""
+        """Return the data of a step for an observer; running prefixes are ordered by row."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         slot = _slot_of(before, prefixes.num_rows)[rows]
         number = torch.zeros_like(before.row).index_copy(
@@ -318,7 +320,7 @@ class DiscreteFilter(Generic[State]):
 
 
 def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
-    """Return the slot of the particle on each prefix; P for a prefix without a particle."""
+    """Return the slot of the particle that has each prefix; P for a prefix without a particle."""
     P = len(particles.row)
     row = torch.where(particles.running, particles.row, num_rows)
     slot = torch.arange(P, device=row.device)
@@ -326,7 +328,7 @@ def _slot_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
 
 
 def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Return whether g is NaN at any prefix in use."""
+    """Return whether g is NaN for any prefix in use."""
     factors = candidates.factors
     wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
     return (wrong & in_use).any()

@@ -1,14 +1,16 @@
 """Execution of an algorithm's steps until the end, eagerly or in static shapes.
 
-    run_eagerly    step by step until no prefix is left; the host knows the number of prefixes
-    run_static     the same steps in constant shapes; on a CUDA device as one captured graph that
-                   includes the language model's forward pass
+    run_eagerly    runs step by step until no prefix is left; the host knows the number of prefixes
+    run_static     runs the same steps in constant shapes; on a CUDA device, a step and the language
+                   model's forward pass are captured as one graph
 
-A captured graph reads and writes the same memory at every replay. So the output of a step is copied
-over its input (parts that a step doesn't change are the same tensor, and are skipped). After each
-step, a flag that tells whether anything is still running is copied to the host and checked some
-steps later. So the host doesn't wait for the device; up to `AHEAD` superfluous steps at the end
-have no effect.
+A captured graph reads and writes the same memory at every replay. Therefore the output of a step is
+copied to the memory of its input. Parts that a step doesn't change are the same tensor, and aren't
+copied.
+
+After each step, a flag that tells whether any prefix is still running is copied to the host, and
+checked some steps later. So the host doesn't wait for the device. Up to `AHEAD` superfluous steps
+at the end have no effect.
 """
 
 from __future__ import annotations
@@ -28,9 +30,12 @@ from smc._inference.outcome import Outcome, StepRecord
 from smc._models.static_cache import NotStaticError
 
 AHEAD = 4
-"""Maximum number of steps enqueued on a CUDA device beyond the one whose end signal is awaited."""
+"""Maximum number of steps on a CUDA device whose flag hasn't arrived on the host yet."""
 WARM_UP = 2
-"""Maximum number of warm-up steps before capture, which are undone; one more finds the changes."""
+"""Maximum number of warm-up steps before capture, which are undone.
+
+An additional step determines which tensors a step changes.
+"""
 
 
 @runtime_checkable
@@ -43,14 +48,14 @@ class Stepper(Protocol):
         ...
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:
-        """Compute the prompts; return the state before the first step, and the start's record."""
+        """Run the model on the prompts; return the state before the first step, and a record."""
         ...
 
     def step(self, carry: Any) -> tuple[Any, StepRecord]:
         """Take a step; return the next state, and the record of this step.
 
-        Parts of the state that no step changes must be the same tensors afterwards; a graph copies
-        all others.
+        Parts of the state that no step changes must be the same tensors afterward, because a graph
+        copies all other tensors.
         """
         ...
 
@@ -63,12 +68,12 @@ class Stepper(Protocol):
 def run_eagerly(
     stepper: Stepper, prompts: Sequence[Sequence[int]], limit: TimeLimit | None = None
 ) -> Outcome:
-    """Sample answers to the prompts (token ids), with host synchronizations in each step.
+    """Sample answers to the prompts, with host synchronizations in each step.
 
     Args:
         stepper: steps with an eager reader.
         prompts: token ids.
-        limit: the time limit, after which answers take a shortest completion.
+        limit: the time limit, after which answers switch to a shortest completion.
 
     Raises:
         AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
@@ -95,16 +100,16 @@ class StaticRun:
         stepper: steps with a static reader.
         prompts: token ids.
         most: maximum number of steps.
-        graph: whether to capture the step; CUDA devices only.
-        limit: the time limit, after which answers take a shortest completion. Steps after it use
-            another proposal than the captured step, and run without a graph.
+        graph: whether to capture the step as a graph; CUDA devices only.
+        limit: the time limit, after which answers switch to a shortest completion. The steps after
+            it have another proposal than the captured step, and run without a graph.
 
     Attributes:
         carry: the state before the next step.
-        advance: takes a step, by a graph if it was captured.
+        advance: function that takes a step, by a graph if it was captured.
 
     Raises:
-        NotStaticError: `graph` is set, and the step can't be captured.
+        NotStaticError: `graph` is True, and the step can't be captured.
     """
 
     @torch.inference_mode()
@@ -136,14 +141,14 @@ class StaticRun:
             except (ValueError, RuntimeError) as error:
                 reader = stepper.reader
                 raise NotStaticError(
-                    f"a step of the language model and {reader.proposal!r} can't be captured as a "
-                    f"CUDA graph: {error}; set execution='eager'"
+                    f"expected a step of the language model and {reader.proposal!r} that can be "
+                    f"captured as a CUDA graph, got an error: {error}; set execution='eager'"
                 ) from error
         self._seconds = time.perf_counter() - started
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Take a step."""
+        """Take a step without a graph."""
         self.carry, record = self._stepper.step(self.carry)
         self._row += 1
         for field, row in zip(self._history, record, strict=True):
@@ -151,7 +156,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def finish(self) -> int:
-        """Take steps until nothing is running; return their number.
+        """Take steps until no prefix is running; return the number of steps.
 
         Raises:
             AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
@@ -166,13 +171,16 @@ class StaticRun:
         return self._most
 
     def _way_out(self) -> Tensor:
-        """Return the most tokens to the end of a running prefix (1 without a limit), or 0."""
+        """Return the largest distance of a running prefix to the end; 0 if no prefix is running.
+
+        Without a time limit the distance isn't needed, and any running prefix counts as 1.
+        """
         if self._closing is not None:
             return way_out(self.carry, self._stepper.reader.batch)
         return self.carry.particles.running.any().long()
 
     def _check_time(self, longest: int) -> None:
-        """Switch to the closing proposal once the time limit is reached."""
+        """Switch to the proposal of the closing phase once the time limit is reached."""
         if self._closing is not None:
             before = self.carry
             self.carry = self._closing.check(before, longest, 1.0)
@@ -181,7 +189,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def outcome(self) -> Outcome:
-        """Return the result.
+        """Return the answers of the run.
 
         Raises:
             FloatingPointError: the model's log-probabilities were NaN or +inf, or the proposal's Z
@@ -194,9 +202,9 @@ class StaticRun:
         return found if self._closing is None else self._closing.mark(found)
 
     def _captured(self) -> Callable[[], None]:
-        """Capture one step as a graph after warm-up steps; restore the state afterwards."""
+        """Capture one step as a graph after warm-up steps; restore the state afterward."""
         first, row, history = self.carry, self._row.clone(), self._history
-        # Tensors that a step changes get their own memory, which the graph reads and writes.
+        # The tensors that a step changes are copied to memory that the graph reads and writes.
         changed, _ = self._stepper.step(first)
         own = _owned(first, changed)
 
@@ -236,7 +244,7 @@ def run_static(
     Raises:
         AbandonedError: sampling was abandoned (`smc._inference.deadlines`).
         FloatingPointError: log-probabilities are NaN or +inf.
-        NotStaticError: `graph` is set, and the step can't be captured.
+        NotStaticError: `graph` is True, and the step can't be captured.
     """
     run = StaticRun(stepper, prompts, most, graph=graph, limit=limit)
     run.finish()
@@ -244,13 +252,13 @@ def run_static(
 
 
 class _EndSignal:
-    """Number of tokens left to the end, as of a few steps ago.
+    """Largest number of tokens left to the end, as it was a few steps ago.
 
     Args:
-        left: a number on the device that is zero once nothing is running.
+        left: this number on the device; zero once no prefix is running.
 
     Attributes:
-        way_out: the latest known number; 1 before the first one arrives.
+        way_out: the latest number that has arrived on the host; 1 before the first one.
     """
 
     def __init__(self, left: Tensor) -> None:
@@ -270,7 +278,10 @@ class _EndSignal:
         self._asked.append((answer, sent))
 
     def is_known(self) -> bool:
-        """Return whether the run is known to have ended; wait for copies `AHEAD` steps old."""
+        """Return whether the run is known to have ended.
+
+        It waits for copies that are `AHEAD` steps old.
+        """
         if len(self._asked) > AHEAD:
             self._asked[0][1].synchronize()
         while self._asked and self._asked[0][1].query():
@@ -287,7 +298,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _assign(old: Any, new: Any) -> None:
-    """Copy the tensors of one struct into those of another; skip shared tensors."""
+    """Copy the tensors of one structure into those of another; skip tensors that both share."""
     if old is new:
         return
     if isinstance(old, Tensor):
@@ -298,7 +309,7 @@ def _assign(old: Any, new: Any) -> None:
 
 
 def _owned(before: Any, after: Any) -> Any:
-    """Copy a struct, allocating memory for each tensor that a step replaces."""
+    """Copy a structure, with new memory for each tensor that a step replaces."""
     if before is after or (isinstance(before, int | float | str) and before == after):
         return before
     if isinstance(before, Tensor):
@@ -310,6 +321,6 @@ def _owned(before: Any, after: Any) -> Any:
         names = [field.name for field in fields(before)]
         return replace(before, **dict(zip(names, parts, strict=True)))
     raise NotStaticError(
-        f"expected a proposal's state of tensors, named tuples and dataclasses, got a "
+        "expected a proposal's state to consist of tensors, named tuples and dataclasses, got a "
         f"{type(before).__name__} that changes in a step; change its type, or set execution='eager'"
     )

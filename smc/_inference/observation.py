@@ -1,9 +1,9 @@
 """Observation of an algorithm's steps.
 
 `smc.sample(..., observe=...)` calls `observe` once for each batch of examples, and calls the
-returned function after every step. An observer can't change answers or weights, because random
-numbers are functions of their keys. Its time is not included in `Diagnostics.seconds`. Observation
-does change the execution: all examples advance together, and no graph is captured.
+function that it returns after every step. An observer can't change answers or weights, because
+random numbers are functions of their keys. Its time is not included in `Diagnostics.seconds`. With
+an observer, all examples take each step together, and no graph is captured.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from smc._forward.prefixes import Prefixes
 
 
 class Population(NamedTuple):
-    """Sequences after a step, and their ancestors before it.
+    """Sequences after a step, and their ancestors before the step.
 
     Attributes:
-        example: index of the sequence's example in the batch, ascending.
-        ancestor: index of the sequence's ancestor among the sequences before the step.
+        example: index of each sequence's example in the batch, in ascending order.
+        ancestor: index of each sequence's ancestor among the sequences before the step.
         tokens: all tokens of each sequence; -1 beyond its length.
         length: number of tokens.
-        log_weight: log importance weight; -inf for a dead sequence.
+        log_weight: log of the importance weight; -inf for weight zero.
         finished: whether the answer is complete.
         running: whether the sequence takes another token.
         landed: whether the step's tokens matched a draft, so that they didn't need a forward pass
@@ -45,21 +45,21 @@ class Population(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Data of one step of an algorithm, for all examples of a batch; passed to `observe`.
+    """Data of one step of an algorithm, for all examples of a batch; passed to observers.
 
     Attributes:
         prefixes: R prefixes with the model's log-probabilities (`smc._forward.prefixes.Prefixes`).
         tilted: function that returns log p(v) + log g(v) of every next token v, as R x V numbers;
             -inf for a token that the proposal doesn't allow.
-        example: for each of P sequences, the index of its example in the batch, ascending.
-        row: the prefix of each of these sequences; -1 for an ended sequence.
-        tokens: all tokens of these sequences; -1 beyond their lengths. If the beginning of an
-            answer is forced, there are tokens before the first step.
-        length: number of tokens.
-        log_weight: log weights of these sequences after this step's weight update.
-        after: the sequences before the next step.
-        ended: complete answers that the discrete filter has collected (its pool); None for SMC,
-            where complete answers stay among the sequences.
+        example: index of the example in the batch of each of P sequences, in ascending order.
+        row: the prefix of each sequence; -1 for an ended sequence.
+        tokens: all tokens of each sequence; -1 beyond its length. If the beginning of an answer is
+            forced, there are tokens before the first step.
+        length: number of tokens of each sequence.
+        log_weight: log weight of each sequence after the step's weight update.
+        after: the sequences after the step.
+        ended: complete answers that the discrete filter stored in this step. None for SMC, where
+            complete answers stay among the sequences.
     """
 
     prefixes: Prefixes[Any]
@@ -74,14 +74,14 @@ class Observation(NamedTuple):
 
 
 Watch: TypeAlias = Callable[[Observation], None]
-"""A function that is called with each step of one batch."""
+"""Function that is called with the `Observation` of each step of a batch."""
 
 Observe: TypeAlias = Callable[[Sequence[int]], Watch | None]
-"""A function of the identities of a batch's examples; it returns None to skip the batch."""
+"""Function that returns the `Watch` of a batch, given its `example_ids`; None for no watch."""
 
 
 class Timed:
-    """A watch that measures its own time, to exclude it from the algorithm's.
+    """A `Watch` that measures the time of another watch, which isn't part of the algorithm's time.
 
     Attributes:
         seconds: total time so far.
@@ -93,7 +93,7 @@ class Timed:
 
     def __call__(self, observation: Observation) -> None:
         """Pass the step to the watch."""
-        if observation.row.is_cuda:  # pending device work counts as the algorithm's time
+        if observation.row.is_cuda:  # wait for pending work, which is the algorithm's time
             torch.cuda.synchronize(observation.row.device)
         started = time.perf_counter()
         self._watch(observation)

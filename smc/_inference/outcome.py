@@ -13,22 +13,22 @@ from smc._proposals.budgeting import Ledger
 
 
 class StepRecord(NamedTuple):
-    """The record of one step per example; for many steps, with a leading axis.
+    """The record of one step, with an entry per example; records of many steps have a leading axis.
 
     Attributes:
         ess: effective sample size of the particles after the weight update, or of the running
             prefixes.
-        resampled: whether the step resampled, or kept some candidate with probability below one.
+        resampled: whether the step resampled, or kept some prefixes with a probability below one.
         running: number of particles (or distinct prefixes) that take another token in the step.
-        alive: number of particles of positive weight after the weight update, or of running
+        alive: number of particles with positive weight after the weight update, or of running
             prefixes.
-        fallbacks: number of distinct prefixes where g fell back to GCD's mask (`Guide.fallback`).
+        fallbacks: number of distinct prefixes where GCD's mask replaced g (`Guide.fallback`).
         read: number of distinct prefixes that the language model computed at the end of the step,
             including those inside forced runs: one per token.
-        forced: number of forced tokens of distinct prefixes.
-        drafted: the part of `read` that was computed in advance (`smc._forward.read_ahead`).
-        used: number of tokens that were computed in advance and became part of a prefix.
-        landed: the part of `used` that was chosen instead of forced, each without a forward pass.
+        forced: number of forced tokens; equal prefixes count once.
+        drafted: the part of `read` that are draft tokens (`smc._forward.read_ahead`).
+        used: number of draft tokens that became part of a prefix.
+        landed: the part of `used` that was chosen instead of forced.
     """
 
     ess: Float64[Tensor, "*steps B"]
@@ -44,9 +44,9 @@ class StepRecord(NamedTuple):
 
     @classmethod
     def of_start(cls, extension: Extension, particles: int) -> StepRecord:
-        """Return the record of a pseudo-step for tokens forced before the first choice.
+        """Return the record for the tokens that are forced before the first step.
 
-        `running` is 0 for an example without forced tokens, so that reports skip the step.
+        `running` is 0 for an example without such tokens, so that reports skip the record.
         """
         started = (extension.counts.forced > 0).long() * particles
         none = torch.zeros_like(started)
@@ -54,11 +54,11 @@ class StepRecord(NamedTuple):
 
 
 class Selections(NamedTuple):
-    """Candidates that the discrete filter kept with probability below one, per step.
+    """Prefixes that the discrete filter kept with a probability below one, in each step.
 
     Attributes:
-        uncertain: number of candidates per example and step with pi < 1.
-        slack: the sum of 1 - pi over these candidates.
+        uncertain: number of prefixes with pi < 1, per example and step.
+        slack: sum of 1 - pi over these prefixes.
     """
 
     uncertain: Int64[Tensor, "B T"]
@@ -66,7 +66,7 @@ class Selections(NamedTuple):
 
     @classmethod
     def start(cls, num_examples: int, most: int, device: torch.device) -> Selections:
-        """Create tables for at most this number of steps."""
+        """Create tables for at most `most` steps."""
         count = torch.zeros(num_examples, most, dtype=torch.int64, device=device)
         return cls(count, count.double())
 
@@ -76,12 +76,12 @@ class Selections(NamedTuple):
         step: Int64[Tensor, "B"],
         ready: Bool[Tensor, "B"] | None,
     ) -> Selections:
-        """Add a step's selection.
+        """Add the selection of a step.
 
         Args:
-            log_pi: log pi of each example's N slots; zero for an empty or certain slot.
+            log_pi: log pi of each example's N slots; zero for an empty slot, or if pi is one.
             step: number of each example's step.
-            ready: examples that take the step; None for all.
+            ready: examples that take the step; None for all examples.
         """
         B = len(step)
         slack = -torch.expm1(log_pi.view(B, -1))
@@ -96,30 +96,31 @@ class Selections(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of one batch of examples.
+    """The result of one batch of examples: M weighted token sequences.
 
     Attributes:
-        example: index in the batch of the example of each of M sequences, ascending.
-        tokens: the sequences, including EOS; -1 beyond their lengths.
-        length: number of tokens of each.
-        log_weight: log importance weight; -inf for a dead sequence.
-        log_p: log p_lm of each, at the sampling temperature.
-        finished: whether it is a complete answer.
+        example: index in the batch of each sequence's example, in ascending order.
+        tokens: the tokens of each sequence, including EOS; -1 beyond its length.
+        length: number of tokens of each sequence.
+        log_weight: log of the importance weight; -inf for weight zero.
+        log_p: log p_lm of each sequence, at the sampling temperature.
+        finished: whether each sequence is a complete answer.
         log_evidence: log of the estimate of P(C within n), for each example.
-        ess: effective sample size of the final weights.
-        enumerated: whether the sequences are the whole target, with exact probabilities.
-        history: the records of all steps, [steps, B] each, on the host.
+        ess: effective sample size of the final weights of each example.
+        enumerated: whether the sequences of each example are the whole target, with exact
+            probabilities.
+        history: the records of all steps on the host, as [steps, B] arrays.
         start_seconds: time until the first step, for prompts, tables and graph capture.
         log_mass: log of the probability of found answers and open branches, for each example
             (`smc._inference.bounds.Frontier`); None if unknown.
-        founder: each sequence's ancestor in the first step; None if sequences were selected.
-        log_pi: log-probability with which each token was selected (`Particles.log_pi`); None if
-            tokens were drawn.
-        selections: the selections of each example's steps; None if tokens were drawn.
-        ledger: probability removed by the budget (`smc._proposals.budgeting`); None if unknown.
-        closed: examples whose running answers were closed early (`smc._inference.closing`); None
-            without a time limit.
-        closed_because: the reason.
+        founder: each sequence's ancestor in the first step; None for the discrete filter.
+        log_pi: log-probability with which each token was selected (`Particles.log_pi`); None for
+            SMC.
+        selections: the selections of each example's steps; None for SMC.
+        ledger: probability that the budget removed (`smc._proposals.budgeting`); None if unknown.
+        closed: examples whose running answers were closed early (`smc._inference.closing`); None if
+            none were.
+        closed_because: the reason for closing them.
     """
 
     example: Int64[Tensor, "M"]

@@ -1,8 +1,9 @@
-"""Weighted particles: a struct of tensors with leading axis P = B·N, ordered by example.
+"""Weighted particles, as tensors with leading axis P = B·N, ordered by example.
 
-Shapes are the same at every step: a finished or dead particle keeps its slot and is masked. Data
-that depends only on tokens is stored by prefix (`smc._forward.prefixes`); a particle refers to its
-prefix by `row`. The N prefixes that the discrete filter keeps are particles, too.
+Shapes are the same in every step: a finished or dead particle keeps its slot and is masked. Data
+that depends only on tokens is stored per prefix (`smc._forward.prefixes`). A particle has the row
+number of its prefix, `row`. The N prefixes that the discrete filter keeps are stored as particles,
+too.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ class Particles(NamedTuple):
     """The P particles of a batch.
 
     Attributes:
-        tokens: drawn and forced tokens, including EOS; -1 beyond the length. The last column is
-            always -1: it is the scatter target for missing tokens.
+        tokens: chosen and forced tokens, including EOS; -1 beyond the length. The last column is
+            always -1: missing tokens are written to it.
         length: number of tokens.
-        log_weight: log importance weight; -inf for a dead particle.
+        log_weight: log of the importance weight; -inf for a dead particle.
         log_p: log p_lm of the tokens, at the sampling temperature.
-        log_potential: log psi of the prefix, which divides the next increment; 0 for psi = 1.
+        log_potential: log psi of the prefix, by which the next weight update divides; 0 for psi =
+            1.
         finished: True once the answer is complete.
-        running: True where the particle takes another token.
-        row: its prefix while it is running; arbitrary otherwise.
-        founder: its ancestor in the first step (`smc._results.reliability`).
+        running: True for particles that take another token.
+        row: row of the particle's prefix while the particle is running; arbitrary otherwise.
+        founder: the particle's ancestor in the first step (`smc._results.reliability`).
         log_pi: log of the probability with which the discrete filter kept the prefix that ends in
-            each token; `NOT_CHOSEN` for all other tokens. Without columns for particles that
-            draw their tokens.
+            each token; `NOT_CHOSEN` for all other tokens. It has no columns for SMC.
     """
 
     tokens: Int64[Tensor, "P T"]
@@ -50,11 +51,11 @@ class Particles(NamedTuple):
     log_pi: Float64[Tensor, "P S"]
 
     def take(self, ancestors: Int64[Tensor, "P"]) -> Particles:
-        """Copy these particles, including their weights."""
+        """Return copies of the particles with these indices, including their weights."""
         return Particles(*(field[ancestors] for field in self))
 
     def where(self, mask: Bool[Tensor, "P"], other: Particles) -> Particles:
-        """Return these particles where the mask is true, and the others elsewhere."""
+        """Return these particles where the mask is True, and `other` elsewhere."""
 
         def chosen(mine: Tensor, its: Tensor) -> Tensor:
             return torch.where(mask.view(-1, *[1] * (mine.dim() - 1)), mine, its)
@@ -73,15 +74,15 @@ class Particles(NamedTuple):
         """Return the particles after the running ones were extended.
 
         Args:
-            by: the tokens and outcomes of the extension.
-            log_weight: new weights of extended particles.
-            log_p: log-probability of the chosen tokens; forced tokens have their own.
-            log_potential: new potentials; None to leave them (the discrete filter has none).
-            log_pi: log pi of the chosen tokens; None if nothing was selected.
+            by: the appended tokens, and which particles are finished or running after them.
+            log_weight: new weights of the extended particles.
+            log_p: log-probability of the chosen tokens, without forced tokens.
+            log_potential: new potentials; None keeps the old ones (the discrete filter has none).
+            log_pi: log pi of the chosen tokens; None for SMC.
         """
         ran, many = self.running, (by.tokens >= 0).sum(dim=1)
         log_potential = self.log_potential if log_potential is None else log_potential
-        # A column for each token: its position in the text, or the dummy column for none.
+        # The column of each token is its position in the text, or the last column for no token.
         spare = self.tokens.shape[1] - 1
         column = self.length.unsqueeze(1) + torch.arange(by.tokens.shape[1], device=many.device)
         column = torch.where(by.tokens >= 0, column, spare)
@@ -115,7 +116,11 @@ def start_particles(
     """Create N particles of weight one for each example, before the first forward pass.
 
     Args:
-        selects: whether tokens are selected instead of drawn.
+        num_examples: B.
+        num_particles: N.
+        budget: maximum number of tokens of an answer.
+        device: device of the tensors.
+        selects: whether tokens are selected (discrete filter) instead of drawn (SMC).
     """
     P = num_examples * num_particles
     zero = torch.zeros(P, dtype=torch.float64, device=device)

@@ -1,24 +1,24 @@
-"""Resampling schemes: replace N weighted particles by N equally weighted ones.
+"""Resampling schemes: replace N weighted particles by N equally weighted particles.
 
 A resampling scheme draws ancestors a_1 … a_N such that particle n occurs N·W_n times among them in
-expectation.  This property, E[#{i : a_i = n}] = N·W_n, keeps the evidence estimate unbiased; the
+expectation. This property, E[#{i : a_i = n}] = N·W_n, keeps the evidence estimate unbiased. The
 schemes differ in the variance that they add (Douc, Cappé & Moulines, 2005):
 
     multinomial    N independent draws from W; the largest variance
     stratified     one draw in each of N equal slices of (0, 1)
-    systematic     the same point of every slice, one uniform number in total; the usual choice
-    residual       floor(N·W_n) copies of each with certainty, the rest multinomially
+    systematic     the same point of every slice, with a single uniform number; the usual choice
+    residual       floor(N·W_n) copies of each particle with certainty, the others multinomially
 
-Each scheme is a function of the weights and of `uniform`, which returns M uniform numbers per
-system and may ask for the points where the outcome of each choice changes (`smc._vocabulary.draw`).
- Schemes process B independent systems at once, at O(B·N log N). Systems may have fewer than N
- particles
-(`smc._inference.systems`): rows are padded to N with weight 0, and only the first `size` ancestors
-are meaningful.
+Each scheme is a function of the weights and of `uniform`, a function that returns M uniform numbers
+for each system of particles (`smc._inference.systems`). `uniform` may need the points where the
+outcome changes (`smc._vocabulary.draw`). Schemes process B independent systems at once, in O(B·N
+log N). Systems may have fewer than N particles: their rows are padded to N with weight 0, and only
+their first `size` ancestors are meaningful.
 
-A particle of weight zero must never survive.  A float32 cumulative sum with a binary search and a
-clip revives one about once in 10⁴ steps at N = 1024. Here sums are in float64, and the resulting
-index is moved to a particle of positive weight, so the guarantee doesn't depend on rounding.
+A particle of weight zero must never be selected. A float32 cumulative sum with binary search and
+clipping would select one about once in 10⁴ steps at N = 1024. Here sums are in float64, and the
+resulting index is moved to a particle of positive weight, so the guarantee doesn't depend on
+rounding.
 """
 
 from __future__ import annotations
@@ -32,11 +32,16 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 Uniform = Callable[[int, Callable[[], Tensor]], Tensor]
-"""(M, breaks of M choices in each of B systems, on demand) -> uniform numbers Float64["B M"]."""
+"""Function of M and a function that returns the points where each of B x M outcomes changes.
+
+It returns uniform numbers, Float64["B M"].
+"""
 
 Scheme = Callable[..., Tensor]
-"""(normalized weights Float64["B N"], a `Uniform`, and the size of each system Int64["B"]) ->
-ancestors Int64["B N"]."""
+"""Function of normalized weights Float64["B N"], a `Uniform`, and the system sizes Int64["B"].
+
+It returns ancestors, Int64["B N"].
+"""
 
 
 def multinomial(
@@ -62,7 +67,7 @@ def stratified(
 def systematic(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
-    """Take the same point of each slice, from a single uniform number per system."""
+    """Use the same point of each slice, from a single uniform number per system."""
     m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
     u = uniform(1, lambda: (cumulative * m).frac().unsqueeze(1))
     return _inverse(weights, cumulative, (slices + u) / m)
@@ -84,7 +89,7 @@ def residual(
     certain = copies.cumsum(dim=1)
     slots = _slices(weights).expand(B, N).contiguous()
     missing = slots >= certain[:, -1:]
-    # Filled slots draw numbers too, for constant shapes; these numbers are ignored.
+    # Numbers are drawn for all slots, so that shapes are constant. Filled slots don't use them.
     u = uniform(N, lambda: torch.where(missing.unsqueeze(2), cumulative.unsqueeze(1), 0.0))
     drawn = _inverse(remainder, cumulative, u)
     copied = torch.searchsorted(certain, slots, right=True).clamp(max=N - 1)
@@ -102,10 +107,10 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def scheme(name: str | Scheme) -> Scheme:
-    """Return the scheme of this name; a function is returned unchanged.
+    """Return the scheme with this name; a function is returned unchanged.
 
     Raises:
-        ValueError: no scheme has this name, or the function takes other arguments.
+        ValueError: no scheme has this name, or the function has other arguments.
     """
     if not isinstance(name, str):
         try:
@@ -122,7 +127,7 @@ def scheme(name: str | Scheme) -> Scheme:
 
 
 def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:
-    """Return the numbers of the slices of (0, 1)."""
+    """Return the numbers of the slices of (0, 1): 0 to N - 1."""
     return torch.arange(weights.shape[1], dtype=torch.float64, device=weights.device)
 
 
@@ -138,7 +143,10 @@ def _inverse(
     cumulative: Float64[Tensor, "B N"],
     points: Float64[Tensor, "B M"],
 ) -> Int64[Tensor, "B M"]:
-    """Invert the cumulative weights at each point; return particles of positive weight only."""
+    """Return the particle in whose range of cumulative weights each point is.
+
+    Particles of weight zero are never returned.
+    """
     N = weights.shape[1]
     found = torch.searchsorted(cumulative, points, right=True).clamp(max=N - 1)
     index = torch.arange(N, device=weights.device).expand_as(weights)

@@ -1,21 +1,22 @@
 """Unbiased selection of at most N of many weighted candidates, without replacement.
 
-A candidate of score s is kept with probability pi = min(1, s / c), where c solves
+A candidate with score s is kept with probability pi = min(1, s / c), where the threshold c solves
 
     sum over all candidates of min(1, s / c) = N
 
-(docs/design.md, section 6). Candidates with s > c are kept with certainty. The remaining
-N - #certain are drawn systematically: the cumulative inclusion probabilities are inverted at u,
-u + 1, u + 2, … with a single uniform number u. With s = w, this is the unbiased selection with the
-smallest mean squared error of the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
+(docs/design.md, section 6). Candidates with s > c are kept with certainty. The remaining N -
+#certain slots are filled by systematic sampling: with a single uniform number u, the points u, u +
+1, u + 2, … select candidates by the cumulative sums of pi. If scores are equal to weights, this is
+the unbiased selection with the smallest mean squared error of the weights (Fearnhead and Clifford,
+J. R. Statist. Soc. B 65, 2003).
 
-**The threshold.** With scores in descending order and T_k the sum of all but the k largest, c =
-T_k / (N - k) for the smallest k with s_{k+1} <= T_k / (N - k). T_k is summed from the smallest
-score in log space, because the candidates of one step span about 30 orders of magnitude.
+**The threshold.** Let the scores be in descending order, and T_k the sum of all scores but the k
+largest. Then c = T_k / (N - k) for the smallest k with s_{k+1} <= T_k / (N - k). T_k is summed from
+the smallest score in log space, because the scores of one step span about 30 orders of magnitude.
 
-There are two passes over the vocabulary (`smc._vocabulary`): one over each row for its N largest
-scores and the sum of the others, and one over the selected rows for the drawn candidates. Cost:
-O(R V) memory traffic, O(N^2) for the threshold.
+There are two passes over the vocabulary (`smc._vocabulary`). One finds the N largest scores of each
+row and the sum of the others. The other finds the selected candidates in the rows that have some.
+Cost: O(R V) memory traffic, and O(N^2) for the threshold.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from smc._vocabulary.tensors import Best, Known, inclusion_probabilities
 
 
 class Selection(NamedTuple):
-    """The kept candidates; those of example b are in slots b·N to (b + 1)·N - 1.
+    """The kept candidates. Those of example b are in slots b·N to (b + 1)·N - 1.
 
     Attributes:
         kept: whether the slot has a candidate.
         row: the prefix that the candidate extends; 0 for an empty slot.
-        token: its next token; 0 for an empty slot.
-        log_pi: log of the probability of keeping it.
+        token: the candidate's next token; 0 for an empty slot.
+        log_pi: log of the probability with which the candidate was kept.
         dropped: for each example, whether some candidate had a probability below one.
     """
 
@@ -58,8 +59,8 @@ class FinishedScores(NamedTuple):
     """Log scores of finished answers, which only affect the threshold.
 
     Attributes:
-        top: the N largest of each example; -inf where there are fewer.
-        rest: log of the sum of the others.
+        top: the N largest scores of each example; -inf if there are fewer.
+        rest: log of the sum of the other scores.
     """
 
     top: Float64[Tensor, "B N"]
@@ -67,12 +68,12 @@ class FinishedScores(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The rows that compete with each other: those of one example, which are consecutive.
+    """The rows of each example, which compete with each other and are consecutive.
 
     Attributes:
         example: the example of each row, in ascending order.
         num_examples: B.
-        width: the largest number of rows of an example, or more.
+        width: the largest number of rows of an example, or a larger number.
     """
 
     example: Int64[Tensor, "R"]
@@ -87,7 +88,7 @@ class Group(NamedTuple):
 
     @property
     def first(self) -> Int64[Tensor, "B"]:
-        """The first row of each example; that of the next example if it has none."""
+        """The first row of each example; the next example's first row if there is none."""
         every = torch.arange(self.num_examples, device=self.example.device)
         return torch.searchsorted(self.example, every)
 
@@ -110,25 +111,25 @@ def select(
     floor: float = 0.0,
     finished: FinishedScores | None = None,
 ) -> Selection:
-    """Keep at most N candidates of each example, ordered by row and token.
+    """Keep at most N candidates of each example; they are returned in the order of row and token.
 
     Args:
         log_p: log-probabilities of the next token.
-        factors: log s - log p of each candidate; -inf for other tokens.
-        group: the rows that compete.
+        factors: log s - log p of each candidate; -inf for tokens that aren't candidates.
+        group: the rows that compete with each other.
         slots: N.
-        uniform: returns a uniform number for each example; it may call its argument for the points
-            in (0, 1) where the outcome changes.
-        vocabulary_pass: the passes over the vocabulary; defaults to the device's.
-        indices: returns the indices of a mask to process (`smc._forward.prefixes.Reader.indices`);
-            defaults to those where the mask is true.
-        floor: lower bound of c as a share of the sum of all scores; a positive floor keeps fewer
-            candidates when few have a high score.
-        finished: scores that affect the threshold and are kept without selection.
+        uniform: function that returns a uniform number for each example. It may call its argument,
+            which returns the points in (0, 1) where the outcome changes.
+        vocabulary_pass: implementation of the passes over the vocabulary; by default the device's.
+        indices: function that returns the indices of a mask to process
+            (`smc._forward.prefixes.Reader.indices`); by default those where the mask is True.
+        floor: lower bound of c as a share of the sum of all scores. With a positive floor, fewer
+            candidates are kept if few have a high score.
+        finished: scores of finished answers, which affect the threshold.
 
     Returns:
-        The kept candidates. Without floor and finished scores, all candidates of positive score are
-        kept if there are at most N.
+        The kept candidates. Without a floor and finished scores, all candidates with a positive
+        score are kept if there are at most N.
     """
     (_, V), N, B = log_p.shape, slots, group.num_examples
     vocabulary_pass = vocabulary_pass or pass_of("auto", log_p.device)
@@ -174,14 +175,18 @@ def _in_order(
     V: int,
     dropped: Bool[Tensor, "B"],
 ) -> Selection:
-    """Put the kept candidates into the slots of their examples.
+    """Write the kept candidates to the slots of their examples.
 
-    Rounding may yield N + 1 candidates; the last one is dropped.
+    Rounding may yield N + 1 candidates. The last one is then dropped.
 
     Args:
-        name: row times V plus token, of the candidates at the points.
-        hit: which of these are kept.
+        best: the candidates with the largest scores of each row.
+        sure: which of them are kept with certainty.
+        group: the rows of each example.
+        name: row times V plus token of the candidates at the points.
+        hit: which of these candidates are kept.
         log_pi: their log pi.
+        V: size of the vocabulary.
         dropped: see `Selection`.
     """
     (R, K), (B, N) = best.tokens.shape, name.shape
@@ -207,15 +212,15 @@ def _in_order(
 def _solve(
     top: Float64[Tensor, "B M"], log_tail: Float64[Tensor, "B"], slots: int
 ) -> Float64[Tensor, "B"]:
-    """Return log c with sum of min(1, s / c) = N; -inf if at most N scores are positive.
+    """Return log c such that the sum of min(1, s / c) is N; -inf if at most N scores are positive.
 
     Args:
         top: log of the N largest scores, in descending order.
-        log_tail: log of the sum of all others.
+        log_tail: log of the sum of the other scores.
         slots: N.
     """
     top = torch.nn.functional.pad(top, (0, slots - top.shape[1]), value=-torch.inf)
-    # T_k for k = N, N - 1, …, 0: from the smallest score to the largest.
+    # T_k for k = N, N - 1, …, 0, summed from the smallest score to the largest.
     upwards = torch.cat([log_tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)
     slots_left = slots - torch.arange(slots, device=top.device)
     log_c = upwards.flip(1)[:, :slots] - slots_left.double().log()
@@ -226,7 +231,7 @@ def _solve(
 def _total(log_values: Float64[Tensor, "*B M"]) -> Float64[Tensor, "*B"]:
     """Return the log of the sum over the last axis, added sequentially.
 
-    The result doesn't depend on the zero padding, which depends on the batch.
+    The result therefore doesn't depend on padding with zeros, which depends on the batch.
     """
     return log_values.logcumsumexp(dim=-1)[..., -1]
 
@@ -241,8 +246,8 @@ def select_without_replacement(
     Args:
         log_score: log score of each item.
         slots: N.
-        uniform: returns a uniform number; it may call its argument for the points in (0, 1) where
-            the outcome changes, Float64["1 M"].
+        uniform: function that returns a uniform number. It may call its argument, which returns the
+            points in (0, 1) where the outcome changes, Float64["1 M"].
     """
     device, values = log_score.device, log_score.cpu().unsqueeze(0)
     row = torch.zeros(1, dtype=torch.int64, device="cpu")
@@ -263,7 +268,14 @@ def thresholds(
     floor: float,
     finished: FinishedScores | None,
 ) -> Float64[Tensor, "B"]:
-    """Return log c of each example."""
+    """Return log c of each example.
+
+    Args:
+        best: the largest scores of each row, and the sum of the others.
+        group: the rows of each example.
+        slots: N.
+        floor, finished: as for `select`.
+    """
     B, K, rank = group.num_examples, best.log_score.shape[1], group.rank
     rows = group.width
     padded = best.log_score.new_full((B, rows, K), -torch.inf)
@@ -287,11 +299,11 @@ def thresholds(
 
 
 class SpreadMass(NamedTuple):
-    """The inclusion probabilities of each example's rows, in units of one kept candidate.
+    """Sums of the probabilities pi over the candidates that are not kept with certainty.
 
     Attributes:
-        mass: sum of pi over the candidates of each row that are not kept with certainty.
-        ends: cumulative sums of `mass`.
+        mass: sum of pi over these candidates of each row.
+        ends: cumulative sums of `mass` over the rows of each example.
     """
 
     mass: Float64[Tensor, "B N"]
@@ -305,7 +317,11 @@ def sum_mass(
     log_c: Float64[Tensor, "B"],
     slots_left: Int64[Tensor, "B"] | None,
 ) -> SpreadMass:
-    """Sum pi over each row; scale an example's sums to the number of free slots, if known."""
+    """Sum pi over the candidates of each row that are not kept with certainty.
+
+    If the number of free slots is known, the cumulative sums are scaled to it, which removes
+    rounding errors.
+    """
     others = _total(best.log_score.masked_fill(sure, -torch.inf))
     log_mass = torch.logaddexp(others, best.log_rest)
     of_row = log_c[group.example]
@@ -314,7 +330,7 @@ def sum_mass(
     mass[group.example, group.rank] = each
     ends = mass.cumsum(dim=1)
     if slots_left is not None:
-        # Rounding is removed, so that the number of points equals the number of free slots.
+        # After scaling, the number of points is exactly the number of free slots.
         total = ends[:, -1:]
         whole = torch.where(total > 0, slots_left.unsqueeze(1).double(), 0.0)
         ends = ends * (whole / torch.where(total > 0, total, 1.0))
@@ -327,16 +343,17 @@ def sum_mass(
 def points(
     ends: Float64[Tensor, "b N"], u: Float64[Tensor, "b"], most: int
 ) -> tuple[Int64[Tensor, "b M"], Float64[Tensor, "b M"], Bool[Tensor, "b M"]]:
-    """Find the rows in which the points u, u + 1, … fall.
+    """Find the rows that the points u, u + 1, … select.
 
     Args:
-        ends: cumulative mass of an example's rows.
+        ends: cumulative sums of the mass of an example's rows.
         u: a number in (0, 1).
         most: M, the number of points.
 
     Returns:
-        The row's index in its example, the point's offset in the row's mass, and whether the point
-        falls into any row (is valid); in each example, valid points come first.
+        For each point, the index of the row in its example, the offset of the point in the row's
+        mass, and whether the point is valid: less than the total mass. The valid points of each
+        example come first.
     """
     point = u.unsqueeze(1) + torch.arange(most, dtype=torch.float64, device=u.device)
     column = torch.searchsorted(ends, point, right=True).clamp(max=ends.shape[1] - 1)
@@ -352,7 +369,7 @@ def breaks(
     spread: SpreadMass,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
-    """Return the points in (0, 1) where the selection of each example changes."""
+    """Return the values of u in (0, 1) at which the selection of each example changes."""
     pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
     before = torch.cat([torch.zeros_like(spread.ends[:, :1]), spread.ends[:, :-1]], dim=1)
     inner = pi.cumsum(dim=1) + before[group.example, group.rank].unsqueeze(1)

@@ -13,18 +13,18 @@ from smc._inference.algorithms import SMC, Discrete, Options
 from smc._proposals import Proposal
 
 COLDEST = 1e-6
-"""Minimum temperature; logits of any model can be divided by it."""
+"""Minimum temperature, by which the logits of any model can be divided without overflow."""
 MAX_TOKENS_READ = 1000
 """Default limit on the tokens computed after sampling, for `certify`."""
 MAX_PARTICLES = 1024
 """Default limit on the particles of a round, for `target_error`."""
 EXECUTIONS = ("auto", "eager", "static")
-"""See `smc._inference.execution`."""
+"""Execution modes; see `smc._inference.execution`."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings for all examples; see `sample`.
+    """The settings of a `smc.sample` call for all examples; see `smc.sample`.
 
     Raises:
         ValueError: a value is invalid.
@@ -58,19 +58,19 @@ class Settings:
             )
         if self.read_ahead != "auto" and (isinstance(self.read_ahead, str) or self.read_ahead < 0):
             raise ValueError(
-                "expected read_ahead to be a number of tokens, 0 for none, or 'auto', got "
+                "expected read_ahead to be a number of tokens (at least 0) or 'auto', got "
                 f"{self.read_ahead!r}"
             )
         if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
             raise ValueError(
-                "expected drafter to be an object with propose(texts, vocabulary), such as "
-                f"smc.PromptLookup() (an instance, not the class), got {self.drafter!r}"
+                "expected drafter to be an object with propose(texts, vocabulary), got "
+                f"{self.drafter!r}; pass an instance such as smc.PromptLookup()"
             )
         if self.target_error is not None:
             if not self.target_error > 0:
                 raise ValueError(
-                    f"expected target_error to be above 0 nats, got {self.target_error}; use 0.1 "
-                    "for about 10%"
+                    f"expected target_error to be above 0, got {self.target_error}; use 0.1 for a "
+                    "standard error of the evidence of about 10%"
                 )
             if self.max_particles < self.particles:
                 raise ValueError(
@@ -79,19 +79,20 @@ class Settings:
                 )
         if self.max_tokens_read < 1:
             raise ValueError(
-                f"expected max_tokens_read to be at least 1, got {self.max_tokens_read}; omit "
-                "certify to compute nothing after sampling"
+                f"expected max_tokens_read to be at least 1, got {self.max_tokens_read}; to "
+                "compute no tokens after sampling, omit certify"
             )
         if self.certify is None:
             return
         if not 0 < self.certify <= 1:
             raise ValueError(
-                f"expected certify in (0, 1], got {self.certify}; use 1 for the whole posterior"
+                f"expected certify to be in (0, 1], got {self.certify}; use 1 for the whole "
+                "posterior"
             )
         if self.top_p < 1:
             raise ValueError(
-                f"expected top_p=1 with certify, got {self.top_p}; a nucleus leaves no bounds for "
-                "certification, so omit either"
+                f"expected top_p=1 with certify, which needs bounds, got top_p={self.top_p}; omit "
+                "top_p or certify"
             )
 
 
@@ -141,36 +142,36 @@ def settings_of(
 
 
 def whole(what: str, value: object) -> int:
-    """Return a whole number as an integer, without rounding."""
+    """Return a whole number as an int; raise an error for other values."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ValueError(f"expected {what} to be a whole number, got {value!r}")
     return int(value)
 
 
 def check_temperature(temperature: float) -> float:
-    """Return a valid temperature, or raise an error."""
+    """Return the temperature if it is valid; raise an error otherwise."""
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(
-            f"expected temperature to be positive and finite, got {temperature}; 0 defines no "
-            "distribution, so use a small one, such as 0.1"
+            f"expected temperature to be positive and finite, got {temperature}; for answers close "
+            "to the most probable one, use a small temperature, such as 0.1"
         )
     if temperature < COLDEST:
         raise ValueError(
             f"expected temperature to be at least {COLDEST}, below which logits overflow, got "
-            f"{temperature}; use a small one, such as 0.1"
+            f"{temperature}; use a larger temperature, such as 0.1"
         )
     return temperature
 
 
 def check_top_p(top_p: float) -> float:
-    """Return a valid probability of a nucleus, or raise an error."""
+    """Return top_p if it is valid; raise an error otherwise."""
     if not 0 < top_p <= 1:
         raise ValueError(f"expected top_p to be in (0, 1], got {top_p}")
     return top_p
 
 
 def real(what: str, value: Any) -> float:
-    """Return a number as a float."""
+    """Return a number as a float; raise an error for other values."""
     try:
         if not isinstance(value, bool):
             return float(value)

@@ -1,30 +1,35 @@
 """One step of sequential Monte Carlo: update weights, resample if needed, draw, advance.
 
-Target of step t, for a prefix x_<=t of an answer:   p_lm(x_<=t) psi_t(x_<=t) 1{alive},
-with potentials psi_t that are one for a complete answer. So the last target is
-p_lm(x | x in C, |x| <= n), and the product of the mean weights is an unbiased estimate of
-p_lm(C, |x| <= n).  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the same g that q used
-(after tying and the defensive mixture), the increment
+The target of step t, for the prefixes x_<=t of answers, is
+
+    p_lm(x_<=t) psi_t(x_<=t) 1{alive}
+
+with potentials psi_t that are one for a complete answer. So the last target is p_lm(x | x in C, |x|
+<= n), and the product of the mean weights is an unbiased estimate of p_lm(C, |x| <= n). With q(x_t)
+= p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the weight is multiplied by
 
     w_t = [ p_lm(x_t) psi_t ] / [ psi_{t-1} q(x_t) ] = Z_t / psi_{t-1}
 
-does not depend on the drawn token. So a step first multiplies the weights by Z_t / psi_{t-1}, then
-resamples if they are too unequal, and only then draws. (This is a fully adapted particle filter;
-Pitt & Shephard, 1999.) psi_0 is one: any constant would cancel in the first increment.
+Here g is the same as in q, after tying and the defensive mixture. The factor w_t doesn't depend on
+the drawn token. So a step first multiplies the weights by w_t, then resamples if they are too
+unequal, and only then draws. (This is a fully adapted particle filter; Pitt & Shephard, 1999.)
+psi_0 is one; any other constant would cancel.
 
-A step chooses one token. Forced tokens f after it belong to the same step, and change the weight by
+A step chooses one token. The forced tokens f after it belong to the same step, and change the
+weight by
 
-    log W += log psi_new - log g(x_t) + sum of log p_lm(f),
+    log W += log psi_new - log g(x_t) + sum of log p_lm(f)
 
-where psi_new is one for a complete answer, else g of the last forced token, else g(x_t).  With
-`potential=False`, psi = 1 and the weight Z_t / g(x_t) is applied after the draw.
+psi_new is one for a complete answer. Otherwise it is g of the last forced token, or g(x_t) if there
+are no forced tokens. With `potential=False`, psi = 1, and the weight is multiplied by Z_t / g(x_t)
+after the draw.
 
 Resampling replaces the weights of competing particles by their mean, so the evidence is always the
-mean of the weights.  Examples are independent, and each has its own step number.
+mean of the weights. Examples are independent, and each has a separate step number.
 
-The step masks particles that have ended.  A `Reader` extends prefixes (`smc._forward.prefixes`),
-eagerly or in static shapes; `smc._inference.loop` repeats the step until all particles have ended.
-Cost: one forward pass over the prefixes, and O(R V) memory traffic for R of them.
+The step masks particles that have ended. A `Reader` extends prefixes (`smc._forward.prefixes`),
+eagerly or in static shapes. `smc._inference.loop` repeats the step until all particles have ended.
+Cost: one forward pass over R prefixes, and O(R V) memory traffic.
 """
 
 from __future__ import annotations
@@ -60,11 +65,11 @@ class Carry(NamedTuple):
 
     Attributes:
         particles: P = B·N particles.
-        prefixes: their prefixes.
+        prefixes: the prefixes of the particles.
         step: number of each example's next step.
         failed: whether the proposal or the model has returned NaN.
         frontier: probability of found answers and open branches; None if unknown.
-        ledger: probability removed by the budget; None if unknown.
+        ledger: probability that the budget removed; None if unknown.
     """
 
     particles: Particles
@@ -82,10 +87,10 @@ class ParticleFilter(Generic[State]):
     Args:
         options: options of the algorithm.
         reader: language model and proposal.
-        examples: identity of each example, which keys its random numbers.
+        examples: number of each example, which is part of the keys of its random numbers.
         num_particles: N, per example.
         draw: the source of random numbers.
-        watch: function that is called with an observation of every step; None for none.
+        watch: function that is called after each step with an `Observation`; None for none.
     """
 
     options: SMC
@@ -96,10 +101,10 @@ class ParticleFilter(Generic[State]):
     watch: Watch | None = None
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
-        """Compute each prompt (token ids) once; all particles of an example start alike.
+        """Run the model on each prompt (token ids) once; all particles of an example are equal.
 
         Returns:
-            The state before the first step, and the record of tokens forced before it.
+            The state before the first step, and the record of the tokens that are forced before it.
         """
         B, N, budgets = len(prompts), self.num_particles, self.reader.batch.budgets
         extension, prefixes = self.reader.start(prompts, N)
@@ -125,7 +130,7 @@ class ParticleFilter(Generic[State]):
         return carry, StepRecord.of_start(extension, N)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
-        """Extend all running particles by one choice and the forced tokens after it."""
+        """Extend all running particles by one drawn token and the forced tokens after it."""
         before, prefixes = carry.particles, carry.prefixes
         guide = self.reader.guide(prefixes)
         next_tokens = self.reader.vocabulary_pass.draws(guide, prefixes.log_p)
@@ -187,10 +192,10 @@ class ParticleFilter(Generic[State]):
         return torch.arange(len(self.examples) * N, device=self.examples.device) // N
 
     def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
-        """Multiply weights by Z_t / psi_{t-1}; a particle without an allowed token dies.
+        """Multiply weights by Z_t / psi_{t-1}.
 
-        With `potential=False` weights were applied after the previous draw, and only particles with
-        Z = 0 die here.
+        A particle without an allowed token gets weight zero. With `potential=False`, weights were
+        updated after the previous draw, and only the weights of particles with Z = 0 change here.
         """
         if self.reader.proposal.potential:
             increment = log_z - particles.log_potential
@@ -203,10 +208,11 @@ class ParticleFilter(Generic[State]):
     def _resample(
         self, particles: Particles, prefixes: Prefixes[State], step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Int64[Tensor, "P"], Bool[Tensor, "B"]]:
-        """Resample each system of particles whose weights are too unequal.
+        """Resample each system of competing particles whose weights are too unequal.
 
         Returns:
-            The particles, the ancestor of each, and the examples with a resampled system.
+            The particles, the ancestor of each particle, and the examples in which a system was
+            resampled.
         """
         states = prefixes.state.walk.states[particles.row]
         found = resample(
@@ -227,7 +233,7 @@ class ParticleFilter(Generic[State]):
     def _draw(
         self, next_tokens: TokenSampler, particles: Particles, step: Int64[Tensor, "B"]
     ) -> Int64[Tensor, "P"]:
-        """Draw a token from q for the prefix of each particle."""
+        """Draw a token from q for each particle."""
         rows, example = particles.row, self._example
 
         def breaks() -> Float64[Tensor, "P V"]:
@@ -275,9 +281,9 @@ class ParticleFilter(Generic[State]):
         next_tokens: TokenSampler,
         turn: Turn,
     ) -> Ledger:
-        """Add the probability that the budget removes at the prefixes and along forced runs.
+        """Add the probability that the budget removes in a step, including its forced tokens.
 
-        The weights are those for p_lm of the prefix, whose potential is one.
+        The weights are divided by the potential, so that they estimate p_lm of the prefix.
         """
         budgets = self.reader.batch.budgets[prefixes.example]
         counts, runs, unit = before.running, chosen.running, math.log(self.num_particles)
@@ -298,7 +304,7 @@ class ParticleFilter(Generic[State]):
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]
     ) -> Float64[Tensor, "P"]:
-        """Return log psi of prefixes, given log g of their last drawn token."""
+        """Return log psi of the new prefixes, given log g of their drawn token."""
         if not self.reader.proposal.potential:
             return torch.zeros_like(log_g)
         last = torch.where(extension.forced > 0, extension.forced_log_g, log_g)
@@ -314,7 +320,7 @@ class ParticleFilter(Generic[State]):
         after: Particles,
         turn: Turn,
     ) -> Observation:
-        """Return the step's data for an observer."""
+        """Return the data of a step for an observer."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         return Observation(
             prefixes=shown,

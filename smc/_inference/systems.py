@@ -1,10 +1,13 @@
-"""Systems of competing particles; those with a low ESS are resampled.
+"""Systems of particles that compete with each other; systems with a low ESS are resampled.
 
-A system consists of all particles of an example, or of its running particles in the same automaton
-state. Weights of particles in different states aren't comparable, because with masks the cost of
-closing an answer enters the weight only at the end. Systems are found by sorting, so that each is a
-contiguous range of the sorted particles, and are passed to a resampling scheme as rows with their
-sizes (`smc._inference.resampling`). A system's random numbers are keyed by its members.
+With `strata="none"`, a system consists of all particles of an example. With `strata="state"`, it
+consists of an example's running particles in the same automaton state. Weights of particles in
+different states aren't comparable: with masks, the probability of an improbable ending enters the
+weight only at the end.
+
+Systems are found by sorting, so that each is a contiguous range of the sorted particles. A
+resampling scheme gets them as rows with their sizes (`smc._inference.resampling`). The members of a
+system determine the keys of its random numbers.
 
 Cost: O(P log P), and at most O(m²) numbers for the resampled systems of m particles. In static
 shapes there is a row for every particle, and rows of size 0 are padding: O(P N).
@@ -24,15 +27,15 @@ from smc._inference.weights import Weights
 from smc._vocabulary.draw import Breaks, Draw, Keys, Purpose
 
 STATE_BITS = 32
-"""Bits of the automaton state in an integer that encodes example and state."""
+"""Number of bits for the automaton state in an integer that encodes example and state."""
 
 
 class Systems(NamedTuple):
-    """G systems, each of 2 to m particles (size 0: padding row).
+    """G systems of competing particles, each with 2 to m particles; size 0 is a padding row.
 
     Attributes:
-        members: indices of each system's particles, ascending; padded with the first one.
-        size: number of particles.
+        members: indices of each system's particles in ascending order, padded with the first one.
+        size: number of particles in each system.
     """
 
     members: Int64[Tensor, "G m"]
@@ -47,15 +50,14 @@ class Systems(NamedTuple):
         strata: str,
         reader: Reader,
     ) -> Systems:
-        """Find the systems.
+        """Find the systems of competing particles.
 
         Args:
             runs: particles that take another token.
-            states: their automaton states.
-            N: particles per example.
-            strata: "none" for all particles of an example; "state" for its running particles in the
-                same state.
-            reader: tells whether shapes may depend on data.
+            states: automaton state of each particle.
+            N: number of particles per example.
+            strata: see the module docstring.
+            reader: the reader, which determines whether shapes may depend on data.
         """
         P = len(runs)
         each = torch.arange(P, device=runs.device)
@@ -74,7 +76,7 @@ class Systems(NamedTuple):
         width = N if reader.is_static else max(1, int(size.max()))
         column = (first.unsqueeze(1) + torch.arange(width, device=runs.device)).clamp(max=P - 1)
         inside = torch.arange(width, device=runs.device) < size[first].unsqueeze(1)
-        # The padding repeats the first member, so that no other example is involved.
+        # Padding with the first member, so that all members belong to the same example.
         return cls(torch.where(inside, order[column], order[first].unsqueeze(1)), size[first])
 
     @property
@@ -84,17 +86,17 @@ class Systems(NamedTuple):
         return column < self.size.unsqueeze(1)
 
     def take(self, rows: Int64[Tensor, "K"]) -> Systems:
-        """Return some of the systems."""
+        """Return the systems with these indices."""
         return Systems(self.members[rows], self.size[rows])
 
 
 class Resampled(NamedTuple):
-    """The outcome of resampling P particles.
+    """The result of resampling P particles.
 
     Attributes:
-        ancestors: the particle that each one is a copy of.
+        ancestors: for each particle, the particle that it is a copy of.
         log_weight: the new weights.
-        examples: examples with a resampled system.
+        examples: True for examples in which a system was resampled.
     """
 
     ancestors: Int64[Tensor, "P"]
@@ -116,15 +118,15 @@ def resample(
     """Replace the particles of each system with a low ESS by equally weighted copies.
 
     Args:
-        systems: the competing particles.
+        systems: the systems of competing particles.
         log_weight: weights of the particles.
-        scheme: a function like those of `smc._inference.resampling.SCHEMES`.
-        ess_threshold: resample if the ESS is below this fraction of the system's size; 1 or more
-            means every step, 0 never.
-        examples: identity of each example, which keys its random numbers.
+        scheme: a resampling scheme, as in `smc._inference.resampling.SCHEMES`.
+        ess_threshold: a system is resampled if its ESS is below this fraction of its size. With 1
+            or more, systems are always resampled; with 0, never.
+        examples: number of each example, which is part of the keys of its random numbers.
         step: number of each example's step.
         draw: the source of random numbers.
-        reader: tells whether shapes may depend on data.
+        reader: the reader, which determines whether shapes may depend on data.
     """
     P = len(log_weight)
     N = P // len(examples)
@@ -145,7 +147,7 @@ def resample(
         return draw(keys, lambda: torch.where(decides.unsqueeze(2), breaks(), 0.0))
 
     chosen = members.gather(1, scheme(weights.normalized, uniform, systems.size))
-    # The mean over the system's own members, which may be fewer than the width of a row.
+    # The mean over the members of a system, which may be fewer than the columns of a row.
     size = systems.size.clamp(min=1).double()
     log_mean = weights.log_mean + (members.shape[1] / size).log()
     target = torch.where(inside, members, P).flatten()

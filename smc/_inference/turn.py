@@ -1,4 +1,4 @@
-"""Extension of the prefixes in a step, as both algorithms use it; some examples may wait."""
+"""Extension of the prefixes in a step, for both algorithms; some examples may wait."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from smc._proposals import Proposal, State
 
 
 class Turn(NamedTuple):
-    """Result of extending prefixes in a step: all of them, or those of examples that don't wait.
+    """Result of extending the prefixes in a step, except for examples that wait.
 
-    An example that waits for a forward pass (`smc._forward.prefixes.Reader.need_no_pass`) stays
-    unchanged and repeats this step later: its guide and draw are computed again with the same
-    random numbers. With `read_ahead="auto"` no example waits, because drafts are only computed in
-    passes of one row.
+    An example that waits for a forward pass (`smc._forward.prefixes.Reader.need_no_pass`) doesn't
+    change, and repeats the step later: its guide and draw are computed again, with the same random
+    numbers. With `read_ahead="auto"` no example waits, because drafts are only computed in passes
+    over one row.
 
     Attributes:
-        ready: True for examples that take the step now; None for all.
+        ready: True for examples that take the step now; None if all do.
         extension: the result of extending each particle.
         prefixes: the new prefixes.
     """
@@ -43,14 +43,14 @@ class Turn(NamedTuple):
         *,
         together: bool,
     ) -> Turn:
-        """Extend prefix `row[p]` by `token[p]`, for each running p that doesn't have to wait.
+        """Extend prefix `row[p]` by `token[p]`, for each running particle p that doesn't wait.
 
         Args:
             reader: language model and proposal.
             prefixes: the prefixes before the step.
             before: the particles before the step.
             row, token, running: prefix and next token of each particle, and whether it is running.
-            together: whether all examples take the step, as for observers.
+            together: whether all examples must take the step, as observers require.
         """
         ready = None if together else reader.need_no_pass(prefixes, row, token, running)
         if ready is not None:
@@ -63,11 +63,11 @@ class Turn(NamedTuple):
     def settle(
         self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
-        """Undo the step for the waiting examples.
+        """Undo the step for the examples that wait.
 
         Returns:
-            The particles after the step; the old particles, `running` only in examples that took
-            the step; and the number of each example's next step.
+            The particles after the step; the particles before it, which are `running` only in
+            examples that took the step; and the number of each example's next step.
         """
         if self.ready is None:
             return after, before, step + 1
@@ -82,7 +82,7 @@ def fallbacks_of(
     particles: Particles,
     num_examples: int,
 ) -> Int64[Tensor, "B"]:
-    """Count the prefixes of running particles where g fell back to GCD's mask."""
+    """Count the prefixes of running particles where GCD's mask replaced g."""
     if fallback is None:
         return torch.zeros(num_examples, dtype=torch.int64, device=particles.row.device)
     known_nothing = fallback & _in_use(prefixes, particles)
@@ -92,7 +92,7 @@ def fallbacks_of(
 def prefixes_in_use(
     prefixes: Prefixes[State], particles: Particles, proposal: Proposal[State]
 ) -> tuple[Prefixes[State], Int64[Tensor, "R"]]:
-    """Return the prefixes of running particles, as observers get them, and their rows."""
+    """Return the prefixes of running particles for observers, and their rows."""
     rows = _in_use(prefixes, particles).nonzero().squeeze(1)
     if len(rows) == prefixes.num_rows:
         return prefixes, rows
@@ -101,6 +101,6 @@ def prefixes_in_use(
 
 
 def _in_use(prefixes: Prefixes[Any], particles: Particles) -> Bool[Tensor, "R"]:
-    """Return which prefixes have a running particle."""
+    """Return True for prefixes that have a running particle."""
     count = torch.zeros_like(prefixes.example)
     return count.index_add(0, particles.row, particles.running.long()) > 0

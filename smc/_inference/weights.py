@@ -1,15 +1,15 @@
 """Normalization of the importance weights of particle systems, in log space.
 
-A system of N weighted particles (x_n, W_n) represents the distribution sum_n W_n δ(x_n), with
-W_n = w_n / sum_m w_m.  `Weights` holds the quantities that the sampler needs:
+A system of N particles x_n with weights w_n represents the distribution sum_n W_n δ(x_n), with W_n
+= w_n / sum_m w_m. `Weights` has the numbers that the sampler needs:
 
     normalized     W_n
     log_mean       log( (1/N) sum_n w_n ), the estimate of the log evidence
     ess            1 / sum_n W_n², the effective sample size: N if all weights are equal, 1 if one
                    particle has all the weight (Kong, Liu & Wong, 1994)
 
-A system of dead particles (every w_n = 0) has no distribution: `normalized` is zero, `ess` is zero
-and `log_mean` is -inf.  Cost: O(N) per system.
+If all weights are zero, there is no distribution: `normalized` and `ess` are zero, and `log_mean`
+is -inf. Cost: O(N) per system.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class Weights(NamedTuple):
     """Normalized weights of particle systems, with one system per leading index.
 
     Attributes:
-        normalized: normalized weights W_n; the last axis sums to one (to zero if all are dead).
+        normalized: normalized weights W_n, which sum to one over the last axis; all zero if all
+            weights are zero.
         log_mean: log of the mean weight.
-        ess: effective sample size, in [1, N]; zero if all are dead.
+        ess: effective sample size, from 1 to N; zero if all weights are zero.
     """
 
     normalized: Float64[Tensor, "*B N"]
@@ -36,11 +37,11 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, log_weights: Float[Tensor, "*B N"]) -> Weights:
-        """Compute the weights from exp(log_weights), in float64 for any input dtype."""
+        """Compute the weights from log weights of any dtype, in float64."""
         log = log_weights.double()
         top = log.amax(dim=-1, keepdim=True)
         top = torch.where(top.isneginf(), 0.0, top)
-        # Scaled so that the largest is one: the total neither overflows nor underflows.
+        # The largest weight is scaled to one, so that the total neither overflows nor underflows.
         scaled = (log - top).exp()
         total = scaled.sum(dim=-1)
         dead = total == 0

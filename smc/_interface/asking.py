@@ -1,15 +1,16 @@
 """A single call from a prompt and a type to a value with its probability.
 
-`ask` compiles the type to a constraint, lifts it to the model's vocabulary, samples, and parses the
-most probable answer:
+`ask` compiles the type to a constraint and lifts it to the tokens of the model's vocabulary. Then
+it samples answers, and parses the most probable one:
 
-    a type that pydantic validates    its JSON, parsed by pydantic
-    a JSON schema (a mapping)         its JSON, parsed
-    a list of tools (mappings)        a JSON list of calls, parsed
-    a list of strings                 one of them
-    a constraint                      its text
+    type of the answer                value that is returned
+    a type that pydantic validates    an object of this type, parsed by pydantic from JSON
+    a JSON schema (a mapping)         a value parsed from JSON
+    a list of tools (mappings)        a list of tool calls parsed from JSON
+    a list of strings                 one of these strings
+    a constraint                      the text of the answer
 
-The default is GCD with 16 particles. Other arguments are passed to `smc.sample`.
+By default the proposal is GCD, with 16 particles. Other arguments are passed to `smc.sample`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Reply:
     """The most probable answer to a prompt as a value, with its probability.
 
     Attributes:
-        posterior: the posterior over all found answers.
-        parser: converts a text to a value.
+        posterior: the posterior over all answers that were found.
+        parser: function that converts the text of an answer to a value.
     """
 
     posterior: Posterior
@@ -64,12 +65,12 @@ class Reply:
 
     @property
     def text(self) -> str | None:
-        """The most probable answer as text; None if there is none."""
+        """The most probable answer as text; None if no answer was found."""
         return self.posterior.majority
 
     @property
     def probability(self) -> float:
-        """The estimated posterior probability of this text; zero if there is none."""
+        """The estimated posterior probability of `text`; zero if no answer was found."""
         return max(self.posterior.probabilities, default=0.0)
 
     @property
@@ -79,17 +80,17 @@ class Reply:
 
     @property
     def reliability(self) -> Reliability:
-        """The reliability of the probability."""
+        """The reliability of the estimated probability."""
         return self.posterior.reliability
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        """The distribution of each JSON field; empty for answers that aren't JSON."""
+        """The distribution of the value of each JSON field; empty if the answers aren't JSON."""
         return {} if self.parser is str else self.posterior.fields()
 
     @property
     def budget(self) -> BudgetEffect | None:
-        """The probability that the budget removed; see `Posterior.budget`."""
+        """The probability that the token budget removed; see `Posterior.budget`."""
         return self.posterior.budget
 
     def __repr__(self) -> str:
@@ -153,7 +154,7 @@ def ask_all(
     algorithm: str = "auto",
     **options: Any,
 ) -> list[Reply]:
-    """Ask for a value of a type for each prompt, in batches; see `ask`."""
+    """Ask for a value of the same type for each prompt, in batches; see `ask` for the arguments."""
     constraint, parser = constraint_of(kind)
     if isinstance(constraint, Automaton):
         constraint = lift(constraint, lm.vocabulary)
@@ -166,7 +167,7 @@ def ask_all(
 
 
 def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
-    """Return the constraint for a type, and the parser of its texts.
+    """Return the constraint for a type, and the function that parses its answers.
 
     Raises:
         ConstraintError, ValueError: see `ask`.
@@ -193,7 +194,10 @@ def constraint_of(kind: Any) -> tuple[Automaton | TokenAutomaton, Parser]:
 
 
 def _written(lm: LanguageModel, prompt: Prompt | Messages) -> Prompt:
-    """Apply the tokenizer's chat template to messages, with a generation prompt."""
+    """Convert messages to token ids by the tokenizer's chat template; return other prompts as is.
+
+    The ids end with the template's generation prompt, after which the model writes its answer.
+    """
     if isinstance(prompt, str) or not isinstance(prompt, Sequence):
         return prompt
     if not prompt or not all(isinstance(message, Mapping) for message in prompt):

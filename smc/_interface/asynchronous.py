@@ -1,12 +1,13 @@
-"""Asynchronous sampling: a coroutine, and a stream of the text that is already certain.
+"""Asynchronous sampling: a coroutine, and a stream of the text that all answers have in common.
 
-Both run `smc.sample` in a thread, so that the event loop continues. Canceling the task abandons
-sampling: the thread ends at its next step, and the task ends with it.
+Both run `smc.sample` in a thread, so that the event loop continues. If the task is canceled,
+sampling stops at its next step, and the task ends after that.
 
-**Certain text.** Particles are copied and extended, never changed. So the common beginning of all
-answers of positive weight, running and complete ones, is the beginning of every answer of the
-posterior; with a single particle it is all of its text. `smc.stream` yields these bytes as soon as
-they are certain, with the JSON values that are complete in them.
+**Certain text.** A step copies and extends particles, but never changes their existing tokens.
+Therefore all answers of the posterior begin with the longest common beginning of all current
+answers that have positive weight, complete or not. With a single particle, this is all of its text.
+`smc.stream` yields these bytes as soon as they are certain, together with the JSON values that are
+complete within them.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ async def sample_async(
     constraint: TokenAutomaton | Sequence[TokenAutomaton],
     **options: Any,
 ) -> list[Posterior]:
-    """Run `smc.sample` in a thread, and await it.
+    """Run `smc.sample` in a thread, and await its result.
 
-    If the task is canceled, sampling is abandoned: the thread ends at its next step, for which the
-    task waits before it ends with `asyncio.CancelledError`. To get answers by a certain time, pass
-    `deadline` instead, or set the event passed as `cancel`.
+    If the task is canceled, sampling stops at its next step without a result. The task waits for
+    this step, and then ends with `asyncio.CancelledError`. To get answers by a certain time, pass
+    `deadline` instead, or pass an event as `cancel` and set it.
 
     Args:
         lm, prompts, constraint: as for `smc.sample`.
         options: keyword arguments of `smc.sample` except `abandon`.
 
     Raises:
-        ValueError: `smc.sample` raises it; the same holds for its other errors.
+        ValueError: `smc.sample` raised it. Other errors of `smc.sample` are raised, too.
     """
     abandon = Event()
     call = partial(sample, lm, prompts, constraint, abandon=abandon, **options)
@@ -62,19 +63,20 @@ async def sample_async(
 
 
 def _look_at(thread: asyncio.Future[Any]) -> None:
-    """Retrieve the thread's error, so that asyncio doesn't report it as unhandled."""
+    """Retrieve the thread's error, so that asyncio doesn't report the error as unhandled."""
     if not thread.cancelled():
         thread.exception()
 
 
 @dataclass(frozen=True)
 class Part:
-    """Next part of a streamed answer; see `stream`.
+    """The next part of an answer that `smc.stream` yields.
 
     Attributes:
-        text: the text that follows that of the previous parts.
-        values: newly complete JSON values with their JSON pointers, nested ones first.
-        posterior: the posterior, in the last part; None before.
+        text: the text that follows the text of the previous parts.
+        values: pairs of a JSON pointer and a value, for each JSON value that this part completes.
+            Nested values come before the value that contains them.
+        posterior: the posterior in the last part; None in earlier parts.
     """
 
     text: str
@@ -88,11 +90,11 @@ async def stream(
     """Sample answers to one prompt, and yield their common beginning as soon as it is certain.
 
     The texts of all parts together are the longest common beginning of all answers of the
-    posterior; with one particle, or if all answers agree, this is the whole answer. Each value is
-    in exactly one part. The last part has the posterior, and with it the rest of each answer.
+    posterior. With one particle, or if all answers agree, this is the whole answer. Each JSON value
+    is in exactly one part. The last part has the posterior, which contains the complete answers.
 
-    `algorithm="auto"` is SMC here: the prefixes of the discrete filter are all different, so they
-    agree on little before the end.
+    `algorithm="auto"` means SMC here. The prefixes of the discrete filter are all different, so
+    their common beginning is short until the end.
 
     Args:
         lm, prompt, constraint: as for `smc.sample`, with a single prompt.
@@ -100,13 +102,13 @@ async def stream(
             `certify`, which finds answers after sampling.
 
     Raises:
-        ValueError: `certify` is given, or `smc.sample` raises it; the same holds for its other
-            errors.
+        ValueError: `certify` was passed, or `smc.sample` raised the error. Other errors of
+            `smc.sample` are raised, too.
     """
     if options.get("certify") is not None:
         raise ValueError(
-            f"expected no certify in smc.stream, got {options['certify']!r}; it finds answers that "
-            "may not begin with the streamed text, so use smc.sample_async"
+            f"expected smc.stream without certify, got certify={options['certify']!r}, which could "
+            "find answers that don't begin with the streamed text; use smc.sample_async instead"
         )
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
@@ -139,8 +141,9 @@ async def stream(
 
 
 def _watch(vocabulary: Vocabulary, send: Callable[[bytes], None]) -> Watch:
-    """Return an observer that sends the certain text whenever it has grown."""
-    ended: bytes | None = None  # the common beginning of complete answers outside the population
+    """Return an observer of steps that sends the certain text whenever it becomes longer."""
+    # The common beginning of the complete answers that are no longer in the population.
+    ended: bytes | None = None
     sent = b""
 
     def watch(step: Observation) -> None:
@@ -158,7 +161,10 @@ def _watch(vocabulary: Vocabulary, send: Callable[[bytes], None]) -> Watch:
 
 
 def _texts(population: Population, vocabulary: Vocabulary) -> list[bytes]:
-    """Return the bytes of all sequences of positive weight; tokens beyond the length are -1."""
+    """Return the bytes of every sequence with positive weight.
+
+    Tokens after the end of a sequence are -1.
+    """
     alive: Tensor = ~population.log_weight.isneginf()
     rows = population.tokens[alive].tolist()
     names = vocabulary.token_bytes
@@ -166,7 +172,7 @@ def _texts(population: Population, vocabulary: Vocabulary) -> list[bytes]:
 
 
 def _common(texts: Sequence[bytes]) -> bytes:
-    """Return the longest common beginning; empty for no texts."""
+    """Return the longest common beginning of some texts; empty if there are no texts."""
     if not texts:
         return b""
     low, high = min(texts), max(texts)

@@ -1,9 +1,11 @@
 """Division of examples into batches that fit into memory.
 
-The limits apply to rows of the language model, bytes of automata, and bytes of lookahead tables
-(`Room`). A single example is always admitted, because its particles are never split. Batches are
-formed beforehand from examples in a given order, so the division doesn't depend on the sampling,
-and a proposal can check each batch before any forward pass.
+A batch is limited by the number of its model rows, the bytes of its automata, and the bytes of its
+lookahead tables (`Room`). The particles of an example are never split, so a batch with a single
+example may exceed the limits.
+
+Batches are formed before any forward pass, from examples in a given order. Therefore the division
+doesn't depend on the sampling, and a proposal can check each batch beforehand.
 
 A batch runs until its last example has finished (`docs/design.md` explains why).
 """
@@ -15,12 +17,12 @@ from typing import NamedTuple
 
 
 class Room(NamedTuple):
-    """Amounts of each resource, available or required.
+    """Amount of each resource that limits a batch: either the available or the required amount.
 
     Attributes:
-        rows: rows of the language model.
+        rows: number of rows of the language model.
         automata: bytes of the automata's tables.
-        lookahead: bytes of the lookahead tables of proposals.
+        lookahead: bytes of the proposals' lookahead tables.
     """
 
     rows: float
@@ -28,7 +30,7 @@ class Room(NamedTuple):
     lookahead: float
 
     def holds(self, taken: Room) -> bool:
-        """Return whether the required resources fit into these."""
+        """Return whether a batch that requires the amounts `taken` fits into these amounts."""
         return all(there >= wanted for there, wanted in zip(self, taken, strict=True))
 
 
@@ -38,14 +40,23 @@ def in_batches(
     """Divide examples into batches, keeping their order.
 
     Args:
-        examples: identities of the examples.
-        needs: returns the resources that a list of examples requires together.
+        examples: numbers of the examples.
+        needs: function that returns the resources that a list of examples requires together; more
+            examples never require less.
         room: the available resources.
     """
     batches: list[list[int]] = []
-    for example in examples:
-        if batches and room.holds(needs([*batches[-1], example])):
-            batches[-1].append(example)
-        else:
-            batches.append([example])
+    start = 0
+    while start < len(examples):
+        # Double the batch while it fits, then bisect; one call per example would be quadratic.
+        count, step, grows = 1, 1, True
+        while step:
+            end = start + count + step
+            if end <= len(examples) and room.holds(needs(examples[start:end])):
+                count += step
+            else:
+                grows = False
+            step = 2 * step if grows else step // 2
+        batches.append(list(examples[start : start + count]))
+        start += count
     return batches

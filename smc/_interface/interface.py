@@ -1,11 +1,12 @@
 """Entry point of sampling: from prompts and constraints to posteriors.
 
-All arguments are checked before any forward pass. The only exception is whether a step can be
-captured as a graph, which is found when the first batch starts.  Examples are then sampled in
-batches of prompts with similar lengths (`smc._interface.batches`), and returned in the given order.
- Batches affect the speed but not the results (up to the rounding of batched matrix products):
- random numbers
-are functions of (seed, example, particle, step, purpose), and each example has its own weights.
+All arguments are checked before any forward pass, with one exception: a step that can't be captured
+as a CUDA graph is only detected when the first batch starts.
+
+Examples are sampled in batches of prompts with similar lengths (`smc._interface.batches`). The
+results are returned in the order of the prompts. The division into batches affects only the speed,
+apart from the rounding of batched matrix products. Random numbers are functions of (seed, example,
+particle, step, purpose), and each example has separate weights.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from typing import Any, Unpack
 
+import numpy as np
 import torch
+from jaxtyping import Int64
 
 from gcd import AutomatonBatch, TokenAutomaton
 from smc._forward.drafters import Drafter
@@ -41,7 +45,7 @@ from smc._vocabulary.draw import CounterDraw, Draw
 MOST_AUTOMATA = 2 << 30
 """Maximum size of the tables of all automata in a batch, in bytes."""
 ENTRY_BYTES = 8
-"""Bytes per entry of such a table (`AutomatonBatch.delta_flat` and `steps_after_flat`)."""
+"""Bytes per entry of an automaton's tables (`AutomatonBatch.delta_flat`, `steps_after_flat`)."""
 
 
 def sample(
@@ -78,72 +82,77 @@ def sample(
 
     Args:
         lm: the language model.
-        prompts: text, or token ids, used as given.
-        constraint: C, lifted to the model's vocabulary; one for all prompts, or one per prompt.
+        prompts: one text or one list of token ids per prompt. Token ids are used as given.
+        constraint: the constraint C, lifted to the model's vocabulary; one for all prompts, or one
+            per prompt.
         budget: maximum number of tokens of an answer, including EOS; one for all prompts, or one
             per prompt.
-        particles: N, the number of particles per prompt, or of distinct prefixes kept at a time.
+        particles: N, the number of particles per prompt. For the discrete filter, the number of
+            distinct prefixes that it keeps at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another proposal.
-        algorithm: "smc", "discrete", or "auto", which is the discrete filter except with one
-            particle or if `options` has an option of SMC only (`smc._inference.algorithms`).
-            `Posterior.algorithm` tells which one was used.
-        temperature: part of p_lm, and therefore of the target.
-        top_p: if below 1, tokens are drawn from the nucleus of the proposal q; the posteriors are
-            then marked as not `exact` and have no evidence.
+        algorithm: "smc", "discrete" or "auto". "auto" is the discrete filter, unless there is only
+            one particle or `options` has an option that only SMC has (`smc._inference.algorithms`).
+            `Posterior.algorithm` is the algorithm that was used.
+        temperature: sampling temperature. It is part of p_lm, and therefore of the target.
+        top_p: if below 1, tokens are drawn from the nucleus of the proposal q: the most probable
+            tokens that together have this probability. The posteriors are then not `exact` and have
+            no evidence.
         seed: seed of all random numbers.
-        example_ids: identities that key each prompt's random numbers; 0, 1, 2, … by default. A
-            prompt gives the same result alone and in a batch under the same identity.
-        max_rows: maximum number of particles in one batch; a single prompt's particles are never
-            split.  Other prompts wait for the next batch.
-        forced_runs: whether consecutive forced tokens take a single forward pass
-            (`smc._proposals.forced`). The target and the weight of each text are the same.
+        example_ids: an integer per prompt that determines its random numbers; 0, 1, 2, … by
+            default. With the same integer, a prompt gives the same result alone and in a batch.
+        max_rows: maximum number of particles in one batch. The remaining prompts are sampled in
+            later batches. The particles of a prompt are never split.
+        forced_runs: whether the model computes consecutive forced tokens in a single forward pass
+            (`smc._proposals.forced`). This doesn't change the target or the weight of any text.
         execution: "eager", "static" or "auto" (`smc._inference.execution`). Static shapes allow
             CUDA graphs, but compute forced tokens one by one. On CUDA devices they are often faster
             for a single prompt, and slower for hundreds of particles.
         read_ahead: number of guessed (draft) tokens that the model computes in passes that are
-            needed anyway. There are then fewer passes, while answers and weights stay the same up
-            to rounding (`smc._forward.read_ahead`). With "auto", passes of one row have up to four
-            draft tokens if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except for
-            small models). Eager execution only.
-        drafter: object that guesses these tokens; `smc.PromptLookup()` by default.
-        target_error: a standard error of the log evidence, in nats. Sampling then runs in rounds
-            that start with `particles` and double their number until the reported error is at most
-            this, or `max_particles` is reached. The result is from a last, independent round, so
-            that the evidence stays unbiased (`smc._interface.rounds`).
+            needed anyway (`smc._forward.read_ahead`). This reduces the number of passes. Answers
+            and weights stay the same up to rounding. With "auto", passes over one row have up to
+            four draft tokens if the model benefits (`TransformersLM.reads_ahead`: on a CPU, except
+            for small models). It requires eager execution.
+        drafter: object that guesses the draft tokens; `smc.PromptLookup()` by default.
+        target_error: maximum standard error of the log evidence, in nats. Sampling then runs in
+            rounds that start with `particles` and double their number, until the reported error or
+            `max_particles` is reached. The result is from a last, independent round, so that the
+            evidence stays unbiased (`smc._interface.rounds`).
         max_particles: maximum number of particles in a round.
-        certify: a share of the posterior, such as 0.9. If the guaranteed share of the found answers
-            (`Posterior.certified`) is smaller, the model computes further prefixes, the most
-            probable first, until the share, `max_tokens_read` or the deadline is reached.
-            Probabilities are then the model's probabilities of the found answers, divided by their
-            sum (`smc._search.certifying`).
+        certify: minimum share of the posterior to find, such as 0.9. If sampling is certain to have
+            found a smaller share (`Posterior.certified`), the model computes further prefixes, the
+            most probable first. It stops when it reaches the share, `max_tokens_read` or the
+            deadline. The answers' probabilities are then their probabilities under the model,
+            divided by the sum of these (`smc._search.certifying`).
         max_tokens_read: maximum number of tokens computed for `certify`, per prompt.
-        deadline: seconds from now. Unfinished answers switch to a shortest completion early enough
-            to be complete by then, if the model is fast enough; 0 gives shortest answers.
-            `Posterior.stopped` reports it (`docs/deadlines.md`).
-        cancel: a `threading.Event`; once another thread sets it, unfinished answers switch to a
+        deadline: seconds from now until the answers should be complete. Unfinished answers switch
+            to a shortest completion early enough to meet it, if the model is fast enough. Zero
+            gives shortest answers. `Posterior.stopped` reports whether answers were shortened
+            (`docs/deadlines.md`).
+        cancel: a `threading.Event`. Once another thread sets it, unfinished answers switch to a
             shortest completion.
-        abandon: a `threading.Event`; once another thread sets it, the next step raises
+        abandon: a `threading.Event`. Once another thread sets it, the next step raises
             `smc.AbandonedError`.
-        draw: replaces the random number generator (and `seed`).
-        finished: function that is called with the posteriors of each finished batch, by their index
-            in `prompts`; they are not returned then.
-        observe: function that is called for each batch, and returns a function to call with each
+        draw: generator of random numbers that replaces the default one and `seed`.
+        finished: function that is called after each batch with the batch's posteriors, as a mapping
+            from the index in `prompts`. `sample` then returns an empty list.
+        observe: function that is called for each batch, and returns a function to call after each
             step (`smc._inference.observation`).
-        options: options of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
-            (`smc._inference.algorithms.SMC`); `count_finished`, `floor` of "discrete"
+        options: options of the algorithm. For "smc": `resampling`, `ess_threshold`, `strata`
+            (`smc._inference.algorithms.SMC`). For "discrete": `count_finished`, `floor`
             (`smc._inference.algorithms.Discrete`).
 
     Returns:
-        One posterior per prompt, in order; an empty list with `finished`.
+        One posterior per prompt, in the order of `prompts`; an empty list if `finished` is given.
 
     Raises:
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
         OverlongBudgetError: a budget exceeds the lengths that its constraint covers.
-        PromptTooLongError: a prompt doesn't leave enough of the model's context.
+        PromptTooLongError: a prompt and its budget together exceed the model's context.
         ConstraintError: a constraint was lifted to another vocabulary than the model's, or the
-            proposal doesn't support it, such as `PGCD` with a table that exceeds its memory limit.
-        ValueError: another argument is invalid, or the algorithm doesn't have an option; the
-            message names it.
+            proposal doesn't support it. For example, the tables of `PGCD` may exceed its memory
+            limit.
+        ValueError: another argument is invalid, or the algorithm doesn't have an option. The
+            message names the argument.
         FloatingPointError: the model's log-probabilities are NaN or +inf.
         AbandonedError: `abandon` was set.
     """
@@ -157,8 +166,10 @@ def sample(
     budgets = _one_each("budget", budget, len(prompts))
     for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
-            raise ValueError(f"expected {len(prompts)} {what}, one per prompt, got {len(given)}")
-    # A message names the example if there are several, or if the caller named it.
+            raise ValueError(
+                f"expected as many {what} as prompts ({len(prompts)}), got {len(given)}"
+            )
+    # An error message names the example if there are several, or if the caller named the example.
     called: Sequence[int | None] = names
     if example_ids is None and len(prompts) == 1:
         called = [None]
@@ -181,7 +192,7 @@ def sample(
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
-    needs = _needs_of(tasks, settings)  # of the largest round
+    needs = _needs_of(tasks, settings)  # the resources of the largest round
     batches = in_batches(order, needs, room)
     for batch in batches:
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
@@ -207,7 +218,7 @@ def sample(
 
 
 def _one_each(what: str, values: object, count: int) -> list[int]:
-    """Return a list of integers; a single integer is repeated `count` times."""
+    """Return a list of integers: the given ones, or one integer repeated `count` times."""
     if isinstance(values, Iterable) and not isinstance(values, str):
         return [whole(what, value) for value in values]
     return [whole(what, values)] * count
@@ -224,7 +235,10 @@ class Task:
 
 
 def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:
-    """Return a function that computes the needs of examples; equal automata share tables."""
+    """Return a function that computes the resources that a list of examples requires.
+
+    Examples with the same automaton share its tables, which are therefore counted once.
+    """
     proposal = settings.proposal
 
     @cache
@@ -244,7 +258,7 @@ def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[i
 
 
 def _most_particles(settings: Settings) -> int:
-    """Return the maximum number of particles of an example at a time."""
+    """Return the maximum number of particles that an example has at any time."""
     return settings.particles if settings.target_error is None else settings.max_particles
 
 
@@ -256,7 +270,7 @@ def _in_rounds(
     observe: Observe | None,
     limit: TimeLimit | None,
 ) -> list[Posterior]:
-    """Sample the examples of one batch with as many particles as the target error requires."""
+    """Sample the examples of one batch in rounds, until the target error is reached."""
     assert settings.target_error is not None
 
     def sample_round(
@@ -284,7 +298,7 @@ def _certified(
     observe: Observe | None,
     limit: TimeLimit | None,
 ) -> list[Posterior]:
-    """Sample the examples of one batch, and certify a share if requested."""
+    """Sample the examples of one batch, and find the requested share of each posterior."""
     posteriors = _sampled(tasks, settings, executor, draw, observe, limit)
     if settings.certify is None:
         return posteriors
@@ -307,7 +321,7 @@ def _sampled(
     observe: Observe | None,
     limit: TimeLimit | None,
 ) -> list[Posterior]:
-    """Sample the examples of one batch."""
+    """Sample the examples of one batch, and record the seconds in the diagnostics."""
     started = time.perf_counter()
     watch = None if observe is None else observe([task.name for task in tasks])
     timed = None if watch is None else Timed(watch)
@@ -325,7 +339,7 @@ def _sampled(
 def _with_seconds(
     posteriors: Sequence[Posterior], seconds: float, start_seconds: float
 ) -> list[Posterior]:
-    """Divide the time of a batch among its examples, in proportion to computed tokens."""
+    """Divide the time of a batch among its examples, in proportion to their computed tokens."""
     read = sum(posterior.diagnostics.tokens for posterior in posteriors)
     return [
         replace(
@@ -341,7 +355,7 @@ def _with_seconds(
 
 
 def _with_overrun(posteriors: Sequence[Posterior], seconds: float) -> list[Posterior]:
-    """Set the overrun of the deadline."""
+    """Store the seconds by which the deadline was exceeded in the diagnostics of all posteriors."""
     return [
         replace(posterior, diagnostics=replace(posterior.diagnostics, overrun=seconds))
         for posterior in posteriors
@@ -358,7 +372,22 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
         outcome.example, torch.arange(len(tasks) + 1, device="cpu").to(outcome.example)
     )
     bounds = ends.tolist()
-    history, enumerated = outcome.history, outcome.enumerated.tolist()
+    # Over all examples at once, because an operation on a small tensor takes microseconds.
+    record = outcome.history
+    took = record.running > 0
+    steps = took.T.tolist()
+    ess_of, resampled, running, alive = (
+        field.T.tolist() for field in (record.ess, record.resampled, record.running, record.alive)
+    )
+    calls, read, fallbacks, forced, drafted, used, landed = (
+        (field * took).sum(dim=0).tolist()
+        for field in (
+            record.read > 0, record.read, record.fallbacks, record.forced, record.drafted,
+            record.used, record.landed,
+        )
+    )  # fmt: skip
+    founder = None if outcome.founder is None else outcome.founder.cpu().numpy()
+    enumerated = outcome.enumerated.tolist()
     log_mass = [None] * len(tasks) if outcome.log_mass is None else outcome.log_mass.tolist()
     N = settings.particles
     closed = [False] * len(tasks) if outcome.closed is None else outcome.closed.tolist()
@@ -378,23 +407,21 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
             ids = tuple(tokens[p][: lengths[p]])
             answer = task.automaton.vocabulary.decode(content(ids, eos))
             samples.append(Sample(ids, answer, log_weights[p], finished[p], log_p[p]))
-        steps = history.running[:, b] > 0
-        read = history.read[steps, b]
         diagnostics = Diagnostics(
-            ess=tuple(history.ess[steps, b].tolist()),
-            resampled=tuple(history.resampled[steps, b].tolist()),
-            running=tuple(history.running[steps, b].tolist()),
-            alive=tuple(history.alive[steps, b].tolist()),
-            lm_calls=1 + int((read > 0).sum()),
-            tokens=len(task.prompt) + int(read.sum()),
+            ess=tuple(compress(ess_of[b], steps[b])),
+            resampled=tuple(compress(resampled[b], steps[b])),
+            running=tuple(compress(running[b], steps[b])),
+            alive=tuple(compress(alive[b], steps[b])),
+            lm_calls=1 + calls[b],
+            tokens=len(task.prompt) + read[b],
             generated=sum(len(sample.ids) for sample in samples),
             share_finished=sum(sample.finished for sample in samples) / max(1, len(samples)),
             seconds=0.0,
-            fallbacks=int(history.fallbacks[steps, b].sum()),
-            forced=int(history.forced[steps, b].sum()),
-            drafted=int(history.drafted[steps, b].sum()),
-            used=int(history.used[steps, b].sum()),
-            landed=int(history.landed[steps, b].sum()),
+            fallbacks=fallbacks[b],
+            forced=forced[b],
+            drafted=drafted[b],
+            used=used[b],
+            landed=landed[b],
         )
         results.append(
             posterior(
@@ -407,7 +434,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
                 diagnostics=diagnostics,
                 log_mass=log_mass[b],
                 algorithm="discrete" if isinstance(settings.algorithm, Discrete) else "smc",
-                strata=_strata_of(outcome, b, slice(bounds[b], bounds[b + 1]), N),
+                strata=_strata_of(outcome, founder, b, slice(bounds[b], bounds[b + 1]), N),
                 num_particles=N,
                 stopped=outcome.closed_because if closed[b] else None,
                 budget=effects[b],
@@ -416,16 +443,23 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     return results
 
 
-def _strata_of(outcome: Outcome, b: int, rows: slice, num_particles: int) -> list[Stratum]:
-    """Return the strata that measure the spread of an example's weights.
+def _strata_of(
+    outcome: Outcome,
+    founder: Int64[np.ndarray, "M"] | None,
+    b: int,
+    rows: slice,
+    num_particles: int,
+) -> list[Stratum]:
+    """Return the strata from which the variance of an example's weights is estimated.
 
     Args:
-        b: index of the example.
-        rows: its sequences.
+        founder: `outcome.founder` on the host.
+        b: index of the example in the batch.
+        rows: rows of the outcome that belong to the example.
         num_particles: N.
     """
-    if outcome.founder is not None:
-        return strata_of_founders(outcome.founder[rows].cpu().numpy(), num_particles)
+    if founder is not None:
+        return strata_of_founders(founder[rows], num_particles)
     assert outcome.log_pi is not None
     assert outcome.selections is not None
     tokens, log_pi = outcome.tokens[rows].cpu().numpy(), outcome.log_pi[rows].cpu().numpy()

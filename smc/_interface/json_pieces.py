@@ -1,8 +1,8 @@
-"""Incremental JSON reader that reports every value once its text is complete.
+"""Incremental JSON parser that reports each value as soon as its text is complete.
 
-A string ends with its quote, an object or array with its bracket. A number is complete when another
-character follows, or at the end of the text. Values have JSON pointers (RFC 6901); nested values
-are reported before the value that contains them.
+A string is complete at its closing quote, and an object or array at its closing bracket. A number
+is complete when another character follows, or at the end of the text. Values are reported with
+their JSON pointers (RFC 6901), and nested values before the value that contains them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 Value = tuple[str, Any]
-"""A JSON pointer and its value."""
+"""A JSON pointer, and the value at this pointer."""
 
 _SPACE, _BARE = " \t\n\r", "+-.0123456789eEaflnrstu"
 
@@ -19,8 +19,8 @@ _SPACE, _BARE = " \t\n\r", "+-.0123456789eEaflnrstu"
 class JSONReader:
     """An incremental parser of JSON text.
 
-    Invalid JSON is ignored without an error, because the constraint guarantees validity where it is
-    needed.
+    At invalid JSON the parser stops without an error, and reports no further values. The caller's
+    constraint guarantees valid JSON where the values are needed.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class JSONReader:
         self._is_readable = True
 
     def feed(self, text: str, *, is_end: bool = False) -> list[Value]:
-        """Parse more text; return the values that are now complete.
+        """Parse more text; return the values that are now complete, with their JSON pointers.
 
         Args:
             text: the next piece of text.
@@ -67,10 +67,10 @@ class JSONReader:
             value = self._stack.pop()
             self._names.pop()
             if isinstance(value, list) != (character == "]"):
-                raise ValueError("a bracket that closes another")
+                raise ValueError("expected the bracket that matches the open one, got the other")
             self._complete(value, found)
         elif character not in _SPACE + ",:":
-            raise ValueError("no JSON")
+            raise ValueError(f"expected JSON, got {character!r}")
 
     def _string(self, found: list[Value]) -> None:
         """Process a complete string: the name of a member, or a value."""
@@ -96,9 +96,12 @@ class JSONReader:
         elif name is not None:
             container[name], self._names[-1] = value, None
         else:
-            raise ValueError("a value without a name")
+            raise ValueError("expected the name of a member before its value, got a value")
 
 
 def _is_closed(lexeme: str) -> bool:
-    """Return whether a quote after this beginning of a string ends it."""
+    """Return whether a quote directly after `lexeme`, the beginning of a string, ends the string.
+
+    It doesn't if an odd number of backslashes precedes it.
+    """
     return (len(lexeme) - len(lexeme.rstrip("\\"))) % 2 == 0

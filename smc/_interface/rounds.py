@@ -1,20 +1,22 @@
-"""Sampling in rounds of doubling size, until the reported error is small enough.
+"""Sampling in rounds with twice as many particles each, until the reported error is small enough.
 
 A round samples an example with N particles, and reports a standard error of the log evidence
-(`smc._results.reliability`). As long as the error exceeds the target, the next round doubles N.
-Afterwards a last round with the same N is run, and only its result is returned.
+(`smc._results.reliability`). While this error exceeds the target, the next round has twice as many
+particles. When a round meets the target, a last round with the same N is run, and only its result
+is returned.
 
-**Unbiased.** Each round has its own random numbers. The N of the last round is a function of the
-previous rounds, so given N, its evidence estimate has the expectation P_lm(C within n), and
-therefore also overall. The round that met the target is not returned: rounds that underestimate
-their error have missed probability, so selecting them would make the estimate too low. The mean of
-all rounds has the same bias, because their number depends on them. A round with the maximum number
-of particles is always the last. An enumerated round, which has drawn nothing, is returned at once.
+**The result is unbiased.** Each round has separate random numbers. The N of the last round depends
+only on the previous rounds. So for any N, the expectation of the last round's evidence estimate is
+P_lm(C within n), and therefore also overall. Returning the round that met the target would be
+biased: rounds that missed probability underestimate their error, so the returned evidence would be
+too low on average. The mean over all rounds would be biased, too, because the number of rounds
+depends on their results. A round with the maximum number of particles is always the last. A round
+that enumerated all answers is returned at once, because it contains no randomness.
 
-**The error is estimated.** It can be small if all particles missed the same branches; the label and
-the bounds of the last round report this as usual.
+**The error is an estimate.** It can be too small if all particles missed the same branches. The
+label and the bounds of the last round report this as usual.
 
-Cost: at most about three times that of the last round, if the cost doubles with each round.
+Cost: at most about three times the cost of the last round, if doubling N doubles the cost.
 """
 
 from __future__ import annotations
@@ -29,11 +31,17 @@ from smc._results.posterior import Diagnostics, Posterior
 from smc._vocabulary.draw import Breaks, Draw, Keys
 
 STRIDE = 1 << 32
-"""More steps than an answer can have, so that rounds use different step numbers in their keys."""
+"""Offset between the step numbers of two rounds in the keys of random numbers.
+
+It exceeds the number of steps of any answer, so the keys of two rounds are never equal.
+"""
 
 
 Round = Callable[[Sequence[int], int, Draw, bool], Sequence[Posterior]]
-"""Samples these examples with N particles and a draw; the flag tells whether the round is final."""
+"""Function that samples examples, given by their numbers, with N particles and a draw.
+
+The last argument tells whether the round is the last one of these examples.
+"""
 
 
 def in_rounds(
@@ -42,16 +50,16 @@ def in_rounds(
     """Sample examples with as many particles as the target error requires.
 
     Args:
-        sample: runs a round.
+        sample: function that runs one round.
         count: number of examples.
         draw: the source of random numbers for all rounds.
-        particles: N of the first round.
-        most: maximum of N.
+        particles: number of particles of the first round.
+        most: maximum number of particles.
         target_error: the target standard error of the log evidence, in nats.
 
     Returns:
-        The posteriors of the last round, with the tokens, passes and seconds of all rounds in their
-        diagnostics.
+        The posterior of each example's last round. Its diagnostics count the tokens, passes and
+        seconds of all rounds.
     """
     results: dict[int, Posterior] = {}
     spent: dict[int, list[tuple[int, Diagnostics]]] = {place: [] for place in range(count)}
@@ -82,7 +90,7 @@ def in_rounds(
 
 
 class _Numbered:
-    """The random numbers of one round."""
+    """A `Draw` whose random numbers are different in each round."""
 
     def __init__(self, draw: Draw, number: int) -> None:
         self._draw, self._offset = draw, STRIDE * number
@@ -92,7 +100,7 @@ class _Numbered:
 
 
 def _total(rounds: Sequence[tuple[int, Diagnostics]], last: Diagnostics) -> Diagnostics:
-    """Return the diagnostics of the last round, with the totals of all rounds."""
+    """Return the last round's diagnostics, with tokens, passes and seconds of all rounds."""
 
     def add(value: Callable[[Diagnostics], float]) -> float:
         return sum(value(each) for _, each in rounds)

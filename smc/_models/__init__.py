@@ -1,1 +1,1 @@
-"""Language models: the protocol that the sampler uses, and its implementations."""
+"""Language models: the interface that the sampler uses, and its implementations."""

@@ -25,14 +25,14 @@ def check_list(prompts: object) -> None:
     if isinstance(prompts, Mapping):
         raise ValueError(
             f"expected a list of prompts, got a {type(prompts).__name__} with the keys "
-            f"{', '.join(map(str, prompts))}; pass a list of texts or of lists of token ids"
+            f"{', '.join(map(str, prompts))}; pass a list of texts, or a list of lists of token ids"
         )
     if not isinstance(prompts, Iterable) or any(isinstance(each, Integral) for each in prompts):
         raise ValueError("expected a list of prompts, got a list of token ids; pass [token_ids]")
 
 
 def check_lifted(automaton: object, example: int | None = None) -> None:
-    """Raise ConstraintError unless a constraint is lifted to tokens."""
+    """Raise ConstraintError unless a constraint is lifted to the tokens of a vocabulary."""
     if isinstance(automaton, TokenAutomaton):
         return
     advice = "use gcd.lift(automaton, lm.vocabulary)"
@@ -51,7 +51,14 @@ def check_example(
     budget: int,
     example: int | None = None,
 ) -> None:
-    """Raise an error if an example can't be sampled; `example` is its index, None for a single one.
+    """Raise an error if an example can't be sampled.
+
+    Args:
+        lm: the language model.
+        prompt: the prompt as token ids.
+        automaton: the constraint.
+        budget: maximum number of tokens of the answer.
+        example: index of the example, for the error message; None for a single example.
 
     Raises:
         InfeasibleBudgetError, OverlongBudgetError: see `gcd._tokens.budget.check_budget`.
@@ -66,17 +73,17 @@ def check_example(
 
 
 def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int | None) -> None:
-    """Raise an error if token ids differ in meaning between the constraint and the model."""
+    """Raise an error unless all token ids mean the same in the constraint and in the model."""
     if model == constraint:
         return
     if model.size != constraint.size:
         what = f"the model has {model.size} tokens, the constraint has {constraint.size}"
     elif tuple(model.eos_ids) != tuple(constraint.eos_ids):
-        what = f"the model's EOS ids are {model.eos_ids}, the constraint's {constraint.eos_ids}"
+        what = f"the model's EOS ids are {model.eos_ids}, the constraint's are {constraint.eos_ids}"
     else:
         pairs = zip(model.token_bytes, constraint.token_bytes, strict=True)
         token = next(i for i, (a, b) in enumerate(pairs) if a != b)
-        what = f"token {token} has different bytes"
+        what = f"token {token} has other bytes in the model's vocabulary"
     raise ConstraintError(
         f"expected the constraint{of_example(example)} to be lifted to the model's vocabulary, "
         f"got another one: {what}; use gcd.lift(automaton, lm.vocabulary)"

@@ -1,9 +1,10 @@
 """Compilation of the static step of a `transformers` model with `torch.compile`.
 
-A step of a small model launches a thousand small kernels (norms, rotations, copies into the cache).
-On a CUDA device, where a step is captured as a graph, they take most of the time. `torch.compile`
-fuses them, which takes tens of seconds once for a model, a number of rows and of columns. It
-compiles for all numbers of columns when a second one comes.
+A step of a small model launches about a thousand small kernels (norms, rotary positions, copies
+into the cache). On a CUDA device, where a step is captured as a graph, these kernels take most of
+the time. `torch.compile` fuses them. Compilation takes tens of seconds for each model, number of
+rows, and number of cache columns. From the second number of columns on, it compiles for all numbers
+of columns.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _CAPTURING = ("reduce-overhead", "max-autotune")
 
 
 def compiled_step(step: Step, compile: bool | Mapping[str, Any]) -> CompiledStep | None:
-    """Create a compiled step from the argument of `smc.TransformersLM`; None for False.
+    """Create a compiled step from the `compile` argument of `smc.TransformersLM`; None for False.
 
     Raises:
-        ValueError: the arguments capture CUDA graphs, or allow graph breaks.
+        ValueError: the arguments enable CUDA graphs, or allow graph breaks.
     """
     options = {} if isinstance(compile, bool) else dict(compile)
     captures = options.get("mode") in _CAPTURING or (options.get("options") or {}).get(
@@ -33,28 +34,29 @@ def compiled_step(step: Step, compile: bool | Mapping[str, Any]) -> CompiledStep
     )
     if captures or not options.get("fullgraph", True):
         raise ValueError(
-            f"expected compile to be a bool, or arguments of torch.compile without CUDA graphs and "
-            f"graph breaks, because a step is captured as a whole; got {options}; give "
-            "compile=True or {'mode': 'max-autotune-no-cudagraphs'}"
+            f"expected compile to be a bool, or arguments of torch.compile without CUDA graphs or "
+            f"graph breaks, got {options}; pass compile=True or "
+            "compile={'mode': 'max-autotune-no-cudagraphs'}"
         )
     return None if compile is False else CompiledStep(step, options)
 
 
 class CompiledStep:
-    """A function of tensors, compiled when it is called with arguments of another form.
+    """A function of tensors that is compiled when it is called with arguments of a new form.
 
     Args:
         step: the function.
-        options: those of `torch.compile`, whose `fullgraph` is set.
+        options: arguments of `torch.compile`; `fullgraph` is always True.
 
     Attributes:
-        checked: forms of arguments whose results were compared with those of the function itself.
+        checked: forms of arguments for which the compiled function was compared with the function
+            itself.
     """
 
     def __init__(self, step: Step, options: Mapping[str, Any]) -> None:
         self._step, self._options = step, dict(options)
         plain: Any = inspect.unwrap(step)
-        # PyTorch keeps at most eight variants of a code object, so each model has its own.
+        # PyTorch stores at most eight compiled variants of a code object, so each model has a copy.
         own = FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
         self._compiled: Step = torch.compile(own, **{**options, "fullgraph": True})
         self.checked: set[object] = set()

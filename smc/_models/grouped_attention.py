@@ -1,10 +1,11 @@
-"""Attention of one token per row, without copies of keys and values for grouped queries.
+"""Attention of one token per row that doesn't copy keys and values for grouped queries.
 
 In most models several query heads share the keys and values of one head (Ainslie et al., "GQA",
-arXiv 2305.13245). PyTorch's memory-efficient kernel, which supports a mask per column, needs as
-many heads of keys as of queries. So `transformers` copies the whole cache in each layer of each
-step, from 5.24 on only if the step is compiled. If every row has one token, the query heads of a
-group can be stacked as if they were tokens instead, since the mask is the same for all heads.
+arXiv 2305.13245). PyTorch's memory-efficient kernel supports a mask per column, but needs as many
+key heads as query heads. So `transformers` copies the whole cache in each layer of each step. (From
+version 5.24 on, it does so only if the step is compiled.) This module avoids the copy. If every row
+has one token, the mask is the same for all heads. The query heads of a group can therefore be
+stacked as if they were tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
 def with_grouped_queries(model: Any) -> Any:
-    """Return a model with this attention in place of "sdpa"; models with another are unchanged."""
+    """Return a model that uses this attention instead of "sdpa".
+
+    A model with another attention function is returned unchanged.
+    """
     if attention_name(model.config.get_text_config()) != "sdpa":
         return model
     return with_attention(model, _NAME, _attention())
@@ -33,7 +37,7 @@ def with_grouped_queries(model: Any) -> Any:
 
 @cache
 def _attention() -> Callable[..., tuple[Tensor, None]]:
-    """Return the attention function of `transformers`."""
+    """Return an attention function with the signature that `transformers` requires."""
     sdpa = private("integrations.sdpa_attention", "sdpa_attention_forward")
 
     def attend(

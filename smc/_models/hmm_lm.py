@@ -1,15 +1,15 @@
 """Hidden Markov model as a language model, for tests and exact references.
 
-The distribution of its next token is that of the HMM's filter,
+The distribution of the next token comes from the HMM's filter, in float64:
 
-    p(v | x_<=t) = sum over h of  predicted_{t+1}(h) emission(v, h),     predicted_1 = initial,
+    p(v | x_<=t) = sum over h of  predicted_{t+1}(h) emission(v, h),     predicted_1 = initial
 
-in float64 throughout. Prompts are ignored: the first token of an answer comes from the initial
-distribution. The model's probability of a constraint is known exactly from its product with the
-automaton (`hmm._product`).
+Prompts are ignored: the first token of an answer comes from the initial distribution. The model's
+probability of a constraint is known exactly from the product of the HMM and the automaton
+(`hmm._product`).
 
 Cost of a step for R rows: one product with the transition matrix and one with the emission matrix,
-R H (H + V) operations twice, independent of the length of the prefixes.
+with 2 R H (H + V) operations, independent of the length of the prefixes.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from hmm import HMM, filter_step
 from smc._models.protocol import Prompt, token_ids
 
 PROMPT = (0,)
-"""A prompt for a model that ignores prompts."""
+"""Token ids of a text prompt; the model ignores them."""
 
 
 class HMMLanguageModel:
-    """A language model whose next-token distribution is an HMM's; see `smc.LanguageModel`.
+    """A language model whose next-token distribution comes from an HMM; see `smc.LanguageModel`.
 
     Args:
-        hmm: an HMM in any dtype; `self.hmm` is a renormalized float64 copy.
-        vocabulary: the vocabulary that it emits.
+        hmm: an HMM in any dtype. `self.hmm` is a copy in float64, normalized again.
+        vocabulary: the vocabulary of the HMM's tokens.
 
     Raises:
-        ValueError: the HMM and the vocabulary differ in the number of tokens, or parameters are not
-            distributions.
+        ValueError: the HMM and the vocabulary have different numbers of tokens, or the HMM's
+            parameters are not distributions.
     """
 
     context: int | None = None
@@ -46,11 +46,11 @@ class HMMLanguageModel:
     def __init__(self, hmm: HMM, vocabulary: Vocabulary) -> None:
         if hmm.num_tokens != vocabulary.size:
             raise ValueError(
-                f"expected an HMM over the vocabulary's {vocabulary.size} tokens, got one over "
-                f"{hmm.num_tokens}; use the vocabulary of the language model that the HMM was "
-                "distilled from"
+                f"expected an HMM over {vocabulary.size} tokens, as in the vocabulary, got one "
+                f"over {hmm.num_tokens} tokens; pass the vocabulary of the language model from "
+                "which the HMM was distilled"
             )
-        # In half or single precision, distributions sum to one only within 1e-3 or 1e-7.
+        # Distributions sum to one only within 1e-3 in half precision, and 1e-7 in single precision.
         self.hmm = hmm.normalized(torch.float64)
         self.hmm.check()
         self.vocabulary = vocabulary
@@ -68,7 +68,7 @@ class HMMLanguageModel:
         return found.hexdigest()[:16]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return token ids as they are, and `PROMPT` for any text; both are ignored."""
+        """Return token ids unchanged, and `PROMPT` for any text."""
         return list(PROMPT) if isinstance(prompt, str) else token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[HMMRows, Float64[Tensor, "B V"]]:
@@ -78,9 +78,9 @@ class HMMLanguageModel:
 
 
 class HMMRows:
-    """Prefixes represented by their filters; see `smc._models.protocol.Rows`.
+    """Prefixes, represented by distributions of the hidden state; see `smc._models.protocol.Rows`.
 
-    Tokens are kept for `truncate` only, which recomputes the filter from the beginning.
+    Tokens are stored only for `truncate`, which recomputes the distributions from the beginning.
     """
 
     def __init__(self, lm: HMMLanguageModel, count: int) -> None:
@@ -89,7 +89,7 @@ class HMMRows:
         self._tokens: list[tuple[int, ...]] = [()] * count
 
     def log_p(self, rows: Int64[Tensor, "n"]) -> Float64[Tensor, "n V"]:
-        """Return log p(next token | row) of these rows."""
+        """Return log p(next token | prefix) of the given rows."""
         return torch.mm(self._predicted[rows], self._hmm.emission.T).log_()
 
     def extend(
@@ -105,12 +105,12 @@ class HMMRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Replace the rows by copies of these rows."""
+        """Replace the rows by copies of the rows `ancestors`."""
         self._predicted = self._predicted[ancestors.long()]
         self._tokens = [self._tokens[a] for a in ancestors.tolist()]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Keep the first tokens of each row, and recompute the filter."""
+        """Shorten each row to its first tokens, and recompute the hidden state's distribution."""
         kept = [row[:n] for row, n in zip(self._tokens, lengths.tolist(), strict=True)]
         self._predicted = self._hmm.initial.expand(len(kept), -1).clone()
         self._tokens = [()] * len(kept)
@@ -120,7 +120,10 @@ class HMMRows:
             self._append(torch.tensor(on, device=self._hmm.device), tokens)
 
     def _append(self, rows: Int64[Tensor, "n"], tokens: Int64[Tensor, "n"]) -> None:
-        """Append one token to each of these rows; after an impossible token the filter is zero."""
+        """Append a token to each of the given rows.
+
+        After an impossible token, the distribution of the hidden state is zero.
+        """
         step = filter_step(self._hmm, self._predicted[rows], tokens)
         self._predicted[rows] = self._hmm.transition.forward(step.filtered)
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):

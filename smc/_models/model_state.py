@@ -5,16 +5,16 @@ fingerprint consists of
 
 * the parameters and buffers: their memory addresses, and PyTorch's counter of in-place changes
   (`Tensor._version`), which optimizers, `load_state_dict` and `copy_` increment;
-* a checksum of each parameter, because changes through `.data` are not counted: the bits of every
-  (columns - 1)-th element, which include an element of every row and of every column;
-* the adapters of each module (of peft and of `transformers`): which are active, disabled or merged,
-  and their scaling;
+* a checksum of each parameter, because changes through `.data` are not counted. It sums the bits of
+  every (columns - 1)-th element, which includes an element of every row and of every column;
+* the adapters of each module (from peft or `transformers`): which adapters are active, disabled or
+  merged, and how they are scaled;
 * replaced forward functions, hooks, autocast, and the attention function.
 
-A change of single elements through `.data` may go undetected; call `TransformersLM.forget_prompts`
+Changes of single elements through `.data` may not be detected. Call `TransformersLM.forget_prompts`
 after such a change.
 
-Cost: a visit to every module and parameter, and reading one element per column of the weights.
+Cost: a visit to every module and parameter, and reading one element per row of the weights.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ def fingerprint(model: Any) -> Fingerprint:
 
 @torch.no_grad()
 def checksums(parameters: list[torch.nn.Parameter]) -> tuple[int, ...]:
-    """Sum the bits of some elements of each parameter; one host synchronization per device."""
+    """Sum the bits of some elements of each parameter, with one host synchronization per device."""
     sums: dict[torch.device, list[Tensor]] = {}
     for parameter in parameters:
         if parameter.is_meta or parameter.layout != torch.strided or not parameter.numel():
             continue
-        if hasattr(parameter, "to_local"):  # a DTensor; this process holds a part of it
+        if hasattr(parameter, "to_local"):  # a DTensor; this process has a part of it
             own = parameter.to_local().detach()
         else:
             own = parameter.detach()
         if type(own) is not Tensor or own.element_size() not in _BITS or not own.numel():
-            continue  # a quantized tensor class
+            continue  # a tensor class for quantized weights
         flat = own.contiguous().flatten()
         some = flat[:: max(1, own.shape[-1] - 1)] if own.dim() > 1 else flat
         bits = some.contiguous().view(_BITS[flat.element_size()])
@@ -74,7 +74,7 @@ def checksums(parameters: list[torch.nn.Parameter]) -> tuple[int, ...]:
 
 
 def _version(tensor: Tensor) -> tuple[int, int, int]:
-    """Identify a tensor, its memory, and its number of in-place changes."""
+    """Return values that identify a tensor, its memory, and its number of in-place changes."""
     changes = 0 if tensor.is_inference() else tensor._version  # inference tensors have no counter
     return id(tensor), 0 if tensor.is_meta else _address(tensor), changes
 
@@ -87,7 +87,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def _adapters(module: Any) -> Iterator[object]:
-    """Describe the parts of a module's computation that are not in its weights."""
+    """Yield values that identify the parts of a module's computation other than its weights."""
     names = vars(module)
     for name in _ADAPTERS:
         if name in names:

@@ -1,17 +1,17 @@
 """Protocols of language models: `LanguageModel` and `Rows`.
 
-A `LanguageModel` turns prompts into token ids and computes each prompt once. It returns `Rows`: the
-prefixes in progress, one per batch row, with the model's memory of them (a KV cache). A row can be
-extended by one or more tokens, copied, dropped, or truncated:
+A `LanguageModel` turns prompts into token ids, and runs the model on each prompt once. It returns
+`Rows`: the prefixes in progress, one per batch row, with the model's memory of them (a KV cache). A
+row can be extended by one or more tokens, copied, dropped, or truncated:
 
     rows, log_p = lm.prefill(prompts)        log p(x_1 | prompt), one row per prompt
     rows.reorder([0, 0, 0, 1, 1])            three copies of row 0, two of row 1
     log_p = rows.extend(runs, lengths)       log p(x_{t+1} | prompt, x_<=t) after each token x_t
     rows.truncate(lengths)                   drop all but the first `lengths` generated tokens
 
-`reorder` covers copying, resampling and compaction. Log-probabilities are at temperature 1; the
-sampler applies its own temperature. Prompts are never truncated: a prompt that doesn't fit raises
-an error before any forward pass (`check_prompts`).
+`reorder` is used to copy rows, to resample, and to remove rows. Log-probabilities are at
+temperature 1; the sampler applies its temperature later. Prompts are never truncated: a prompt that
+is too long raises an error before any forward pass (`check_prompts`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gcd import Vocabulary
 from gcd._errors import PickledError
 
 Prompt = str | Sequence[int]
-"""Text, encoded by the model's tokenizer with its special tokens, or token ids, used as given."""
+"""A prompt: text, which the model's tokenizer encodes with its special tokens, or token ids."""
 
 
 def of_example(name: int | None) -> str:
-    """Return " of example N" for error messages; empty for None, a single example."""
+    """Return " of example N" for error messages; the empty string for a single example (None)."""
     return "" if name is None else f" of example {name}"
 
 
@@ -44,7 +44,7 @@ class PromptTooLongError(PickledError):
         example: index of the prompt; None for a single prompt.
         length: number of tokens in the prompt.
         budget: maximum number of tokens in the answer.
-        context: number of tokens in the model's context.
+        context: maximum number of tokens of prompt and answer together.
     """
 
     def __init__(self, example: int | None, length: int, budget: int, context: int) -> None:
@@ -53,44 +53,46 @@ class PromptTooLongError(PickledError):
         self.budget = budget
         self.context = context
         super().__init__(
-            f"the prompt{of_example(example)} has {length} tokens and a budget of {budget}, but "
-            f"the model's context is {context} tokens; shorten the prompt or lower the budget"
+            f"expected the prompt{of_example(example)} and its budget to fit into the model's "
+            f"context of {context} tokens, got {length} tokens and a budget of {budget}; shorten "
+            "the prompt or lower the budget"
         )
 
 
 @runtime_checkable
 class Rows(Protocol):
-    """Batch of R prefixes, each a prompt with the tokens generated so far; modified in place."""
+    """A batch of R prefixes, each a prompt and the tokens generated so far, modified in place."""
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Append the first `lengths[r]` tokens of `runs[r]` to row r; no token if that is 0.
+        """Append the first `lengths[r]` tokens of `runs[r]` to row r; the number may be 0.
 
         Returns:
-            log p(next token | row up to and including runs[r, t]) for t < lengths[r]. Values past a
-            run's length and after a token of probability zero are undefined.
+            log p(next token | row up to and including runs[r, t]) for t < lengths[r]. Values beyond
+            a run's length and after a token of probability zero are undefined.
         """
         ...
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Replace row q by a copy of row `ancestors[q]`; Q may differ from R."""
+        """Replace row q by a copy of row `ancestors[q]`; the number of rows may change."""
         ...
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Shorten row r to its prompt and the first `lengths[r]` of its generated tokens."""
+        """Shorten row r to its prompt and its first `lengths[r]` generated tokens."""
         ...
 
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """Interface of a language model, as the samplers use it.
+    """Interface of a language model that the samplers use.
 
-    Optional members: `reads_ahead`, whether `read_ahead="auto"` enables reading ahead (default
-    False), and `static_forward` (`smc._models.static_cache.StaticLanguageModel`).
+    A language model may have two more members. `reads_ahead` is whether `read_ahead="auto"` enables
+    reading ahead (by default it doesn't). `static_forward` supports static shapes
+    (`smc._models.static_cache.StaticLanguageModel`).
     """
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary, of the same size as the log-probabilities."""
+        """The vocabulary, with one token per column of the log-probabilities."""
         ...
 
     @property
@@ -108,12 +110,12 @@ class LanguageModel(Protocol):
         ...
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
-        """Compute the prompts; return one row for each, and log p(first token | prompt)."""
+        """Run the model on the prompts; return one row and log p(first token) for each."""
         ...
 
 
 def token_ids(prompt: Sequence[int]) -> list[int]:
-    """Return a prompt given as a sequence of token ids as a list of integers.
+    """Return a prompt that is a sequence of token ids as a list of integers.
 
     Raises:
         ValueError: the prompt is something else, such as the messages of a chat.
@@ -125,8 +127,8 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
         pass
     raise ValueError(
         f"expected a prompt to be text or token ids, got {reprlib.repr(prompt)}; for chat messages "
-        "use "
-        "tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)"
+        "pass tokenizer.apply_chat_template(messages, add_generation_prompt=True, "
+        "return_dict=False)"
     )
 
 
@@ -134,7 +136,7 @@ def check_ids(prompt: Sequence[int], size: int, example: int | None = None) -> N
     """Raise an error if a prompt has a token id outside of 0 to `size` - 1.
 
     Raises:
-        ValueError: the message names the first invalid id.
+        ValueError: a token id is out of range; the message names the first one.
     """
     if len(prompt) and not 0 <= min(prompt) <= max(prompt) < size:
         wrong = next(token for token in prompt if not 0 <= token < size)
@@ -155,8 +157,8 @@ def check_length(
     """
     if not len(prompt):
         raise ValueError(
-            f"the prompt{of_example(example)} has no tokens; pass at least one, such as the "
-            "model's beginning-of-text token"
+            f"expected at least one token in the prompt{of_example(example)}, got none; pass the "
+            "model's beginning-of-text token, for example"
         )
     if context is not None and len(prompt) + budget > context:
         raise PromptTooLongError(example, len(prompt), budget, context)
@@ -171,7 +173,7 @@ def check_prompts(
     """Raise an error if a prompt (as token ids) is empty or too long for its budget.
 
     Raises:
-        PromptTooLongError: prompt and budget together exceed the model's context.
+        PromptTooLongError: a prompt and its budget together exceed the model's context.
         ValueError: a prompt has no tokens.
     """
     if examples is None:

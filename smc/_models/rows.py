@@ -1,17 +1,16 @@
 """Batch rows of a `transformers` model: the KV caches of prefixes in progress.
 
-Rows of different lengths share one rectangular cache, with this invariant: the valid columns of row
-r are always its *last* `lengths[r]` columns, with padding on the left. The attention mask and the
-positions then follow from the lengths alone, and a sliding attention window, which models count in
-columns, counts tokens. Prefilling pads on the left. Runs of different lengths and truncation leave
-padding on the right, so the columns of each row are shifted to restore the invariant (`_align`, one
-gather per layer).
+Rows of different lengths share one rectangular cache, padded on the left: the valid columns of row
+r are always its *last* `lengths[r]` columns. The lengths therefore determine the attention mask and
+the positions. A sliding attention window, which models count in columns, then counts tokens.
+Prefilling pads on the left. Runs of different lengths and truncation leave padding on the right, so
+the columns of each row are shifted afterward (`_align`, one gather operation per layer).
 
 Padding changes a row's result only through the order of floating-point sums: masked columns have
 weight exactly zero, and positions count real tokens.
 
-These rows hold prompt and answer, and support any model with an ordinary cache. Most models support
-the rows of `smc._models.sharing_rows`, which store each prompt once and don't need padding.
+These rows contain prompt and answer, and support any model with an ordinary cache. Most models also
+support the rows of `smc._models.sharing_rows`, which store each prompt once and don't need padding.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from smc._models.transformers_internals import cache_argument, is_stateful, plan
 
 
 class PromptMemory(NamedTuple):
-    """The KV cache of one prompt.
+    """The KV cache of one prompt, and the log-probabilities after it.
 
     Attributes:
         length: number of tokens in the prompt.
         layers: keys and values of each layer.
-        log_p: log-probabilities of the next token.
+        log_p: log-probabilities of the first token of an answer.
     """
 
     length: int
@@ -60,11 +59,11 @@ class TransformersRows:
     """The KV cache of R prefixes; see `smc._models.protocol.Rows`.
 
     Attributes:
-        lengths: number of valid columns of each row, which are its last ones.
-        prompt_lengths: number of these columns that belong to the prompt.
+        lengths: number of valid columns of each row, which are its last columns.
+        prompt_lengths: number of valid columns that belong to the prompt.
 
     Raises:
-        ValueError: the model has no ordinary KV cache.
+        ValueError: the model doesn't have an ordinary KV cache.
     """
 
     def __init__(self, model: Any, prompt_lengths: Int64[Tensor, "R"]) -> None:
@@ -72,26 +71,26 @@ class TransformersRows:
 
         _check_plain(model)
         self._model = model
-        # Without a config every layer keeps all columns; the mask implements sliding windows.
+        # Without a config every layer stores all columns; the mask implements sliding windows.
         self._cache: Any = DynamicCache()
         self.prompt_lengths = prompt_lengths
         self.lengths = prompt_lengths
 
     @classmethod
     def after(cls, model: Any, prompts: SharedPrompts) -> TransformersRows:
-        """Create rows from cached prompts."""
+        """Create one row per cached prompt."""
         rows = cls(model, prompts.lengths)
         for number, (keys, values) in enumerate(prompts.layers):
             rows._cache.update(keys, values, number)
         return rows
 
     def prompts(self) -> SharedPrompts:
-        """Return the cache of all rows as prompts, without copying."""
+        """Return the cache of all rows as prompts, without copying it."""
         layers = [(layer.keys, layer.values) for layer in self._cache.layers]
         return SharedPrompts(self.lengths, layers)
 
     def memory(self, row: int, log_p: Float[Tensor, "V"]) -> PromptMemory:
-        """Copy the cache of one row."""
+        """Return a copy of the cache of one row."""
         length = int(self.lengths[row])
         layers = tuple(
             (layer.keys[row, :, -length:].clone(), layer.values[row, :, -length:].clone())
@@ -100,11 +99,11 @@ class TransformersRows:
         return PromptMemory(length, layers, log_p.clone())
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Compute all runs in one forward pass."""
+        """Append a run of tokens to each row, in one forward pass."""
         run_length = runs.shape[1]
         before = self.lengths
         self.lengths = before + lengths
-        # The run's padding is on its right; its columns are removed below.
+        # Shorter runs are padded on the right; the padding is removed below.
         full = torch.arange(run_length, device=runs.device) < lengths.unsqueeze(1)
         log_p = self.read(torch.where(full, runs, 0), before + run_length)
         if not bool(full.all()):
@@ -112,21 +111,21 @@ class TransformersRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Reorder cache rows; a no-op if each row is its own ancestor."""
+        """Replace the rows by copies of the rows `ancestors`; do nothing if they are the same."""
         same = torch.arange(self.lengths.shape[0], device=ancestors.device)
         if torch.equal(ancestors.long(), same):
             return
         self.lengths = self.lengths[ancestors]
         self.prompt_lengths = self.prompt_lengths[ancestors]
-        # Drop columns that only removed rows used.
+        # Drop the columns that are padding in all remaining rows.
         spare = self._width - int(self.lengths.max()) if len(ancestors) else 0
         for layer in self._cache.layers:
-            here = ancestors.to(layer.keys.device)  # layers may lie on several devices
+            here = ancestors.to(layer.keys.device)  # layers may be on different devices
             layer.keys = layer.keys[:, :, spare:].index_select(0, here)
             layer.values = layer.values[:, :, spare:].index_select(0, here)
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Drop columns, then restore the padding on the left."""
+        """Shorten each row to its prompt and its first `lengths[r]` generated tokens."""
         kept = torch.minimum(self.prompt_lengths + lengths, self.lengths)
         self._align(self.lengths, kept)
         self.lengths = kept
@@ -135,11 +134,16 @@ class TransformersRows:
     def read(
         self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
     ) -> Float[Tensor, "R T2 V"]:
-        """Compute `tokens` in a forward pass, after which the last `valid` columns are valid.
+        """Run the model on one or more tokens per row.
+
+        Args:
+            tokens: the tokens of each row.
+            valid: number of valid columns of each row after the pass.
+            options: other arguments of the model's forward pass.
 
         Returns:
-            Log-probabilities of the next token after each token, or after the last token only if
-            `options` say so.
+            Log-probabilities of the next token after each token, or only after the last token if
+            `options` request it.
         """
         width = self._width + tokens.shape[1]
         mask = _last_columns(valid, width)
@@ -176,8 +180,8 @@ class TransformersRows:
     def _check_memory(self, width: int) -> None:
         """Raise an error unless every layer has `width` columns of keys and values.
 
-        Models with another kind of memory (recurrent states, or their own cache) leave the
-        given cache empty, and would silently ignore all but the last tokens.
+        Models with another kind of memory, such as recurrent states, leave this cache empty. They
+        would silently ignore all but the last tokens.
         """
         for layer in self._cache.layers or [None]:
             keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -187,12 +191,12 @@ class TransformersRows:
 
 
 def normalize(logits: Float[Tensor, "*M V"]) -> Float[Tensor, "*M V"]:
-    """Return log-probabilities in at least float32."""
+    """Convert logits to log-probabilities, in at least float32."""
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def _check_plain(model: Any) -> None:
-    # Checked beforehand, because hybrid models fail inside a forward pass with a plain cache.
+    # This is checked beforehand, because hybrid models fail inside a forward pass with this cache.
     if is_stateful(model) or "other" in planned_layers(model):
         raise ValueError(_no_kv_cache(model))
 
@@ -210,17 +214,17 @@ def _pad(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B heads 
 def _no_kv_cache(model: Any) -> str:
     """Return the error message for a model without an ordinary KV cache."""
     return (
-        f"{type(model).__name__} doesn't keep one column of keys and values per token in each "
-        "layer, which the sampler needs; use a model with an ordinary KV cache"
+        "expected a model whose KV cache has one column of keys and values per token in each "
+        f"layer, got {type(model).__name__}, which has another kind of memory; use another model"
     )
 
 
 def _last_columns(lengths: Int64[Tensor, "R"], width: int) -> Bool[Tensor, "R L"]:
-    """Return a mask that is true in the last `lengths[r]` of `width` columns."""
+    """Return a mask that is True in the last `lengths[r]` of `width` columns of row r."""
     columns = torch.arange(width, device=lengths.device)
     return columns >= width - lengths.unsqueeze(1)
 
 
 def _positions(mask: Bool[Tensor, "R L"], count: int) -> Int64[Tensor, "R T"]:
-    """Return the positions of the last columns; padding gets position 0."""
+    """Return the positions of the last `count` columns; padding has position 0."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -count:]

@@ -1,20 +1,20 @@
 """Self-check of a `transformers` model: log-probabilities must not depend on the batch.
 
 The sampler computes many prefixes in one forward pass, with padding, `position_ids`, a cache, and
-prompts that rows share. A model may silently ignore one of these: decoders of BART's family ignore
-`position_ids`, RoBERTa counts positions from the number of its padding token, and BERT attends to
-later tokens unless its configuration sets `is_decoder`. The weights would then be wrong without any
-visible error.
+prompts that rows share. A model may silently ignore one of these. For example, decoders of BART's
+family ignore `position_ids`, RoBERTa counts positions from the number of its padding token, and
+BERT attends to later tokens unless its configuration sets `is_decoder`. The weights would then be
+wrong without any visible error.
 
-So the first use of a model computes a few tokens in every way that the sampler does. The
+Therefore the first use of a model computes a few tokens in every way that the sampler does. The
 log-probabilities are compared with the *truth*: one forward pass over each sequence alone, without
 cache, padding, or positions. Cost: about ten forward passes over two to eight tokens, once for each
 `TransformersLM` and each mode of its model.
 
-Rounding also causes differences. It is distinguished from a fault by the *spread*, the mean change
-of log p between prefixes. Over the causal models of transformers
-(`scripts/check_causal_models.py`), rounding is at most 25 machine epsilons of the spread (0.08 of
-it for SmolLM2 in bfloat16), and the smallest fault found is 0.3 of it.
+Rounding also causes differences. To distinguish it from faults, differences are compared with the
+*spread*, the mean change of log p between prefixes. All causal models of transformers were measured
+(`scripts/check_causal_models.py`). Rounding is at most 25 machine epsilons of the spread (0.08 of
+the spread for SmolLM2 in bfloat16). The smallest fault that was found is 0.3 of the spread.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ from smc._models.transformers_internals import attention_name, planned_layers
 ROUNDING = 100
 """Allowed rounding error, in machine epsilons of the mean log-probability."""
 MEASURED = 8
-"""Allowed rounding error, in multiples of the difference between two passes over equal tokens."""
+"""Allowed rounding error, in multiples of the difference between two passes over the same tokens.
+"""
 FAULT = 0.25
-"""Share of the spread above which a difference is a fault in any precision."""
+"""Smallest difference that counts as a fault in any precision, as a share of the spread."""
 
 PROMPT_LENGTHS = (4, 2)
 ORDER = (1, 0, 1)
 RUN_LENGTHS = (3, 1, 2)
 KEPT = (2, 1, 2)
-"""Two prompts become three rows, which grow by runs, are truncated, and grow by one token each."""
+"""Sizes of the test. Two prompts are copied to three rows in this order. Each row is extended by a
+run of tokens, truncated, and extended by another token."""
 
 
 class Mode(NamedTuple):
@@ -69,16 +71,17 @@ def _autocast(model: Any) -> torch.dtype | None:
 
 
 class Truth(NamedTuple):
-    """Prompts and runs of tokens, and the model's log-probabilities for them alone.
+    """Prompts and runs of tokens, and the model's log-probabilities for single sequences.
 
     Attributes:
         model: the model.
-        prompts: two prompts of `PROMPT_LENGTHS`.
+        prompts: two prompts with the lengths `PROMPT_LENGTHS`.
         runs: continuations of the prompts `ORDER`, one run per row.
         last: one more token per row.
         size: mean of -log p, in nats.
         spread: mean change of log p between prefixes, in nats.
-        noise: mean difference between two passes over the same prefixes, one longer, in nats.
+        noise: mean difference in nats between log p of the same prefixes from two passes, one of
+            which is over a longer sequence.
     """
 
     model: Any
@@ -110,8 +113,8 @@ class Truth(NamedTuple):
         noise = truth.distance(part, all_of_it[:first])
         if noise > FAULT * spread:
             raise ValueError(
-                f"{type(model).__name__} attends to later tokens: expected a causal decoder, but "
-                f"following text changes log p by {noise:.2g} nats on average; set is_decoder=True "
+                f"expected a causal decoder, got {type(model).__name__}, which attends to later "
+                f"tokens (they change log p by {noise:.2g} nats on average); set is_decoder=True "
                 "in its configuration, or use another model"
             )
         return truth._replace(size=float(-possible.nanmean()), spread=spread, noise=noise)
@@ -134,9 +137,9 @@ class Truth(NamedTuple):
         return normalize(logits)[0, -count:].double()
 
     def distance(self, found: Tensor, expected: Tensor) -> float:
-        """Return the mean difference of log p in nats; infinite if -inf is at different entries.
+        """Return the mean difference of log p in nats; infinite if different entries are -inf.
 
-        NaN is excluded; the sampler rejects it where it matters.
+        Entries that are NaN are excluded here; the sampler rejects them later.
         """
         found = found.double()
         if not torch.equal(found.isneginf(), expected.isneginf()):
@@ -158,11 +161,12 @@ def _ordinary_ids(model: Any, count: int) -> list[int]:
 
 
 def shares_prompts(model: Any) -> bool:
-    """Check rows of a padded batch, and return whether rows can share their prompts instead.
+    """Check rows in a padded batch, and return whether rows can share their prompts instead.
 
     Raises:
-        ValueError: log-probabilities in a padded batch differ from those of each sequence alone, or
-            log-probabilities of a prefix change when text follows; the message says by how much.
+        ValueError: log-probabilities in a padded batch differ from those of single sequences, or
+            later tokens change the log-probabilities of a prefix. The message states the
+            difference.
     """
     truth = Truth.of(model)
     expected = _expected(truth)
@@ -172,8 +176,8 @@ def shares_prompts(model: Any) -> bool:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise ValueError(
-            f"{type(model).__name__} fails on a padded batch with position_ids and a cache: "
-            f"{type(error).__name__}: {error}; use another model"
+            "expected a model that computes padded batches with position_ids and a cache, but "
+            f"{type(model).__name__} raises {type(error).__name__}: {error}; use another model"
         ) from error
     if max(full, short, cached) > truth.tolerance:
         raise ValueError(_fault(model, full, short, cached, truth.tolerance))
@@ -181,18 +185,18 @@ def shares_prompts(model: Any) -> bool:
         return False
     try:
         return _distance(truth, SharingRows(model, prompts), expected) <= truth.tolerance
-    except Exception:  # a model that fails with shared prompts uses its own attention
+    except Exception:  # a model that fails with shared prompts uses padded rows instead
         return False
 
 
 def _check_padded(
     truth: Truth, expected: tuple[list[Tensor], list[Tensor]]
 ) -> tuple[float, float, float, SharedPrompts]:
-    """Compute both prompts in a padded batch, then reorder, extend and truncate rows.
+    """Compute both prompts in a padded batch, then reorder, extend and truncate the rows.
 
     Returns:
-        Distances of log p from the truth in nats: after the longer prompt, after the shorter one,
-        and after the runs behind them; and the KV cache of the prompts.
+        The distance of log p from the truth, in nats, after the longer prompt, after the shorter
+        prompt, and after the runs; and the KV cache of the prompts.
     """
     model, device = truth.model, truth.model.device
     lengths = torch.tensor(PROMPT_LENGTHS, device=device)
@@ -215,7 +219,7 @@ def check_static(model: Any, forward: StaticTransformer) -> None:
     """Compare two steps in static shapes with the truth.
 
     Raises:
-        NotStaticError: the log-probabilities differ; the message says by how much.
+        NotStaticError: the log-probabilities differ; the message states by how much.
         ValueError: the model attends to later tokens.
     """
     truth = Truth.of(model)
@@ -230,13 +234,14 @@ def check_static(model: Any, forward: StaticTransformer) -> None:
         apart = truth.distance(torch.stack([each[row] for each in found]), expected)
         if apart > truth.tolerance:
             raise NotStaticError(
-                f"in static shapes, log-probabilities of {type(model).__name__} are wrong by "
-                f"{apart:.2g} nats on average; set execution='eager'"
+                f"expected correct log-probabilities in static shapes, but those of "
+                f"{type(model).__name__} are wrong by {apart:.2g} nats on average; set "
+                "execution='eager'"
             )
 
 
 def _expected(truth: Truth) -> tuple[list[Tensor], list[Tensor]]:
-    """Return log p after each token of the runs, and after the last tokens, for each row."""
+    """Return the true log p after each token of the runs, and after each row's last token."""
     runs, lasts = [], []
     for row, prompt in enumerate(truth.prompts[number] for number in ORDER):
         run = truth.runs[row, : RUN_LENGTHS[row]].tolist()
@@ -247,7 +252,7 @@ def _expected(truth: Truth) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _distance(truth: Truth, rows: Rows, expected: tuple[list[Tensor], list[Tensor]]) -> float:
-    """Reorder, extend and truncate rows; return the largest distance from the truth."""
+    """Reorder, extend and truncate rows; return the largest distance of log p from the truth."""
     device = truth.model.device
 
     def on_device(values: Sequence[int]) -> Int64[Tensor, "3"]:
@@ -265,7 +270,7 @@ def _distance(truth: Truth, rows: Rows, expected: tuple[list[Tensor], list[Tenso
 
 
 def _fault(model: Any, alone: float, padded: float, cached: float, tolerance: float) -> str:
-    """Describe how a model's batches differ from single sequences."""
+    """Return the error message for a model whose batches differ from single sequences."""
     apart = max(alone, padded, cached)
     if alone > tolerance:
         cause = "doesn't count positions from 0, as in position_ids"
@@ -274,7 +279,7 @@ def _fault(model: Any, alone: float, padded: float, cached: float, tolerance: fl
     else:
         cause = "computes other log-probabilities with its cache and position_ids than without"
     return (
-        f"{type(model).__name__} {cause}: expected the log-probabilities of each sequence alone, "
-        f"got a difference of {apart:.2g} nats on average in a batch; weights would be wrong, so "
-        "use another model"
+        "expected a model with the same log-probabilities in a batch as for single sequences, got "
+        f"a difference of {apart:.2g} nats on average, because {type(model).__name__} {cause}; use "
+        "another model"
     )

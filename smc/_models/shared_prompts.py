@@ -1,29 +1,30 @@
 """Attention for rows that share their prompts, over concatenated tokens without padding.
 
 All particles of an example attend to the same prompt, which is most of their context. A cache with
-one row per particle stores the prompt once per particle, copies all of it whenever rows move or
-grow, and reads it once per particle in every step. Here each layer stores a prompt once,
-[heads, L, d], and the queries of all its rows are multiplied with its keys in one matrix product
-(Juravsky et al., "Hydragen", arXiv 2402.05099).
+one row per particle would store the prompt once per particle, copy it whenever rows are copied or
+extended, and read it once per particle in every step. Here each layer stores a prompt once, [heads,
+L, d]. The queries of all its rows are multiplied with its keys in one matrix product (Juravsky et
+al., "Hydragen", arXiv 2402.05099).
 
-The tokens of all rows in a forward pass are concatenated (`Packed`). The attention separates them.
-It writes the keys and values of each token to the token's position in its row. The token attends to
-the prompt (`Groups` by prompt) and to the row up to that position (`Groups` by row). With s the log
-of the sum of the weights of a part, and m the mean of its values, both parts are combined exactly:
+The tokens of all rows in a forward pass are concatenated (`Packed`), and the attention separates
+the rows. It writes the keys and values of each token to the token's position in its row. The token
+attends to the prompt (`Groups` by prompt), and to its row up to its position (`Groups` by row). Let
+s be the log of the sum of a part's attention weights, and m the mean of its values. Both parts are
+then combined exactly:
 
     share of the prompt = sigmoid(s_prompt - s_row),    out = share m_prompt + (1 - share) m_row
 
-All layers of a `transformers` model look up the name of the attention function in a configuration,
-in every pass and thread, so changing it would affect other passes. Rows therefore use a copy of the
-model with the same weights and another configuration (`with_shared_prompts`). Meanwhile the user's
-model may generate text or be sampled from.
+The layers of a `transformers` model read the name of the attention function from a configuration,
+in every pass and thread. Changing this configuration would affect other passes. Rows therefore use
+a copy of the model with the same weights and another configuration (`with_shared_prompts`). The
+user's model can be used for other purposes at the same time.
 
 This is correct for plain causal attention with rotary or embedded positions. Models with windows,
-softcaps or biases, and models that don't call an attention function, are detected beforehand by
-their configuration and by comparison with the plain cache (`smc._models.self_check`); they use
-`smc._models.rows`. So do models with functions that are bound to their modules, such as compiled
-models and models spread over several devices, because these functions would call the user's
-modules.
+softcaps or biases, and models that don't call an attention function, use `smc._models.rows`
+instead. They are detected by their configuration, and by comparison with the plain cache
+(`smc._models.self_check`). Models with functions that are bound to their modules also use
+`smc._models.rows`, because these functions would call the user's modules. Compiled models and
+models on several devices have such functions.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SharedPrompts(NamedTuple):
     """Keys and values of B prompts, padded on the left.
 
     Attributes:
-        lengths: number of tokens of each prompt, in its last columns.
+        lengths: number of tokens of each prompt, which are in its last columns.
         layers: keys and values of each layer.
     """
 
@@ -58,7 +59,7 @@ class SharedPrompts(NamedTuple):
     layers: Sequence[tuple[Float[Tensor, "B heads L d"], Float[Tensor, "B heads L d2"]]]
 
     def take(self, prompts: Int64[Tensor, "C"]) -> SharedPrompts:
-        """Copy some of the prompts, without columns that only the others used."""
+        """Return a copy of some of the prompts, without columns that are padding in all of them."""
         lengths = self.lengths[prompts]
         spare = self.layers[0][0].shape[2] - int(lengths.max())
         layers = [(k[prompts, :, spare:], v[prompts, :, spare:]) for k, v in self.layers]
@@ -66,12 +67,13 @@ class SharedPrompts(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """A partition of M items into G groups.
+    """A partition of M items into G groups, as a table with one row per group.
 
     Attributes:
-        member: the items of each group, side by side, padded with item 0.
-        slot: position of each item, as an index into the flattened table.
-        in_order: whether the table is full and positions are 0, 1, ..., so that nothing moves.
+        member: the items of each group, padded with item 0.
+        slot: index of each item in the flattened table.
+        in_order: whether the flattened table is 0, 1, ..., M - 1, so that items don't have to be
+            moved.
     """
 
     member: Int64[Tensor, "G most"]
@@ -80,7 +82,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, group: Int64[Tensor, "M"], num_groups: int) -> Groups:
-        """Build the table from the group of each item; items of a group keep their order."""
+        """Build the table from the group of each item; items of a group stay in their order."""
         counts = torch.bincount(group, minlength=num_groups)
         most = int(counts.max())
         order = torch.argsort(group, stable=True)
@@ -94,14 +96,14 @@ class Groups(NamedTuple):
         return cls(member.view(num_groups, most), slot, in_order)
 
     def group(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
-        """Arrange the items of each group side by side; m is most times n."""
+        """Arrange values of the items by group; m is `most` times n."""
         _, heads, n, d = x.shape
         G, most = self.member.shape
         members = x.reshape(G, most, heads, n, d) if self.in_order else x[self.member]
         return members.transpose(1, 2).reshape(G, heads, most * n, d)
 
     def ungroup(self, x: Float[Tensor, "G heads m d"]) -> Float[Tensor, "M heads n d"]:
-        """Undo `group`."""
+        """Invert `group`."""
         G, heads, m, d = x.shape
         most = self.member.shape[1]
         things = x.view(G, heads, most, m // most, d).transpose(1, 2)
@@ -111,16 +113,16 @@ class Groups(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """The M tokens of a forward pass: those of R rows, concatenated without padding.
+    """The M tokens of a forward pass: the tokens of R rows, concatenated without padding.
 
     Attributes:
         prompts: the prompts of B examples.
         by_prompt: tokens grouped by prompt.
         by_row: tokens grouped by row.
         row: the row of each token.
-        position: the token's column among the generated tokens of its row.
-        layers: keys and values of the generated tokens in each layer; a pass writes into them.
-        seen: layers that have attended in this pass.
+        position: index of each token among the generated tokens of its row.
+        layers: keys and values of the generated tokens in each layer; a pass writes to them.
+        seen: layers that have used this attention in the pass.
     """
 
     prompts: SharedPrompts
@@ -133,14 +135,14 @@ class Packed:
 
     @cached_property
     def of_prompt(self) -> Bool[Tensor, "B 1 1 1 L"]:
-        """Mask of prompt columns that are not padding."""
+        """Mask of the prompt columns that are not padding."""
         width = self.prompts.layers[0][0].shape[2]
         columns = torch.arange(width, device=self.position.device)
         return (columns >= width - self.prompts.lengths.unsqueeze(1))[:, None, None, None]
 
     @cached_property
     def of_row(self) -> Bool[Tensor, "R 1 most 1 W"]:
-        """Mask of row columns that each token attends to."""
+        """Mask of the row columns that each token attends to."""
         columns = torch.arange(self.layers[0][0].shape[2], device=self.position.device)
         return (columns <= self.position[self.by_row.member].unsqueeze(2))[:, None, :, None]
 
@@ -149,7 +151,7 @@ _PACKED: ContextVar[Packed] = ContextVar("packed")
 
 
 def with_shared_prompts(model: Any) -> Any:
-    """Return a model with the weights of `model` that takes `Packed` forward passes."""
+    """Return a model with the weights of `model` whose attention uses `Packed` tokens."""
     return with_attention(model, NAME, _attend)
 
 
@@ -158,8 +160,8 @@ def with_attention(model: Any, name: str, attend: Callable[..., Any]) -> Any:
 
     Only the attention modules, the modules that contain them, and their configuration are copied.
     All other modules, and all parameters and hooks, are shared with `model`, which is not modified.
-    The copy takes a few microseconds per module and is made for each batch of prompts, so that it
-    includes recently switched adapters.
+    Copying takes a few microseconds per module. A copy is made for each batch of prompts, so that
+    it has the currently active adapters.
     """
     from transformers import AttentionInterface
 
@@ -171,7 +173,10 @@ def with_attention(model: Any, name: str, attend: Callable[..., Any]) -> Any:
 
 
 def _with_config(module: Any, config: Any, own_config: Any) -> Any:
-    """Copy a module if it or a submodule attends as `config` says; return others unchanged."""
+    """Copy a module if it or a submodule takes its attention function from `config`.
+
+    The copy has `own_config` instead. Other modules are returned unchanged.
+    """
     names = vars(module)
     configured = names.get("config") is config
     children = {
@@ -190,7 +195,9 @@ def _with_config(module: Any, config: Any, own_config: Any) -> Any:
 
 @contextmanager
 def attend_to(packed: Packed) -> Iterator[None]:
-    """Make the tokens of a `with_shared_prompts` model's pass attend to their prompts and rows.
+    """Set the tokens, prompts and rows that the attention uses during a model's forward pass.
+
+    The model is a result of `with_shared_prompts`.
 
     Raises:
         NotImplementedError: the model's attention has an unsupported feature.
@@ -203,9 +210,9 @@ def attend_to(packed: Packed) -> Iterator[None]:
         _PACKED.reset(token)
     if len(packed.seen) < len(packed.layers):
         raise ValueError(
-            f"expected all {len(packed.layers)} layers of the model to share prompts, got "
-            f"{len(packed.seen)}: the model was compiled or its modules were replaced after its "
-            "first use; create a new smc.TransformersLM"
+            f"expected all {len(packed.layers)} layers of the model to share prompts, but only "
+            f"{len(packed.seen)} do, because the model was compiled or its modules were replaced "
+            "after its first use; create a new smc.TransformersLM"
         )
 
 
@@ -220,20 +227,21 @@ def _attend(
 ) -> tuple[Float[Tensor, "1 M H d2"], None]:
     """Store the tokens' keys and values, and attend to prompts and rows up to each token.
 
-    This is an attention function of `transformers`. The mask is redundant with `packed`, unless a
-    model has modified it.
+    This is an attention function of `transformers`. `packed` determines what each token attends to.
+    The mask is only used to detect models that modify it.
     """
     unknown = [name for name in _UNKNOWN if options.get(name) is not None]
     if attention_mask.dtype != torch.bool:
-        unknown.append("a mask of numbers")
+        unknown.append("a numeric mask")
     if unknown:
-        raise NotImplementedError(f"attention with {', '.join(unknown)}")
+        raise NotImplementedError(f"expected plain causal attention, got {', '.join(unknown)}")
     packed = _PACKED.get()
     packed.seen.add(module.layer_idx)
     by_prompt, by_row = packed.by_prompt, packed.by_row
     prompt_keys, prompt_values = packed.prompts.layers[module.layer_idx]
     keys, values = packed.layers[module.layer_idx]
-    keys[packed.row, :, packed.position] = key[0].transpose(0, 1).to(keys.dtype)  # for autocast
+    # Under autocast, new keys may have another type than the stored ones.
+    keys[packed.row, :, packed.position] = key[0].transpose(0, 1).to(keys.dtype)
     values[packed.row, :, packed.position] = value[0].transpose(0, 1).to(values.dtype)
     _, H, M, d = query.shape
     heads = key.shape[1]
@@ -254,7 +262,12 @@ def _part(
     values: Float[Tensor, "G heads W d2"],
     visible: Bool[Tensor, "G 1 m 1 W"],
 ) -> tuple[Float[Tensor, "M heads n 1"], Float[Tensor, "M heads n d2"]]:
-    """Attend to the keys of the groups; return the log-sum of weights and the mean of values."""
+    """Attend to the keys of each group.
+
+    Returns:
+        The log of the sum of attention weights, and the weighted mean of the values, for each
+        query.
+    """
     scores = groups.group(queries) @ keys.mT
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     by_member = scores.view(*scores.shape[:2], groups.member.shape[1], -1, scores.shape[3])

@@ -1,14 +1,14 @@
 """Batch rows of a `transformers` model that share prompts and don't need padding.
 
-A forward pass takes the tokens of all rows, concatenated into one sequence. If one row of eighty
-has a forced run of nine tokens, the other rows don't compute eight tokens of padding each (44 to
-69% of the time in batches of tool calls). The attention separates the rows
-(`smc._models.shared_prompts`), and is the only operation that pads rows to the longest run. All
-other operations of a model treat tokens independently.
+A forward pass takes the tokens of all rows, concatenated into one sequence. Padding would be
+costly: if one of eighty rows has a forced run of nine tokens, each of the other rows would compute
+eight tokens of padding. This took 44 to 69% of the time in batches of tool calls. The attention
+separates the rows (`smc._models.shared_prompts`), and is the only operation that pads rows to the
+longest run. All other operations of a model process each token independently.
 
-The cache stores the generated tokens of each row from its first column on. No columns need to move
-when rows grow by different lengths or are truncated. Each prompt is stored once, regardless of the
-number of rows.
+The cache stores the generated tokens of each row from the first column on. Therefore no columns
+need to be moved when rows are extended by different lengths or truncated. Each prompt is stored
+once, regardless of the number of rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SharingRows:
 
     Args:
         model: a model with plain causal attention.
-        prompts: the KV cache of B prompts; initially one row per prompt.
+        prompts: the KV cache of B prompts. At first there is one row per prompt.
 
     Attributes:
         lengths: number of generated tokens in each row.
@@ -46,28 +46,28 @@ class SharingRows:
 
     @torch.inference_mode()
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Compute all runs in one forward pass, without padding."""
+        """Append a run of tokens to each row, in one forward pass without padding."""
         R, T = runs.shape
         inside = torch.arange(T, device=runs.device) < lengths.unsqueeze(1)
         row, column = inside.nonzero(as_tuple=True)
-        if not len(row):  # models fail on an empty sequence
+        if not len(row):  # models raise errors for an empty sequence
             shape = R, T, num_logits(self._whole)
             return normalize(torch.empty(shape, dtype=self._model.dtype, device=runs.device))
         position = self.lengths[row] + column
         grown = self.lengths + lengths
         self._widen(int(grown.max()))
         log_p = self._forward(runs[row, column], row, position)
-        self.lengths = grown  # after the forward pass, which may fail
+        self.lengths = grown  # changed only after the forward pass, which may raise an error
         if len(row) == R * T:
             return log_p.view(R, T, log_p.shape[1])
-        out = log_p.new_empty(R, T, log_p.shape[1])  # undefined past each run's length
+        out = log_p.new_empty(R, T, log_p.shape[1])  # undefined beyond each run's length
         out[row, column] = log_p
         return out
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Take these rows, which may repeat.
+        """Replace the rows by copies of the rows `ancestors`.
 
-        Prompts without a row are dropped once they are at least half of the prompts.
+        Prompts without a row are removed once they are at least half of the prompts.
         """
         if torch.equal(ancestors.long(), torch.arange(len(self._owner), device=ancestors.device)):
             return
@@ -76,7 +76,7 @@ class SharingRows:
         if len(used) and 2 * len(used) <= len(self._prompts.lengths):
             self._prompts = self._prompts.take(used)
             self._owner = torch.searchsorted(used, self._owner)
-        # Drop columns that only removed rows used.
+        # Drop the columns that only removed rows used.
         width = int(self.lengths.max()) if len(ancestors) else 0
         self._layers = [
             (keys[:, :, :width][ancestors], values[:, :, :width][ancestors])
@@ -84,13 +84,13 @@ class SharingRows:
         ]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Keep the first tokens of each row; later tokens overwrite the others."""
+        """Shorten each row to its first tokens; later tokens will overwrite the other columns."""
         self.lengths = torch.minimum(self.lengths, lengths)
 
     def _forward(
         self, tokens: Int[Tensor, "M"], row: Int64[Tensor, "M"], position: Int64[Tensor, "M"]
     ) -> Float[Tensor, "M V"]:
-        """Return log p after each token, given its row and its position in the row."""
+        """Return log p after each token, given the token's row and its position in the row."""
         M, owner = len(row), self._owner[row]
         packed = Packed(
             prompts=self._prompts,
@@ -103,7 +103,7 @@ class SharingRows:
         with attend_to(packed):
             output = self._model(
                 input_ids=tokens.unsqueeze(0),
-                # Ignored by `_attend`; an attention function that uses it fails the self-check.
+                # `_attend` ignores the mask. A model that uses it elsewhere fails the self-check.
                 attention_mask=position.new_ones((), dtype=torch.bool).expand(1, 1, M, M),
                 position_ids=(self._prompts.lengths[owner] + position).unsqueeze(0),
                 use_cache=True,
@@ -112,7 +112,7 @@ class SharingRows:
         return normalize(output.logits[0])
 
     def _widen(self, width: int) -> None:
-        """Pad the cache to at least this number of columns."""
+        """Pad the cache on the right to at least `width` columns."""
         more = width - self._layers[0][0].shape[2]
         if more > 0:
             pad = partial(torch.nn.functional.pad, pad=(0, 0, 0, more))

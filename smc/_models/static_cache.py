@@ -1,12 +1,13 @@
 """Language models in static shapes: each step appends one token to each of P rows.
 
-All rows advance together: after t tokens every row has t generated columns, and those of ended rows
-are meaningless. So the positions of all rows differ only by the lengths of their prompts, no
-columns move, and shapes are the same from the first step to the last, as a captured graph requires.
+All rows advance together: after t tokens every row has t generated columns, which are meaningless
+in rows that have ended. The positions of all rows therefore differ only by the lengths of their
+prompts, and columns are never moved. The shapes are the same in all steps, as a captured graph
+requires.
 
 `StaticTransformer` implements this for causal models of `transformers` with a `StaticCache`. Each
 prompt is computed once and copied into the cache for every particle. All particles of an example
-have the same prompt, so copying a row to another one copies generated columns only.
+have the same prompt, so only generated columns are copied between rows.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from smc._models.transformers_internals import (
 )
 
 ALIGNMENT = 16
-"""Numbers of columns are multiples of this, as efficient kernels need for masks."""
+"""The number of columns is a multiple of this, because efficient kernels require it of masks."""
 FAULT = 0.25
-"""Share of the mean change of log p between steps above which a difference is a fault."""
+"""Smallest difference that is a fault, as a share of the mean change of log p in a step."""
 
 
 class NotStaticError(ValueError):
-    """A request that static shapes don't support; the message names it and the alternative."""
+    """Error for a feature that static shapes don't support; the message names an alternative."""
 
 
 @runtime_checkable
@@ -55,12 +56,17 @@ class StaticLanguageModel(Protocol):
 
 @runtime_checkable
 class Forward(Protocol):
-    """The forward pass of a language model in static shapes; its cache changes in place."""
+    """Forward passes of a language model in static shapes, with a cache that changes in place."""
 
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Compute each prompt (token ids), and make N rows of it with space for `budget` tokens.
+        """Run the model on each prompt (token ids), and make N rows for it.
+
+        Args:
+            prompts: B prompts.
+            num_particles: N. The number of rows is P = B N.
+            budget: maximum number of tokens that are appended to a row.
 
         Returns:
             Log-probabilities of the first token.
@@ -74,8 +80,8 @@ class Forward(Protocol):
 
         Args:
             tokens: the tokens; any id for an ended row.
-            source: source row of each row. Precondition: source[r] = r for any row r that is used
-                as a source.
+            source: source row of each row. Precondition: a row r that is the source of a row has
+                source[r] = r.
             step: number of tokens appended so far.
 
         Returns:
@@ -84,7 +90,7 @@ class Forward(Protocol):
         ...
 
     def rewind(self) -> None:
-        """Drop all generated tokens."""
+        """Remove all generated tokens."""
         ...
 
 
@@ -92,13 +98,13 @@ class StaticTransformer:
     """A `Forward` of a causal `transformers` model.
 
     Args:
-        model: a model that attends to all previous tokens, with an attention function that supports
-            a mask with a value for each column ("sdpa" or "eager").
+        model: a model that attends to all previous tokens. Its attention function must support a
+            mask with a value for each column ("sdpa" or "eager").
         context: the model's number of positions; None for no limit.
-        compiled: `read_token`, compiled for this model; None to call it uncompiled.
+        compiled: `read_token` compiled for this model; None to call it uncompiled.
 
     Raises:
-        NotStaticError: the model is unsuitable.
+        NotStaticError: the model doesn't support static shapes.
     """
 
     def __init__(
@@ -106,29 +112,30 @@ class StaticTransformer:
     ) -> None:
         if is_stateful(model) or not planned_layers(model) <= {"full"}:
             raise NotStaticError(
-                f"static shapes need attention to all columns in every layer, but "
-                f"{type(model).__name__} has a sliding window or a recurrent state; set "
-                "execution='eager'"
+                "expected a model that attends to all columns in every layer, as static shapes "
+                f"require, but {type(model).__name__} has a sliding window or a recurrent state; "
+                "set execution='eager'"
             )
         attention = attention_name(model.config) or "eager"
         if attention not in ("sdpa", "eager"):
             raise NotStaticError(
-                "static shapes need an attention function with a mask per column, got "
+                "expected the attention function 'sdpa' or 'eager', as static shapes require, got "
                 f"{attention!r}; load the model with attn_implementation='sdpa'"
             )
         if torch.is_autocast_enabled(model.device.type):
             raise NotStaticError(
-                "static shapes need one data type, but under torch.autocast keys and values have "
-                "different types; set execution='eager', or load the model in the lower precision"
+                "expected no torch.autocast, because static shapes don't support keys and values "
+                "of several types; set execution='eager', or load the model in the lower precision"
             )
         if len({parameter.device for parameter in model.parameters()}) > 1:
             raise NotStaticError(
-                "static shapes need the model on one device, got several; set execution='eager'"
+                "expected the model on one device, as static shapes require, got several devices; "
+                "set execution='eager'"
             )
         self.model = model
         self._grouped = with_grouped_queries(model)
         self._compiled = compiled
-        # Any number that fits into an integer works for a model without a limit.
+        # For a model without a limit, the last position can be any large integer.
         self._last_position = (context or 1 << 62) - 1
         self._last_only = (
             {"logits_to_keep": 1}
@@ -145,7 +152,7 @@ class StaticTransformer:
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Compute all prompts in one forward pass, padded on the left; see `Forward`."""
+        """Run the model on all prompts in one forward pass, padded on the left; see `Forward`."""
         from transformers import DynamicCache
 
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
@@ -171,7 +178,7 @@ class StaticTransformer:
         self._columns = torch.arange(columns, device=self.device)
         self._first = (width - lengths)[each].unsqueeze(1)
         self._column = torch.full((1,), width, device=self.device)
-        # One tensor for all layers, so that rows are moved in one operation.
+        # Keys (and values) of all layers are one tensor, so that rows are copied in one operation.
         pieces = []
         for side in ("keys", "values"):
             parts = [getattr(layer, side) for layer in read.layers]
@@ -191,14 +198,14 @@ class StaticTransformer:
     def step(
         self, tokens: Int64[Tensor, "P"], source: Int64[Tensor, "P"], step: Int64[Tensor, ""]
     ) -> Float[Tensor, "P V"]:
-        """Move rows and append a token to each; see `Forward`."""
+        """Copy rows, and append a token to each row; see `Forward`."""
         for piece in (self._keys, self._values):
             move_rows(piece, source, self.width)
         torch.add(step, self.width, out=self._column[0])
         return _log_p((self._compiled or read_token)(*self._arguments(tokens)))
 
     def rewind(self) -> None:
-        """Drop all generated tokens; the number of a step tells which columns are valid."""
+        """Do nothing, because the number of a step determines which columns are valid."""
 
     def _arguments(self, tokens: Int64[Tensor, "P"]) -> tuple[Any, ...]:
         """Return the arguments of `read_token`."""
@@ -207,10 +214,10 @@ class StaticTransformer:
         return (self._grouped, kv_cache, tokens, *own)
 
     def _compile(self, compiled: CompiledStep, log_p: Float[Tensor, "P V"]) -> None:
-        """Compile a step for these shapes, and compare its result with that of the step itself.
+        """Compile a step for these shapes, and compare its result with the uncompiled step.
 
         Raises:
-            NotStaticError: it can't be compiled, or the log-probabilities differ.
+            NotStaticError: the step can't be compiled, or the log-probabilities differ.
         """
         from torch._dynamo.exc import TorchDynamoException
 
@@ -224,15 +231,16 @@ class StaticTransformer:
         except TorchDynamoException as error:
             cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise NotStaticError(
-                f"torch.compile fails on a step of {type(self.model).__name__}: {cause}; leave out "
-                "compile, or set execution='eager'"
+                f"expected torch.compile to compile a step of {type(self.model).__name__}, but it "
+                f"fails: {cause}; leave out compile, or set execution='eager'"
             ) from error
         apart = float((found - expected).abs().nanmean())
         spread = float((expected - log_p).abs().nanmean())
         if apart > FAULT * spread:
             raise NotStaticError(
-                f"compiled log-probabilities of {type(self.model).__name__} are wrong by "
-                f"{apart:.2g} nats on average; leave out compile"
+                "expected correct log-probabilities from the compiled step, but those of "
+                f"{type(self.model).__name__} are wrong by {apart:.2g} nats on average; leave out "
+                "compile"
             )
         compiled.checked.add(form)
 
@@ -246,17 +254,17 @@ def read_token(
     first: Int64[Tensor, "P 1"],
     last_position: int,
 ) -> Float[Tensor, "P V"]:
-    """Append a token to each row; a step without moves, which can be compiled.
+    """Append a token to each row, without copying rows; this part of a step can be compiled.
 
     Args:
         model: the model.
-        kv_cache: the argument with the cache, by name.
+        kv_cache: the cache as keyword argument of the model's forward pass.
         tokens: the tokens.
         columns: 0, 1, ..., number of columns - 1.
-        column: the column of the tokens, which the cache has too.
+        column: the column of the tokens, a tensor that is also part of the cache.
         first: first column of each row's prompt.
-        last_position: highest position of the model. An ended row continues until the last row
-            ends, possibly beyond it.
+        last_position: highest position of the model. Rows that have ended continue until the last
+            row ends, possibly beyond this position.
 
     Returns:
         Logits of the next token.
@@ -276,7 +284,7 @@ def read_token(
 
 
 def _log_p(logits: Float[Tensor, "P V"]) -> Float[Tensor, "P V"]:
-    """Normalize in the logits' precision, at least float32."""
+    """Convert logits to log-probabilities, in at least float32."""
     return logits.log_softmax(dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 

@@ -1,12 +1,14 @@
-"""Checks that a `transformers` model is suitable for sampling, and queries of its sizes.
+"""Checks that a `transformers` model is suitable for sampling, and functions that return its sizes.
 
-`check_suitable` rejects unsupported kinds of models (encoder-decoders, classifiers, models without
-a language-modeling head, dynamically quantized or offloaded models). `check_state` rejects states
-that can change at any time, so it runs before every batch of prompts. These are modules in training
-mode, whose dropout makes log-probabilities random, and peft adapters that depend on more than the
-tokens of a row. `num_logits` counts the columns that the forward pass returns. The shape of the
-head's weight can't be used instead, because quantized heads are packed and some heads pad their
-output.
+`check_suitable` rejects unsupported kinds of models: encoder-decoders, classifiers, models without
+a language-modeling head, and dynamically quantized or offloaded models.
+
+`check_state` runs before every batch of prompts, because it rejects states that can change at any
+time. One is training mode, in which dropout makes log-probabilities random. Another is a peft
+adapter whose effect depends on more than the tokens of a row.
+
+`num_logits` counts the logits that the forward pass returns. The shape of the head's weight isn't
+reliable, because quantized heads are packed and some heads pad their output.
 
 Cost: `check_state` visits every module. `num_logits` runs the model on one token, and again only
 after its head has changed.
@@ -32,7 +34,7 @@ _BY_MODE = (
     torch.nn.TransformerDecoderLayer,
 )
 _PER_ROW = {"adapter_names", "alora_offsets", "task_ids"}
-"""Arguments of peft that hold a value for each row of the user's batch."""
+"""Arguments of peft with one value per row of the user's batch."""
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
 
 _WIDTHS: WeakKeyDictionary[Any, tuple[object, int]] = WeakKeyDictionary()
@@ -42,7 +44,7 @@ def check_suitable(model: Any) -> None:
     """Raise an error unless the model is a causal language model with its weights in memory.
 
     Raises:
-        ValueError: the message names the kind of model and what to load instead.
+        ValueError: the model isn't suitable; the message names its kind, and what to load instead.
     """
     if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
         raise ValueError(
@@ -73,9 +75,9 @@ def check_suitable(model: Any) -> None:
         if type(module).__module__.startswith(_QUANTIZED):
             path = next(path for path, each in model.named_modules() if each is module)
             raise ValueError(
-                f"module {path!r} of {name} is dynamically quantized, so log-probabilities of a "
-                "row depend on the other rows; quantize only the weights (bitsandbytes, GPTQ, AWQ) "
-                "or load the model in full precision"
+                f"expected a model without dynamically quantized modules, got {name}, whose module "
+                f"{path!r} is dynamically quantized; quantize only the weights (bitsandbytes, "
+                "GPTQ, AWQ), or load the model in full precision"
             )
     if model.device.type == "meta":
         where = "offloaded by accelerate" if hasattr(model, "_hf_hook") else "not in memory"
@@ -89,7 +91,7 @@ def check_state(model: Any) -> None:
     """Raise an error if the model is in training mode or has an unsupported adapter.
 
     Raises:
-        ValueError: the message names the module in training mode, or the adapter's inputs.
+        ValueError: the message names the module in training mode, or the adapter's arguments.
     """
     _check_adapters(model)
     for module in every_module(model):
@@ -97,8 +99,8 @@ def check_state(model: Any) -> None:
             of_rows = sorted(_PER_ROW & _bound_names(hook))
             if of_rows and not getattr(module, "disable_adapters", False):
                 raise ValueError(
-                    f"peft selects adapters for each row of a batch by {', '.join(of_rows)}, but "
-                    "the sampler forms its own batches; select one adapter for all rows with "
+                    "expected one peft adapter for all rows, because the sampler forms its own "
+                    f"batches, got an adapter for each row ({', '.join(of_rows)}); select one with "
                     "model.set_adapter(name), or use smc.BudgetLogitsProcessor"
                 )
         if module.training and _depends_on_mode(module):
@@ -109,15 +111,17 @@ def check_state(model: Any) -> None:
             )
             and_cache = ", and gradient checkpointing disables the KV cache"
             raise ValueError(
-                f"{whole} is in training mode, where dropout makes log-probabilities random"
-                f"{and_cache if checkpoints else ''}; call model.eval() first"
+                f"expected a model in evaluation mode, but {whole} is in training mode, where "
+                f"dropout makes log-probabilities random{and_cache if checkpoints else ''}; call "
+                "model.eval() first"
             )
 
 
 def _check_adapters(model: Any) -> None:
-    """Raise an error if an active peft adapter has an effect outside of the model's weights.
+    """Raise an error if an active peft adapter isn't only a change of the weights.
 
-    Inside `generate` of peft, the model is the inner one, and peft prepares its inputs.
+    Inside peft's `generate`, `model` is the wrapped model, and peft prepares its inputs. So the
+    wrapper is checked, too.
     """
     outside = getattr(getattr(model, "prepare_inputs_for_generation", None), "__self__", None)
     for each in (model, outside):
@@ -127,20 +131,20 @@ def _check_adapters(model: Any) -> None:
         kind = getattr(getattr(config, "peft_type", None), "value", "")
         if getattr(config, "is_prompt_learning", False):
             raise ValueError(
-                f"{_name(model)} has a soft prompt ({kind} of peft: virtual tokens before the "
-                "prompt), but the sampler supports token ids only; use model.generate with "
+                "expected a model without virtual tokens before the prompt, but "
+                f"{_name(model)} has a soft prompt ({kind} of peft); use model.generate with "
                 "smc.BudgetLogitsProcessor, or an adapter of the weights, such as LoRA"
             )
         if getattr(config, "alora_invocation_tokens", None) is not None:
             raise ValueError(
-                f"{_name(model)} has an activated LoRA (peft's alora_invocation_tokens), which "
-                "changes the weights for some tokens of a row only; use model.generate with "
-                "smc.BudgetLogitsProcessor, or a LoRA for all tokens"
+                "expected adapters that change the weights for all tokens of a row, but "
+                f"{_name(model)} has an activated LoRA (peft's alora_invocation_tokens); use "
+                "model.generate with smc.BudgetLogitsProcessor, or a LoRA for all tokens"
             )
 
 
 def every_module(model: Any) -> list[Any]:
-    """List all modules, shared ones once per occurrence; a fast version of `modules()`."""
+    """List all modules; a shared module is listed once per occurrence. Faster than `modules()`."""
     found = [model]
     for module in found:
         found.extend(child for child in module._modules.values() if child is not None)
@@ -149,9 +153,9 @@ def every_module(model: Any) -> list[Any]:
 
 @torch.inference_mode()
 def num_logits(model: Any) -> int:
-    """Return the width of the logits that the model's forward pass returns.
+    """Return the number of logits per token that the model's forward pass returns.
 
-    The model runs on one token, and again only after its head or a hook of it was replaced.
+    The model runs on one token. It runs again only after its head or a hook was replaced.
 
     Raises:
         ValueError: the forward pass doesn't return logits for each token.
@@ -173,16 +177,16 @@ def num_logits(model: Any) -> int:
 
 
 def num_embeddings(model: Any) -> int | None:
-    """Return the number of input token ids; None if the embedding doesn't tell."""
+    """Return the number of input token ids; None if the input embedding doesn't have it."""
     table = model.get_input_embeddings()
     table = table.get_base_layer() if hasattr(table, "get_base_layer") else table  # peft wrapper
     return getattr(table, "num_embeddings", None)
 
 
 def context_of(model: Any) -> int | None:
-    """Return the model's number of positions; None if its configuration doesn't tell.
+    """Return the model's number of positions; None if its configuration doesn't contain it.
 
-    XLNet has the value -1, which means no limit.
+    XLNet's configuration has -1, which means no limit; None is returned for it, too.
     """
     config = model.config.get_text_config()
     names = ("max_position_embeddings", "max_seq_len")
@@ -191,7 +195,7 @@ def context_of(model: Any) -> int | None:
 
 
 def _head_of(model: Any) -> Iterator[object]:
-    """Identify the head, its weight, and the hooks that can change the width of its output."""
+    """Yield values that change when the head, its weight, or hooks on its output change."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     yield len(model._forward_hooks)
     if head is None:
@@ -203,7 +207,7 @@ def _head_of(model: Any) -> Iterator[object]:
 
 
 def _bound_names(hook: Any) -> set[str]:
-    """Return the names of the variables that a partial or a closure binds."""
+    """Return the names of the variables that a partial function or a closure binds."""
     code = getattr(hook, "__code__", None)
     return {*getattr(hook, "keywords", ()), *(code.co_freevars if code else ())}
 
@@ -211,8 +215,8 @@ def _bound_names(hook: Any) -> set[str]:
 def _depends_on_mode(module: Any) -> bool:
     """Return whether a module's output may depend on training mode.
 
-    Layers of torch that ignore the mode are exempt, because adapters that are added to a model in
-    evaluation mode contain linear layers in training mode.
+    PyTorch's own layers that ignore the mode are exempt. Adapters that are added to a model in
+    evaluation mode contain such layers in training mode.
     """
     if isinstance(module, _RANDOM):
         return bool(getattr(module, "p", 1.0))
@@ -224,6 +228,6 @@ def _generates(model: Any) -> bool:
 
 
 def _name(model: Any) -> str:
-    """Return the class name of the model inside a wrapper such as peft's."""
+    """Return the class name of a model, or of the model inside a wrapper such as peft's."""
     inner = getattr(model, "get_base_model", None)
     return type(inner() if callable(inner) else model).__name__

@@ -1,9 +1,9 @@
-"""Accessors for non-public parts of `transformers`, all in one module.
+"""Access to non-public parts of `transformers`, all in one module.
 
-The rest of this package uses documented classes and arguments only. This module accesses the parts
-without a public interface:
+The rest of this package only uses documented classes and arguments. This module accesses what has
+no public interface:
 
-* the name of the cache argument, the planned layers and the layers of a cache;
+* the name of the cache argument, the cache layers that a model plans, and the layers of a cache;
 * the name of the attention function;
 * the variables of a running `generate` call;
 * the processors, requests and memory of continuous batching.
@@ -26,22 +26,22 @@ import torch
 from torch import Tensor
 
 TESTED = ("5.17", "5.24")
-"""The oldest and the newest minor version of `transformers` that pass the tests."""
+"""The oldest and the newest minor version of `transformers` with which the tests pass."""
 
 
 def private(module: str, name: str) -> Any:
-    """Return a name from a module of `transformers` that may change between versions.
+    """Return an object from a module of `transformers` that may change between versions.
 
     Raises:
-        ImportError: this version lacks it; the message names the supported versions.
+        ImportError: the installed version lacks it; the message names the supported versions.
     """
     try:
         return getattr(import_module(f"transformers.{module}"), name)
     except (ImportError, AttributeError) as error:
         version = import_module("transformers").__version__
         raise ImportError(
-            f"smc needs transformers.{module}.{name}, which transformers {version} lacks; install "
-            f"a version from {TESTED[0]} to {TESTED[1]}: pip install "
+            f"expected transformers.{module}.{name}, which transformers {version} doesn't have; "
+            f"install a version from {TESTED[0]} to {TESTED[1]}: pip install "
             f"'transformers>={TESTED[0]},<={TESTED[1]}.*'"
         ) from error
 
@@ -49,10 +49,11 @@ def private(module: str, name: str) -> Any:
 def cache_argument(model: Any, kv_cache: object) -> dict[str, Any]:
     """Return the keyword arguments that pass a cache to a forward pass.
 
-    The argument is `cache` from transformers 5.24 on. It is `past_key_values` in earlier versions,
+    The keyword is `cache` from transformers 5.24 on. It is `past_key_values` in earlier versions,
     and in models whose code is not part of transformers.
     """
-    base = getattr(model, "get_base_model", None)  # peft wrapper, whose forward takes any argument
+    # The forward function of a peft wrapper accepts any argument, so the inner model is inspected.
+    base = getattr(model, "get_base_model", None)
     return {_cache_keyword((model if base is None else base()).__class__): kv_cache}
 
 
@@ -67,7 +68,7 @@ def _cache_keyword(kind: Any) -> str:
 
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
-"""Argument names by which `generate` may pass a cache to a `custom_generate`."""
+"""Argument names under which `generate` may pass a cache to a `custom_generate` function."""
 
 
 def planned_layers(model: Any) -> set[str]:
@@ -83,27 +84,27 @@ def planned_layers(model: Any) -> set[str]:
 
 
 def is_stateful(model: Any) -> bool:
-    """Return whether a model declares a state besides keys and values."""
+    """Return whether a model declares a state in addition to keys and values."""
     return bool(getattr(model, "_is_stateful", False))
 
 
 def attention_name(config: Any) -> str | None:
-    """Return the name of the attention function; None if the model has only one."""
+    """Return the name of the attention function; None if the model supports only one."""
     return getattr(config, "_attn_implementation", None)
 
 
 def set_attention_name(config: Any, name: str) -> None:
-    """Set another attention function in a configuration that the caller owns."""
+    """Set another attention function in a configuration; the caller must own the configuration."""
     config._attn_implementation = name
 
 
 @cache
 def pass_through_cache() -> type:
-    """Return a cache class that stores nothing; the attention stores keys and values itself."""
+    """Return a cache class that stores nothing; the attention stores keys and values instead."""
     from transformers import DynamicCache
 
     class PassThroughCache(DynamicCache):
-        """A cache that returns only the new keys and values."""
+        """A cache that stores nothing, and returns only the new keys and values."""
 
         def update(
             self, key_states: Tensor, value_states: Tensor, *others: Any, **options: Any
@@ -115,14 +116,15 @@ def pass_through_cache() -> type:
 
 @cache
 def _column_layer() -> type:
-    """Return a cache layer class that writes the new keys and values to a given column."""
+    """Return a cache layer class that writes new keys and values to a given column."""
     static: Any = private("cache_utils", "StaticLayer")
 
     class ColumnLayer(static):
-        """A layer of a `StaticCache` over tensors of the caller.
+        """A layer of a `StaticCache` that uses tensors of the caller.
 
-        The original computes the column and counts tokens in every layer, in three kernels. Here
-        all layers read one tensor, which the caller changes.
+        The original layer computes the column and counts tokens in each layer, with three kernels.
+        This class reads the column from a tensor that all layers share, and that the caller
+        changes.
         """
 
         def __init__(self, keys: Tensor, values: Tensor, column: Tensor) -> None:
@@ -147,13 +149,14 @@ def static_cache(model: Any, keys: Tensor, values: Tensor, column: Tensor) -> An
     Args:
         model: a model, whose configuration determines the layers.
         keys: the keys of all layers, [layers, P, heads, columns, d].
-        values: their values, of the same shape.
-        column: the column that the next forward pass writes to, [1]; may be changed in place.
+        values: the values of all layers, in the same shape.
+        column: the column to which the next forward pass writes, [1]; the caller may change it in
+            place.
     """
     from transformers import StaticCache
 
     kind = _column_layer()
-    with torch.device("cpu"):  # not the caller's default
+    with torch.device("cpu"):  # overrides the caller's default device
         made: Any = StaticCache(config=model.config, max_cache_len=keys.shape[3])
         layers = zip(made.layers, keys, values, strict=True)
         made.layers = [kind(own_keys, own_values, column) for _, own_keys, own_values in layers]
@@ -161,7 +164,7 @@ def static_cache(model: Any, keys: Tensor, values: Tensor, column: Tensor) -> An
 
 
 def generate_calls() -> Iterator[dict[str, Any]]:
-    """Yield the variables of each running `generate` call, from the innermost outward."""
+    """Yield the local variables of each running `generate` call, from the innermost outward."""
     from transformers import GenerationMixin
 
     code = inspect.unwrap(GenerationMixin.generate).__code__
@@ -176,18 +179,18 @@ _BATCH_PROCESSORS = "generation.continuous_batching.cb_logits_processors"
 
 
 def batch_logits_processor() -> Any:
-    """Return the base class of the processors of continuous batching."""
+    """Return the base class of logits processors for continuous batching."""
     return private(_BATCH_PROCESSORS, "ContinuousBatchingLogitsProcessor")
 
 
 def per_request_processor(kind: type) -> type:
-    """Return the continuous-batching class that applies a processor to each request."""
+    """Return the continuous-batching class that applies a logits processor to each request."""
     return private(_BATCH_PROCESSORS, "CLASSIC_TO_CB_PROCESSORS_MAP")[kind]
 
 
 @contextmanager
 def outside_of_batches(model: Any) -> Iterator[None]:
-    """Allow ordinary forward passes of a model that 5.17 has set up for continuous batching."""
+    """Allow ordinary forward passes of a model that is set up for continuous batching (in 5.17)."""
     config = model.config.get_text_config()
     name = attention_name(config)
     try:
@@ -200,19 +203,19 @@ def outside_of_batches(model: Any) -> Iterator[None]:
 
 
 def unfinished_requests(manager: Any) -> set[str]:
-    """Return the names of the waiting and running requests of a continuous batch."""
+    """Return the ids of the waiting and running requests of a continuous batch."""
     scheduler = manager.batch_processor.scheduler
     return {*scheduler.active_requests, *scheduler.waiting_requests}
 
 
 def holds_alone(manager: Any, tokens: int) -> bool:
-    """Return whether a continuous batch has memory for a single request of this many tokens."""
+    """Return whether a continuous batch has enough memory for one request of `tokens` tokens."""
     kv_cache = manager.batch_processor.cache
-    if hasattr(kv_cache, "blocks_needed"):  # in 5.17: all layers share the blocks
+    if hasattr(kv_cache, "blocks_needed"):  # in 5.17, all layers share the blocks
         blocks = -(-tokens // kv_cache.block_size)
         return bool(kv_cache.blocks_needed(blocks, 0) <= kv_cache.num_blocks)
     sectors = 0
     for allocator in kv_cache.cache_allocators.values():
-        blocks = allocator.needs_new_blocks("", 0, tokens)  # for a request without blocks
+        blocks = allocator.needs_new_blocks("", 0, tokens)  # of a request that has no blocks yet
         sectors += -(-blocks // allocator.blocks_per_sector)
     return bool(sectors <= kv_cache.num_sectors)

@@ -1,20 +1,21 @@
 """Adapter from causal language models of `transformers` to the `LanguageModel` protocol.
 
-A matrix product may round differently in a larger batch, so log-probabilities agree across batch
-sizes except for the last few bits. A model loaded in float64 makes this irrelevant in practice, but
-the attention of some older architectures then gives NaN on padded rows, which the sampler rejects.
+A matrix product may be rounded differently in a larger batch, so log-probabilities agree across
+batch sizes except for the last few bits. In float64 the difference is irrelevant in practice. But
+in float64 the attention of some older architectures returns NaN for padded rows, which the sampler
+rejects.
 
-If the model allows it, the rows of a prompt share its keys and values, and answers are computed
+If the model allows it, rows share the keys and values of their prompt, and answers are computed
 without padding (`smc._models.sharing_rows`). Cost of a step: one forward pass over the tokens, and
-a copy of the rows' generated columns when they move.
+a copy of the rows' generated columns if rows are reordered.
 
-Prompts can be cached: their keys and values and the log-probabilities after them are kept for later
-calls with the same prompt (`prompt_bytes`), for example when a comparison of methods uses each
-prompt many times. A cached prompt is computed alone, so its values don't depend on the batch. Other
-weights or adapters have their own cache entries (`smc._models.model_state`).
+Prompts can be cached (`prompt_bytes`). Their keys and values, and the log-probabilities after them,
+are kept for later calls with the same prompt, for example when a comparison of methods uses each
+prompt many times. A cached prompt is computed alone, so its values don't depend on the batch.
+Changed weights or adapters clear the cache (`smc._models.model_state`).
 
 Several threads may sample from one model through one or several `TransformersLM`, and generate text
-at the same time: rows belong to the call that created them, and the model is not modified.
+at the same time. Rows belong to the call that created them, and the model is not modified.
 """
 
 from __future__ import annotations
@@ -50,40 +51,40 @@ from smc._models.suitability import (
 )
 
 SMALL = 30_000_000
-"""Number of parameters up to which a forward pass is as cheap as drafting tokens for it."""
+"""Largest number of parameters of a model whose forward passes are as fast as guessing tokens."""
 
 
 class TransformersLM:
     """Adapter from a `transformers` causal language model and its tokenizer to `LanguageModel`.
 
-    The model's device and dtype don't change. It is put into evaluation mode; calls are rejected
-    while any of its modules is in training mode again. Log-probabilities are in the model's
-    precision, at least float32.
+    The model's device and dtype don't change. The model is put into evaluation mode, and calls
+    raise an error if one of its modules is in training mode later. Log-probabilities are in the
+    model's precision, but at least float32.
 
-    The adapter can be pickled and copied, with its model and tokenizer but without cached prompts.
+    The adapter can be pickled and copied with its model and tokenizer. Cached prompts are not
+    included.
 
     Some models use other rotary frequencies for long texts (`rope_type` "longrope" or "dynamic").
-    Every row of a batch then gets the frequencies of the longest row, so sample prompts beyond the
+    All rows of a batch then use the frequencies of the longest row. So sample prompts beyond the
     model's original length in a separate call.
 
     Args:
         model: a `PreTrainedModel` for causal language modeling.
-        tokenizer: its tokenizer. It encodes text prompts with its special tokens, unless the text
-            already begins with them, as in a chat template.
-        vocabulary: the bytes of each token; read from the tokenizer by default.
-        prompt_bytes: memory limit of the cache of computed prompts, in bytes; the least recently
-            used ones are evicted. 0 disables the cache. With it, each call checks whether the
-            model's weights and adapters have changed, which takes about 1% of the time of
-            computing 300 tokens.
+        tokenizer: the model's tokenizer. It encodes text prompts with its special tokens, unless
+            the text already begins with them, as the output of a chat template does.
+        vocabulary: the bytes of each token; by default they are read from the tokenizer.
+        prompt_bytes: memory limit of the prompt cache, in bytes; the least recently used prompts
+            are evicted. 0 disables the cache. With a cache, each call checks whether the model's
+            weights or adapters have changed, which takes about 1% of the time of computing 300
+            tokens.
         compile: whether to fuse the kernels of a step in static shapes (`execution="static"`) with
-            `torch.compile`, or arguments of it, such as `{"mode": "max-autotune-no-cudagraphs"}`.
-            The first answer of each number of particles waits for the compiler, usually for less
-            than a minute. Eager execution isn't compiled.
+            `torch.compile`; or arguments of `torch.compile`, such as `{"mode":
+            "max-autotune-no-cudagraphs"}`. Each new number of particles is compiled once, usually
+            in less than a minute. Eager execution isn't compiled.
 
     Raises:
         ValueError: the model or the tokenizer is unsuitable, such as a path, an encoder-decoder or
-            a model without a language-modeling head; or `compile` has arguments that a step doesn't
-            support.
+            a model without a language-modeling head; or `compile` has unsupported arguments.
     """
 
     def __init__(
@@ -98,8 +99,8 @@ class TransformersLM:
         check_suitable(model)
         if not (tokenizer is None or callable(tokenizer)):
             raise ValueError(
-                f"expected a tokenizer, got {type(tokenizer).__name__}; load the model's own with "
-                "AutoTokenizer.from_pretrained(path)"
+                f"expected a tokenizer, got {type(tokenizer).__name__}; load the model's tokenizer "
+                "with AutoTokenizer.from_pretrained(path)"
             )
         self._kept = _KeptPrompts(prompt_bytes)
         self._sharing: dict[Mode, bool] = {}
@@ -108,7 +109,7 @@ class TransformersLM:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self._given_vocabulary = vocabulary
-        # Only the logits after the last prompt token are needed; most models can skip the others.
+        # Only the logits after the last prompt token are needed. Most models can omit the others.
         forward = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
 
@@ -119,14 +120,14 @@ class TransformersLM:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Vocabulary as wide as the logits, with every EOS id of the model and the tokenizer."""
+        """The vocabulary: one token per logit, and the EOS ids of the model and the tokenizer."""
         if self._given_vocabulary is not None:
             return self._given_vocabulary
         width = num_logits(self.model)
-        if 2 * len(self.tokenizer) < width:  # few models have more logits than tokens
+        if 2 * len(self.tokenizer) < width:  # few models have many more logits than tokens
             warnings.warn(
-                f"the tokenizer has {len(self.tokenizer)} tokens, but the model has {width} "
-                "logits; make sure that it is the model's own tokenizer",
+                f"expected a tokenizer with about {width} tokens, one per logit of the model, got "
+                f"{len(self.tokenizer)}; make sure that it is the model's own tokenizer",
                 stacklevel=2,
             )
         eos_ids = eos_ids_of(self.model, self.tokenizer)
@@ -134,7 +135,7 @@ class TransformersLM:
 
     @property
     def context(self) -> int | None:
-        """Most tokens of prompt and answer together; None if the configuration doesn't tell."""
+        """Maximum number of tokens of prompt and answer together; None if it is unknown."""
         return context_of(self.model)
 
     @cached_property
@@ -143,22 +144,22 @@ class TransformersLM:
         return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Tokenize text (see `smc._models.encoding`); return ids unchanged."""
+        """Tokenize a text prompt (see `smc._models.encoding`); return token ids unchanged."""
         return encode_text(self.tokenizer, prompt) if isinstance(prompt, str) else token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
-        """Compute all prompts that are not cached, padded on the left.
+        """Run the model on all prompts that are not cached, padded on the left.
 
         Raises:
-            ValueError: the model is in training mode, or a prompt has an id outside the embedding,
-                which is smaller than the number of logits in some models.
+            ValueError: the model is in training mode; or a prompt has a token id outside of the
+                input embedding, which has fewer tokens than logits in some models.
         """
         check_state(self.model)
         size = num_embeddings(self.model)
         if size is not None:
             for prompt in prompts:
                 check_ids(prompt, size)
-        self._shares_prompts()  # rejects an unsuitable model before a long prompt is computed
+        self._shares_prompts()  # raises an error for an unsuitable model before a long pass
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
@@ -179,7 +180,7 @@ class TransformersLM:
         """Return the model's forward pass in static shapes; see `smc._models.static_cache`.
 
         Raises:
-            NotStaticError: the model has an unsupported cache or attention.
+            NotStaticError: the model's cache or attention doesn't support static shapes.
             ValueError: the model fails its self-check (`smc._models.self_check`), or is in training
                 mode.
         """
@@ -187,7 +188,7 @@ class TransformersLM:
         mode = Mode.of(self.model)
         if mode not in self._static:
             plain = StaticTransformer(self.model, self.context)
-            self._shares_prompts()  # gives the more specific error
+            self._shares_prompts()  # its errors are more specific than those of the next check
             check_static(self.model, plain)
             self._static.add(mode)
         return StaticTransformer(self.model, self.context, self._compiled)
@@ -195,8 +196,8 @@ class TransformersLM:
     def keep(self, prompt: Sequence[int]) -> bool:
         """Compute and cache a prompt permanently if there is space; return whether it is cached.
 
-        From then on, cached prompts are never evicted, and new ones are cached only if there is
-        space. The cost of a prompt then doesn't depend on the caller.
+        From the first call on, cached prompts are never evicted, and new prompts are cached only if
+        there is space. The cost of a prompt then doesn't depend on the order of calls.
         """
         self._kept.lasting = True
         if self._kept.most_bytes:
@@ -204,17 +205,25 @@ class TransformersLM:
         return self._kept.get(tuple(prompt)) is not None
 
     def forget_prompts(self) -> None:
-        """Clear the prompt cache, for changes of the model that `fingerprint` doesn't detect."""
+        """Clear the prompt cache, after changes of the model that aren't detected automatically.
+
+        `smc._models.model_state` describes which changes are detected.
+        """
         self._kept.use(None)
 
     def _rows(self, prompts: SharedPrompts, plain: TransformersRows | None = None) -> Rows:
-        """Create rows from computed prompts; `plain` are existing rows of them, if any."""
+        """Create rows from computed prompts.
+
+        Args:
+            prompts: the KV cache of the prompts.
+            plain: padded rows that contain this cache; None if there are none.
+        """
         if self._shares_prompts():
             return SharingRows(self.model, prompts)
         return plain or TransformersRows.after(self.model, prompts)
 
     def _shares_prompts(self) -> bool:
-        """Return whether rows share their prompts; check the model if its mode is new."""
+        """Return whether rows share their prompts; check the model first if its mode is new."""
         mode = Mode.of(self.model)
         if mode not in self._sharing:
             self._sharing[mode] = shares_prompts(self.model)
@@ -233,10 +242,10 @@ class TransformersLM:
 
 
 class _KeptPrompts:
-    """A cache of prompts, bounded in bytes, that evicts the least recently used ones.
+    """A cache of prompts with a limit in bytes, which evicts the least recently used prompts.
 
     Attributes:
-        lasting: whether to evict none; new prompts are then cached only if there is space.
+        lasting: whether no prompt is evicted; new prompts are then cached only if there is space.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -248,7 +257,7 @@ class _KeptPrompts:
         self._nbytes = 0
 
     def use(self, state: Fingerprint | None) -> None:
-        """Clear the cache if the model's state differs from this one."""
+        """Clear the cache if the model's state has changed."""
         with self._lock:
             if state != self._made_by:
                 self._made_by = state

@@ -1,4 +1,4 @@
-"""Proposals: the protocol, mask proposals, and lookahead proposals."""
+"""Proposals: the protocol, mask proposals, and proposals with a lookahead."""
 
 from __future__ import annotations
 

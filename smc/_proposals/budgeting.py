@@ -1,25 +1,26 @@
 """Effect of the budget: the probability of tokens that only the budget forbids.
 
 Let x be a prefix that can still be completed within the budget, with r tokens left, and v a next
-token that the constraint allows. The budget removes v if a shortest completion after v takes r
-tokens or more. With m(x) the sum of p_lm(v | x) over these tokens v,
+token that the constraint allows. The budget *removes* v if a shortest completion after v takes r
+tokens or more. Let m(x) be the sum of p_lm(v | x) over these tokens v. Then
 
     removed mass  =  sum of p_lm(x) m(x)  over all such prefixes x
-                  =  P_lm( a text within the constraint leaves the prefixes that can end in time ).
+                  =  P_lm( a text that obeys the constraint so far can no longer end in time ).
 
-Together with the evidence it bounds the evidence without a budget,
+Together with the evidence it bounds the evidence without a budget:
 
-    P_lm(C) <= P_lm(C within n) + removed mass,
+    P_lm(C) <= P_lm(C within n) + removed mass
 
-with a difference only for prefixes that would leave the constraint later. A sampler estimates the
-sum without bias by the weights of the prefixes that it computes. Every position of a run of forced
+The two sides differ only by prefixes that would leave the constraint later. A sampler estimates the
+sum without bias, by the weights of the prefixes that it computes. Each position in a run of forced
 tokens is evaluated, too (`smc._proposals.forced`), because near its end the budget forces most
-tokens. The probabilities of the removed tokens themselves are summed; nothing is subtracted.
+tokens. The probabilities of the removed tokens are summed directly, and not computed as a
+difference.
 
-**Cost.** A prefix needs a pass over the vocabulary only if the budget can remove a token there.
-This is the case if some next token leads further from the end than r allows
-(`TokenAutomaton.reach`, one number per state). Otherwise a comparison is enough. In static shapes,
-the pass is always made.
+**Cost.** A pass over the vocabulary is needed only for prefixes after which the budget can remove a
+token. This is the case if a next token leads further from the end than r allows
+(`TokenAutomaton.reach`, one number per state). For other prefixes a comparison is enough. In static
+shapes, the pass is always made.
 """
 
 from __future__ import annotations
@@ -39,20 +40,22 @@ from smc._vocabulary.class_mass import MaskGuide
 from smc._vocabulary.competition import sums_by
 
 NEVER = UNREACHABLE
-"""Position of the first removal if there is none."""
+"""Value of `first` if no token was removed."""
 
 
 @dataclass(frozen=True)
 class BudgetEffect:
-    """The effect of the budget on the answers to one prompt, at the prefixes that were computed.
+    """The effect of the budget on the answers to one prompt, after the prefixes that were computed.
 
     Attributes:
         budget: maximum number of tokens of an answer, including EOS.
-        log_removed: log of the estimated probability that the budget removed: the probability of
-            texts that obey the constraint, up to a token after which they can't end in time. -inf
-            for none.
-        removed: the removed probability divided by its sum with the estimated evidence, in [0, 1].
-        first: length of the shortest prefix after which the budget removed a token; None for none.
+        log_removed: log of the estimated probability that the budget removed. This is the
+            probability of texts that obey the constraint up to a token after which they can't end
+            in time. -inf if no token was removed.
+        removed: the removed probability divided by the sum of this probability and the estimated
+            evidence, from 0 to 1.
+        first: length of the shortest prefix after which the budget removed a token; None if no
+            token was removed.
         sufficient: the smallest budget that would not have removed a token after these prefixes.
     """
 
@@ -69,11 +72,11 @@ class BudgetEffect:
 
 
 class Removed(NamedTuple):
-    """Probability that the budget removes along some tokens of each of M prefixes.
+    """Probability that the budget removes at some positions of M prefixes.
 
     Attributes:
-        log_mass: log of the sum, over the positions, of the probability of the tokens before them
-            (from the first one on) times that of the removed next tokens.
+        log_mass: log of a sum over the positions: the probability of the tokens from the first
+            position up to this position, times the probability of the removed next tokens.
         first: number of answer tokens before the first position with a removed token.
         sufficient: the smallest budget that removes no token at these positions.
     """
@@ -89,13 +92,16 @@ class Removed(NamedTuple):
         return cls(torch.full_like(log_g, -torch.inf), none + NEVER, none)
 
     def spread(self, slots: Int64[Tensor, "M"], count: int) -> Removed:
-        """Put the entries into these of `count` slots; the others have no removed tokens."""
+        """Store the entries in the given slots of a table with `count` slots.
+
+        The other slots have no removed tokens.
+        """
         more = Removed.nothing(self.log_mass.new_zeros(count))
         pairs = zip(more, self, strict=True)
         return Removed(*(field.index_copy(0, slots, mine) for field, mine in pairs))
 
     def at(self, index: Int64[Tensor, "Q"]) -> Removed:
-        """Return the entries of these prefixes."""
+        """Return the entries with the given indices."""
         return Removed(*(field[index] for field in self))
 
     def plus(
@@ -106,14 +112,14 @@ class Removed(NamedTuple):
         log_p: Float[Tensor, "K V"],
         log_before: Float64[Tensor, "K"],
     ) -> Removed:
-        """Return the sum after one more position of some of the prefixes.
+        """Add one position to some of the prefixes.
 
         Args:
-            rows: the prefixes.
-            walk: their positions.
-            used: number of answer tokens before this position.
-            log_p: log-probabilities of the next token at this position.
-            log_before: log-probability of the tokens before it.
+            rows: indices of these prefixes.
+            walk: their positions in the automata.
+            used: number of answer tokens before the position.
+            log_p: log-probabilities of the next token at the position.
+            log_before: log-probability of the tokens before the position.
         """
         log_mass = removed_mass(walk, log_p)
         added = torch.logaddexp(self.log_mass[rows], log_before + log_mass)
@@ -126,9 +132,9 @@ class Removed(NamedTuple):
 
 
 def binding(walk: AutomatonPosition) -> Bool[Tensor, "R"]:
-    """Return for which prefixes the budget changes the mask of next tokens.
+    """Return True for prefixes where the budget changes the mask of next tokens.
 
-    Prefixes that can't be completed within their budgets don't count.
+    Prefixes that can't be completed within their budgets have False.
     """
     here = walk.states.clamp(min=0)
     in_time = (walk.states >= 0) & (walk.automata.steps_to_accept[here] <= walk.remaining)
@@ -139,7 +145,7 @@ def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[T
     """Return the smallest budget that removes no token after each prefix; 0 for ended prefixes.
 
     Args:
-        walk: positions of the prefixes.
+        walk: positions of the prefixes in their automata.
         used: number of tokens of each prefix.
     """
     here = walk.states.clamp(min=0)
@@ -148,22 +154,24 @@ def sufficient_for(walk: AutomatonPosition, used: Int64[Tensor, "R"]) -> Int64[T
 
 
 def removed_mass(walk: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R"]:
-    """Return the log-probability of the next tokens that only the budget forbids."""
+    """Return the log of the total probability of the next tokens that only the budget forbids."""
     steps = walk.steps_after_classes()
     removed = (steps < UNREACHABLE) & (steps >= walk.remaining.unsqueeze(1))
     return MaskGuide(log_p, removed, walk.automata.classes, walk.automaton_of_row).log_z
 
 
 class Along:
-    """Accumulator of the probability that the budget removes along forced tokens, pass by pass.
+    """Sum of the probability that the budget removes along forced tokens.
+
+    The forward passes over the forced tokens add to it one after the other (`see`).
 
     Args:
-        walks: positions of M prefixes before each of K columns of tokens.
-        tokens: the runs; -1 beyond their lengths.
+        walks: positions of M prefixes in their automata, before each of K columns of tokens.
+        tokens: the forced tokens of each prefix; -1 beyond the last one.
         budgets: the whole budget of each prefix.
 
     Attributes:
-        removed: the accumulated values.
+        removed: the sum so far.
     """
 
     def __init__(
@@ -195,14 +203,16 @@ class Along:
         log_p: Float[Tensor, "Q V"],
         at: Int64[Tensor, "K"] | None = None,
     ) -> None:
-        """Add the next tokens at one column, for some prefixes.
+        """Add the removed next tokens at one column, for some prefixes.
 
         Args:
-            column: index of the next tokens in the runs.
-            rows: the prefixes.
-            log_before: log-probability of the tokens of each run before that column.
+            column: index of the next token among the forced tokens.
+            rows: indices of the prefixes.
+            log_before: log-probability of the forced tokens before this column, for each of the
+                prefixes.
             log_p: log-probabilities of the next token.
-            at: the row of `log_p` for each of the rows; None for the same.
+            at: the row of `log_p` that belongs to each of the prefixes; None if the order is the
+                same.
         """
         if column >= len(self._bound) or not self._bound[column]:
             return
@@ -216,11 +226,11 @@ class Along:
 
 
 class Ledger(NamedTuple):
-    """Accumulated effect of the budget, for each of B examples.
+    """Effect of the budget in all steps so far, for each of B examples.
 
     Attributes:
-        log_removed: log of the estimate of the removed mass.
-        first, sufficient: as in `BudgetEffect`; `NEVER` for none.
+        log_removed: log of the estimated probability that the budget removed.
+        first, sufficient: as in `BudgetEffect`, but with `NEVER` instead of None.
     """
 
     log_removed: Float64[Tensor, "B"]
@@ -229,7 +239,7 @@ class Ledger(NamedTuple):
 
     @classmethod
     def empty(cls, walk: object, budgets: Int64[Tensor, "B"], *, is_exact: bool) -> Ledger | None:
-        """Return the effect before the first step; None if there are no bounds."""
+        """Return the effect before the first step; None if the run has no bounds."""
         if not (is_exact and isinstance(walk, AutomatonPosition)):
             return None
         nothing = torch.full_like(budgets, -torch.inf, dtype=torch.float64)
@@ -244,15 +254,16 @@ class Ledger(NamedTuple):
         log_weight: Float64[Tensor, "P"],
         indices: Callable[[Bool[Tensor, "R"]], Int64[Tensor, "K"]],
     ) -> Ledger:
-        """Add the prefixes before a step.
+        """Add the tokens removed after the prefixes of a step.
 
         Args:
-            walk, log_p: positions and next log-probabilities of the R prefixes.
+            walk, log_p: positions in the automata, and next-token log-probabilities, of R prefixes.
             budgets: the whole budget of each prefix.
             row: the prefix of each of P particles.
-            log_weight: weights of the particles for p_lm(prefix), which sum to the estimate; -inf
-                for excluded particles.
-            indices: returns the indices of a mask (`smc._forward.prefixes.Reader.indices`).
+            log_weight: weights of the particles, whose sum estimates p_lm(prefix); -inf for
+                particles that are excluded.
+            indices: function that returns the indices of a mask
+                (`smc._forward.prefixes.Reader.indices`).
         """
         used = budgets - walk.remaining
         some = indices(binding(walk))
@@ -262,14 +273,20 @@ class Ledger(NamedTuple):
             rows = log_p if len(some) == len(log_p) else log_p[some]
             removed = removed.plus(some, walk.take(some), used[some], rows, zero)
         removed = Removed(
-            removed.log_mass.masked_fill(~binding(walk), -torch.inf),  # static shapes use all rows
+            # In static shapes, `some` contains all rows, so the other rows are removed here.
+            removed.log_mass.masked_fill(~binding(walk), -torch.inf),
             torch.where(binding(walk), removed.first, NEVER),
             sufficient_for(walk, used),
         )
         return self.with_runs(removed.at(row), log_weight)
 
     def with_runs(self, removed: Removed, log_weight: Float64[Tensor, "P"]) -> Ledger:
-        """Add the removed probability of runs of tokens, by the particles' weights before them."""
+        """Add the tokens removed along runs of tokens.
+
+        Args:
+            removed: the removed probability along the run of each particle.
+            log_weight: weights of the particles before their runs.
+        """
         B = len(self.first)
         counts = ~log_weight.isneginf()
         example = torch.arange(len(log_weight), device=log_weight.device) // (len(log_weight) // B)
@@ -286,7 +303,7 @@ class Ledger(NamedTuple):
 def effect_of(
     budget: int, log_removed: float, first: int, sufficient: int, log_evidence: float
 ) -> BudgetEffect:
-    """Return the effect for an example with this estimate of its evidence."""
+    """Return the effect of the budget on one example, in the form that users see."""
     share = 0.0
     if log_removed > -math.inf:
         share = 1 / (1 + math.exp(min(700.0, log_evidence - log_removed)))

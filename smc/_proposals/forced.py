@@ -1,17 +1,19 @@
 """Forced runs: consecutive forced tokens, each the only token that g allows.
 
 Most of a tool call is text that the constraint prescribes. If only one token is allowed, q gives it
-probability one, so it can be appended without a draw and without a forward pass before it. One
-forward pass then computes the whole run together with the preceding token, and returns the
-log-probability of each token for the weight. With f_1 ... f_k the run after a drawn token d,
+probability one. It can therefore be appended without a draw, and without a forward pass before it.
+A single forward pass then computes the preceding token and the whole run, and returns the
+log-probability of each token for the weight. Let f_1 ... f_k be the run after a drawn token d. The
+update
 
     weight  *=  product of p_lm(f_i)  ·  g(f_k) / g(d)
 
-is the product of the increments Z / psi of k steps: the intermediate values of g cancel.
+is the product of the factors Z / psi of k single steps, because the intermediate values of g
+cancel.
 
-The target and the weight of every sequence are the same as token by token. Only the times of
-resampling differ: particles are compared between choices and never inside a run, so a call that
-resamples may return other particles.
+The target and the weight of every sequence are the same as with single steps. Only the times of
+resampling differ, because particles are never resampled inside a run. So a run that resamples may
+return other particles.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ class Followed(Generic[State]):
     """Result of appending forced runs to M prefixes.
 
     Attributes:
-        tokens: the runs; -1 beyond their lengths.
-        log_g: log g of the last token of each run; 0 for an empty run.
-        state: the proposal's state after the runs.
-        walks: the positions before each token of the runs, if the proposal's state has positions.
+        tokens: the forced tokens of each prefix; -1 beyond the last one.
+        log_g: log g of the last forced token; 0 if there are no forced tokens.
+        state: the proposal's state after the forced tokens.
+        walks: positions in the automata before each column of `tokens`; empty if the proposal's
+            state has no positions.
     """
 
     tokens: Int64[Tensor, "M K"]
@@ -49,12 +52,12 @@ class Followed(Generic[State]):
 
 
 def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> Followed[State]:
-    """Append forced tokens to each prefix until it has a choice, is complete, or dies.
+    """Append forced tokens to each prefix until several tokens are allowed, or the prefix ends.
 
     Args:
-        proposal: the proposal whose g decides which tokens are allowed.
-        state: its state, one row per prefix.
-        follows: False to leave all runs empty.
+        proposal: the proposal, whose g determines which tokens are allowed.
+        state: the proposal's state, with one row per prefix.
+        follows: False to append no tokens.
     """
     log_g = torch.zeros_like(state.walk.states, dtype=torch.float64)
     columns, walks = [state.walk.states.new_empty(len(log_g), 0)], []

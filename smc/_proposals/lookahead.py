@@ -1,19 +1,19 @@
 """Protocol of lookaheads: models of the probability that a text is completed in time.
 
-Let C be a constraint and r the number of tokens that a prefix may still take. For every item v that
-may come next (a token or a class of tokens), a lookahead returns the logarithms of
+Let C be a constraint and r the remaining budget of a prefix in tokens. For each item v that may
+come next (a token or a class of tokens), a lookahead returns the logarithms of
 
     joint(v)    = P(v is next, and the text is completed in C within the r tokens | prefix)
     mass(v)     = P(v is next | prefix)
     eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
 
-under its own model. `smc.Twisted` turns them into a proposal, and handles tying, the defensive
-mixture and potentials independently of the kind of model. `smc.HMMLookahead` implements the
+under its own model. `smc.Twisted` turns these probabilities into a proposal. It implements tying,
+the defensive mixture and potentials for any kind of model. `smc.HMMLookahead` implements the
 protocol with a hidden Markov model.
 
-Weights are correct for any values, because the sampler uses the same g for the draw and the
-weights. The quality of the values determines how many particles are needed. If the model equals the
-language model, and every token has its own g, all particles have equal weights.
+Weights are correct for any values, because the sampler uses the same g for the draw and for the
+weights. The accuracy of the values determines how many particles are needed. If the model equals
+the language model, and g is computed for every single token, all particles have equal weights.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from smc._proposals.protocol import HasTables
 
 
 class Expectation(NamedTuple):
-    """Log-probabilities of K items (classes or tokens) as the next one, for R prefixes.
+    """Log-probabilities that each of K items (classes or tokens) comes next, for R prefixes.
 
-    Values of items that the constraint and the budget don't allow are ignored.
+    Values of items that the constraint or the budget doesn't allow are ignored.
 
     Attributes:
         log_joint: log P(the item is next, and the text is completed within the budget | prefix).
         log_mass: log P(the item is next | prefix).
         log_eventual: log P(the item is next, and the text is completed at some length | prefix);
-            None unless the lookahead's `eventual` is true.
+            None unless the lookahead's `eventual` is True.
     """
 
     log_joint: Float64[Tensor, "R K"]
@@ -47,7 +47,7 @@ class Expectation(NamedTuple):
 
 
 ModelState = TypeVar("ModelState")
-"""A model's state for R prefixes: an immutable tuple of tensors with one row per prefix."""
+"""State of a lookahead for R prefixes: an immutable tuple of tensors with one row per prefix."""
 
 
 @runtime_checkable
@@ -56,8 +56,7 @@ class Lookahead(HasTables, Protocol[ModelState]):
 
     To write a lookahead, derive from this class and implement `start`, `advance`, `take`, `classes`
     and `tokens`; the other members have defaults. Methods receive each prefix's automaton state and
-    remaining budget as an `AutomatonPosition`. Rows of prefixes that have ended may hold any
-    values.
+    remaining budget as an `AutomatonPosition`. Results for prefixes that have ended are ignored.
 
     Attributes:
         eventual: whether expectations include `log_eventual`.
@@ -66,9 +65,9 @@ class Lookahead(HasTables, Protocol[ModelState]):
     eventual: bool = False
 
     def without_host_sync(self) -> Lookahead[ModelState]:
-        """Return a version of the lookahead without host synchronizations, for static shapes.
+        """Return a version of the lookahead that never synchronizes with the host.
 
-        The default returns the lookahead itself.
+        Static shapes require it. The default returns the lookahead itself.
         """
         return self
 
@@ -77,7 +76,7 @@ class Lookahead(HasTables, Protocol[ModelState]):
         """Return the state of B empty prefixes, one per example.
 
         Raises:
-            ConstraintError: the model cannot serve these constraints; see `check`.
+            ConstraintError: the model doesn't support these constraints; see `check`.
         """
         ...
 
@@ -88,22 +87,22 @@ class Lookahead(HasTables, Protocol[ModelState]):
 
     @abstractmethod
     def take(self, state: ModelState, ancestors: Int64[Tensor, "Q"]) -> ModelState:
-        """Return the state of these batch rows."""
+        """Return the state of the prefixes with these indices, which may repeat."""
         ...
 
     @abstractmethod
     def classes(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
-        """Return the log-probabilities of every class of each prefix's automaton, at most C."""
+        """Return the log-probabilities of all token classes of each prefix's automaton."""
         ...
 
     @abstractmethod
     def tokens(
         self, state: ModelState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
-        """Return the log-probabilities of these tokens."""
+        """Return the log-probabilities of the given tokens."""
         ...
 
     def all_tokens(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
-        """Return the log-probabilities of every token in the vocabulary."""
+        """Return the log-probabilities of all tokens in the vocabulary."""
         every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
         return self.tokens(state, walk, every.expand(len(walk.states), -1))

@@ -1,12 +1,12 @@
-"""Mask proposals, in which g is zero or one.
+"""Mask proposals, in which the factor g of each token is zero or one.
 
-    LM     g = 1                                              rejection baseline
-    LCD    g = 1{ prefix can be completed at some length }    locally constrained decoding
-    GCD    g = 1{ prefix can be completed within the remaining budget }
+    LM             g = 1; samples that violate the constraint are rejected
+    LCD            g = 1 if the prefix with the token can be completed at some length
+    GCD            g = 1 if it can be completed within the remaining budget
     GreedyClose    g of LCD, or g of GCD once the budget only fits a shortest completion
 
-Cost of a step: O(R·V) for R prefixes, memory-bound. A step looks up the next state of each token
-class and compares distances with the remaining budget.
+Cost of a step: O(R·V) for R prefixes, limited by memory bandwidth. A step looks up the next state
+of each token class, and compares distances to the end with the remaining budget.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from smc._vocabulary.factors import TiedGuide, by_class_alone
 
 
 class MaskProposal(Proposal[AutomatonPosition]):
-    """The base class of proposals whose state is an `AutomatonPosition`; subclasses add `guide`.
+    """Base class of proposals whose state is an `AutomatonPosition`; subclasses implement `guide`.
 
     All proposals in this module derive from it.
     """
 
     def start(self, batch: Batch) -> AutomatonPosition:
-        """Return one empty prefix per example."""
+        """Return the positions of empty prefixes, one per example."""
         return start_position(batch)
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Advance the positions."""
+        """Return the positions after the given tokens."""
         return state.advance(tokens)
 
     def take(self, state: AutomatonPosition, ancestors: Int64[Tensor, "Q"]) -> AutomatonPosition:
-        """Return the positions of these batch rows."""
+        """Return the positions of the prefixes with these indices, which may repeat."""
         return state.take(ancestors)
 
     def __repr__(self) -> str:
@@ -48,10 +48,13 @@ class MaskProposal(Proposal[AutomatonPosition]):
 
 
 class LM(MaskProposal):
-    """The language model itself as proposal; prefixes that break the rule or the budget die."""
+    """The language model itself as proposal.
+
+    Prefixes that violate the constraint or can't be completed within the budget get weight zero.
+    """
 
     def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> TiedGuide:
-        """Return g = 1, Z = 1."""
+        """Return g = 1 and Z = 1."""
         R, C = len(state.states), state.automata.widest
         even = torch.zeros(R, C, dtype=torch.float64, device=log_p.device)
         return TiedGuide(
@@ -66,49 +69,52 @@ class LM(MaskProposal):
         )
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Advance, and end prefixes that can't be completed within the budget."""
+        """Advance the positions; end prefixes that can't be completed within the budget."""
         after = state.advance(tokens)
         needed = after.automata.steps_to_accept[after.states.clamp(min=0)]
-        late = needed > after.remaining  # a complete answer needs 0 tokens
+        late = needed > after.remaining  # never true for complete answers, which need 0 tokens
         return after._replace(states=torch.where(late, -1, after.states))
 
 
 class ClassMaskProposal(MaskProposal):
-    """The base class of proposals that allow whole token classes; subclasses implement `alive`.
+    """Base class of proposals that allow whole token classes; subclasses implement `alive`.
 
-    It isn't public, because a mask with fewer tokens than GCD's would silently change the target.
-    It would also break the bounds, which require that a forced token is the only one that the
-    budget allows (`smc._inference.bounds`). To allow fewer texts, intersect the languages; for
-    another g, subclass `smc.MaskProposal` or `smc.Lookahead`.
+    It isn't public, because a mask with fewer tokens than GCD's would change the target without an
+    error. It would also invalidate the bounds, which require that a forced token is the only token
+    that the budget allows (`smc._inference.bounds`). To allow fewer texts, intersect the
+    constraints. To use another g, subclass `smc.MaskProposal` or `smc.Lookahead`.
     """
 
     @abstractmethod
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return the classes that are allowed after each prefix."""
+        """Return True for the token classes that are allowed after each prefix."""
         ...
 
     def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> MaskGuide:
-        """Return g = 1{allowed}."""
+        """Return g = 1 for allowed tokens, and 0 for others."""
         return MaskGuide(log_p, self.alive(state), state.automata.classes, state.automaton_of_row)
 
     def forced(self, state: AutomatonPosition) -> Int64[Tensor, "R"]:
-        """Return the only allowed token, or -1."""
+        """Return the only allowed token; -1 if several are allowed or none is."""
         return state.only(self.alive(state))
 
 
 class LCD(ClassMaskProposal):
-    """Locally constrained decoding: allow tokens after which the text can be completed at all."""
+    """Locally constrained decoding: allow a token if the text can still be completed after it.
+
+    The number of tokens that this takes isn't limited.
+    """
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return which classes lead to a text that can be completed at some length."""
+        """Return True for classes after which the text can be completed at some length."""
         return walk.mask.lcd_class_mask(walk.states)
 
 
 class GCD(ClassMaskProposal):
-    """Globally constrained decoding: allow tokens after which the budget can still be met."""
+    """Globally constrained decoding: allow a token if the text can be completed in budget."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Return which classes lead to a text that can be completed within the budget."""
+        """Return True for classes after which the text can be completed within the budget."""
         return walk.mask.class_mask(walk.states, walk.remaining)
 
 
@@ -116,15 +122,15 @@ class GreedyClose(ClassMaskProposal):
     """LCD that switches to a shortest completion when just enough tokens are left for it.
 
     It models an engine that masks by a grammar and knows each state's distance to the end, but not
-    how the next token changes this distance. With r tokens left, in a state whose shortest
-    completion takes d tokens,
+    how the next token changes this distance. Let r be the number of tokens left, and d the number
+    of tokens that a shortest completion takes.
 
-        r > d    the mask is LCD's;
-        r = d    the mask has the tokens of shortest completions only;
-        r < d    the last token led too far from the end, and the prefix dies at once.
+        r > d    the mask is LCD's mask
+        r = d    the mask only has the tokens of shortest completions, as GCD's mask has
+        r < d    the last token led too far from the end, and the prefix gets weight zero
 
-    So a text is lost if one token increases the distance to the end beyond the remaining budget.
-    The mask includes every token of GCD's mask (for r = d it *is* GCD's), so weights are exact.
+    So a text is lost if a token increases the distance to the end beyond the remaining budget. The
+    mask includes every token of GCD's mask, so weights are exact.
     """
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:

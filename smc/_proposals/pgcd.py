@@ -1,14 +1,14 @@
 """P-GCD: probabilistic globally constrained decoding with the lookahead of a hidden Markov model.
 
 The HMM is distilled from the language model (arXiv 2606.01926). The product of the HMM and the
-automaton gives a table of completion probabilities by state and remaining budget (`hmm._product`).
-The table is computed once per constraint and cached for later calls (`smc._proposals.tables`). With
-the distribution of the next hidden state given a prefix, the table gives the probability of
-completion after each token or class of tokens (`hmm._lookahead`). `smc._proposals.twisted` turns
-these probabilities into a proposal.
+automaton gives a table of completion probabilities for each automaton state and remaining budget
+(`hmm._product`). The table is computed once per constraint and cached for later calls
+(`smc._proposals.tables`). Together with the distribution of the HMM's hidden state after a prefix,
+it gives the probability of completion after each next token or class of tokens (`hmm._lookahead`).
+`smc._proposals.twisted` turns these probabilities into a proposal.
 
-Cost of a step: that of `hmm._lookahead`, O(H) for each class and each top-k token of each prefix,
-plus one product with the transition matrix for the filter.
+Cost of a step: O(H) for each class and each of the top-k tokens of each prefix (`hmm._lookahead`),
+and one product with the transition matrix for the filter.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from smc._proposals.twisted import Twisted, belief_of, needs_eventual
 
 
 class HMMState(NamedTuple):
-    """The state of an HMM for R prefixes.
+    """The HMM's state for R prefixes.
 
     Attributes:
-        table: completion probabilities of the automata of the batch.
-        predicted: P(hidden state of the next token | prefix); zeros if the prefix is impossible
-            under the HMM.
+        table: completion probabilities for the automata of the batch.
+        predicted: P(hidden state that emits the next token | prefix); zeros if the prefix is
+            impossible under the HMM.
     """
 
     table: LookaheadTable
@@ -54,13 +54,13 @@ class HMMState(NamedTuple):
 
 
 class HMMLookahead(Lookahead[HMMState]):
-    """The lookahead of a hidden Markov model; see `smc.Lookahead`.
+    """A lookahead based on a hidden Markov model; see `smc.Lookahead`.
 
     Args:
         hmm: HMM over the language model's vocabulary, on the language model's device.
-        eventual: whether to also compute the probability of completion without a budget.
-        max_bytes: memory limit for one table of completion probabilities, and for all cached
-            tables together.
+        eventual: whether to compute also the probability of completion without a budget.
+        max_bytes: memory limit in bytes for one table of completion probabilities, and for all
+            cached tables together.
 
     Raises:
         ValueError: `hmm` is not an HMM, its parameters are not distributions, or `max_bytes` is
@@ -70,8 +70,8 @@ class HMMLookahead(Lookahead[HMMState]):
     def __init__(self, hmm: HMM, *, eventual: bool = False, max_bytes: int = MAX_BYTES) -> None:
         if not isinstance(hmm, HMM):
             raise ValueError(
-                f"expected hmm to be an hmm.HMM, got {type(hmm).__name__}; use em_step(...).hmm, "
-                "or hmm.load(directory).hmm for a checkpoint"
+                f"expected hmm to be an hmm.HMM, got {type(hmm).__name__}; pass the attribute .hmm "
+                "of the result of hmm.load or hmm.em_step"
             )
         if max_bytes < 1:
             raise ValueError(f"expected max_bytes to be at least 1, got {max_bytes!r}")
@@ -83,40 +83,42 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables = TableCache(max_bytes, eventual=eventual)
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Raise the errors of `start`, before any computation.
+        """Raise the errors that `start` would raise, before any computation.
 
         Raises:
-            ConstraintError: HMM and constraints differ in vocabulary, or the table would exceed
-                the memory limit.
+            ConstraintError: the HMM and the constraints have different vocabularies, or the table
+                would exceed the memory limit.
         """
         self._tables.check(self.hmm, automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the table size of one constraint in bytes; a batch needs at most the sum."""
+        """Return the bytes of the table for one constraint; a batch needs at most the sum."""
         return bytes_of_table(self.hmm, automaton, budget, eventual=self.eventual)
 
     def free(self) -> None:
-        """Release the tables that are cached for the next call with the same constraints."""
+        """Release the cached tables."""
         self._tables.clear()
 
     def without_host_sync(self) -> HMMLookahead:
-        """Return this lookahead without host synchronizations; it shares the tables."""
+        """Return a version without host synchronizations, which shares the cached tables."""
         other = copy(self)
         other._wait = False
         return other
 
     def start(self, batch: Batch) -> HMMState:
-        """Return one empty prefix per example; compute the table unless it is cached.
+        """Return the state of empty prefixes, one per example.
+
+        The table is computed unless it is cached.
 
         Raises:
-            ConstraintError: HMM and constraints differ in vocabulary or device, or the table would
-                exceed the memory limit.
+            ConstraintError: the HMM and the constraints differ in vocabulary or device, or the
+                table would exceed the memory limit.
         """
         table = self._tables.table(self.hmm, batch.automata, batch.budgets.tolist())
         return HMMState(table, predict_first(self.hmm, len(batch.budgets)))
 
     def advance(self, state: HMMState, tokens: Int[Tensor, "R T"]) -> HMMState:
-        """Condition on these tokens; -1 means no token."""
+        """Return the state after one or more tokens per prefix; -1 means no token."""
         predicted = state.predicted
         for token in tokens.long().unbind(dim=1):
             filtered = filter_step(self.hmm, predicted, token.clamp(min=0)).filtered
@@ -125,21 +127,21 @@ class HMMLookahead(Lookahead[HMMState]):
         return state._replace(predicted=predicted)
 
     def take(self, state: HMMState, ancestors: Int64[Tensor, "Q"]) -> HMMState:
-        """Return the state of these batch rows."""
+        """Return the state of the prefixes with these indices, which may repeat."""
         return state._replace(predicted=state.predicted[ancestors])
 
     def classes(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
-        """Return the HMM's log-probabilities of every class of each prefix's automaton."""
+        """Return the HMM's log-probabilities of all token classes of each prefix's automaton."""
         return self._expect(partial(expect_classes, wait=self._wait), state, walk)
 
     def tokens(
         self, state: HMMState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
-        """Return the HMM's log-probabilities of these tokens."""
+        """Return the HMM's log-probabilities of the given tokens."""
         return self._expect(partial(expect_tokens, wait=self._wait), state, walk, tokens)
 
     def all_tokens(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
-        """Return the HMM's log-probabilities of every token."""
+        """Return the HMM's log-probabilities of all tokens in the vocabulary."""
         return self._expect(partial(expect_all_tokens, wait=self._wait), state, walk)
 
     def _expect(
@@ -161,15 +163,16 @@ class HMMLookahead(Lookahead[HMMState]):
 
 
 class PGCD(Twisted[HMMState]):
-    """Probabilistic globally constrained decoding, with an HMM over the model's vocabulary.
+    """Probabilistic globally constrained decoding, with an HMM over the same vocabulary.
 
     Args:
         hmm: HMM distilled from the language model's answers, without prompts.
-        lookahead: the kind of lookahead: "conditional" or 1, for language models that the HMM
-            approximates well; "in_time" or 0, for prompts that state the content; a number between
-            0 and 1; or, for comparison, "joint". See `smc._proposals.twisted`.
-        exact_top_k, defense, potential: as for `Twisted`.
-        max_bytes: as for `HMMLookahead`.
+        lookahead: how g depends on the HMM (`smc._proposals.twisted`). "conditional" or 1 is for
+            language models that the HMM approximates well, and "in_time" or 0 for prompts that
+            state the content of the answer. Numbers between 0 and 1 are between these two. "joint"
+            is for comparison.
+        exact_top_k, defense, potential: as for `smc.Twisted`.
+        max_bytes: as for `smc.HMMLookahead`.
 
     Raises:
         ValueError: an argument is invalid, or the HMM's parameters are not distributions.

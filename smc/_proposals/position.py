@@ -1,11 +1,11 @@
 """Positions of prefixes in their automata, with the remaining token budgets.
 
-Every proposal's state has the positions of its prefixes. The sampler uses them to decide whether a
-prefix has ended:
+The state of every proposal has the positions of its prefixes, from which the sampler decides
+whether a prefix has ended:
 
-    finished    in the automaton's final state: EOS was drawn or forced
-    dead        outside the language, or out of budget; `LM` also ends a prefix that can't finish
-                within the budget, because its target probability is zero
+    finished    the automaton is in its final state: EOS was drawn or forced
+    dead        the prefix has left the language, or its budget is used up; with `LM`, also a prefix
+                that can't be completed within its budget, because its target probability is zero
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from smc._vocabulary.competition import Successors
 
 
 class Batch(NamedTuple):
-    """B examples that are sampled together, each with its own automaton and budget.
+    """B examples that are sampled together, each with an automaton and a budget.
 
     Attributes:
         automata: one automaton per example, with states numbered consecutively over the batch.
@@ -38,9 +38,9 @@ class AutomatonPosition(NamedTuple):
 
     Attributes:
         automata: the automata of the batch.
-        mask: the budget mask, which allows tokens after which the text can be completed.
-        states: state of each prefix; -1 once the prefix is outside the language.
-        remaining: tokens that each prefix may still take, including EOS.
+        mask: GCD's mask, which allows tokens after which the text can be completed in time.
+        states: automaton state of each prefix; -1 once the prefix has left the language.
+        remaining: number of tokens that each prefix may still take, including EOS.
     """
 
     automata: AutomatonBatch
@@ -50,26 +50,26 @@ class AutomatonPosition(NamedTuple):
 
     @property
     def walk(self) -> AutomatonPosition:
-        """Return the object itself, so that it can serve as a proposal's whole state."""
+        """The object itself, so that it can be the whole state of a proposal."""
         return self
 
     @property
     def finished(self) -> Bool[Tensor, "R"]:
-        """True where the answer is complete."""
+        """True for prefixes that are complete answers."""
         return (self.states >= 0) & self.automata.is_final[self.states.clamp(min=0)]
 
     @property
     def running(self) -> Bool[Tensor, "R"]:
-        """True where the prefix is neither finished nor dead, so that it takes another token."""
+        """True for prefixes that take another token, because they are neither finished nor dead."""
         return (self.states >= 0) & ~self.finished & (self.remaining > 0)
 
     @property
     def automaton_of_row(self) -> Int64[Tensor, "R"]:
-        """The automaton of each prefix; arbitrary once the prefix is outside the language."""
+        """The index of each prefix's automaton; arbitrary once the prefix has left the language."""
         return self.automata.automaton_of[self.states.clamp(min=0)]
 
     def only(self, alive: Bool[Tensor, "R C"]) -> Int64[Tensor, "R"]:
-        """Return the only token in these classes; -1 where they contain none or several."""
+        """Return the only token in the classes `alive`; -1 if there are several tokens or none."""
         start = self.automata.classes.start[self.automaton_of_row]
         sizes = torch.where(alive, start.diff(dim=1), 0)
         klass = sizes.argmax(dim=1, keepdim=True)
@@ -78,31 +78,37 @@ class AutomatonPosition(NamedTuple):
         return torch.where(sizes.sum(dim=1) == 1, token, -1)
 
     def successors(self) -> Successors:
-        """Return the outcome of each token class."""
+        """Return for each token class whether it ends the text."""
         after = self.automata.next_by_class(self.states)
         ends = (after >= 0) & self.automata.is_final[after.clamp(min=0)]
         return Successors(self.automata.classes, self.automaton_of_row, ends)
 
     def steps_after_classes(self) -> Int32[Tensor, "R C"]:
-        """Return the fewest tokens from after a token of each class to the end, or `UNREACHABLE`.
+        """Return the fewest tokens from the state after each token class to the end of the text.
 
-        A class is allowed within the budget if this number is less than `remaining`, and completes
-        the text if it is zero.
+        The number is `UNREACHABLE` if the end can't be reached. A class is allowed within the
+        budget if its number is less than `remaining`, and completes the text if it is zero.
         """
         return self.mask.steps_after(self.states)
 
     def steps_after_tokens(self, tokens: Int64[Tensor, "R K"]) -> Int32[Tensor, "R K"]:
-        """Return the fewest tokens from after each of these tokens to the end, or `UNREACHABLE`."""
+        """Return the fewest tokens from the state after each given token to the end of the text.
+
+        The number is `UNREACHABLE` if the end can't be reached.
+        """
         after = self.automata.next(self.states.unsqueeze(1).expand_as(tokens), tokens)
         steps = self.automata.steps_to_accept[after.clamp(min=0)]
         return torch.where(after >= 0, steps, UNREACHABLE)
 
     def take(self, rows: Int64[Tensor, "Q"]) -> AutomatonPosition:
-        """Return the positions of these batch rows."""
+        """Return the positions of the prefixes with these indices, which may repeat."""
         return self._replace(states=self.states[rows], remaining=self.remaining[rows])
 
     def advance(self, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Advance by these tokens; -1 means no token, and an ended prefix stays unchanged."""
+        """Return the positions after the given tokens.
+
+        -1 means no token, and prefixes that have ended don't change.
+        """
         states, remaining = self.states, self.remaining
         for token in tokens.long().unbind(dim=1):
             moves = (token >= 0) & (states >= 0) & (remaining > 0)
@@ -114,7 +120,7 @@ class AutomatonPosition(NamedTuple):
 
 
 def start_position(batch: Batch) -> AutomatonPosition:
-    """Return the positions of empty prefixes, one per example, each with its full budget."""
+    """Return the positions of empty prefixes, one per example, with their full budgets."""
     budgets = batch.budgets
     return AutomatonPosition(
         automata=batch.automata,
@@ -126,31 +132,31 @@ def start_position(batch: Batch) -> AutomatonPosition:
 
 @runtime_checkable
 class Progress(Protocol):
-    """Properties of R prefixes that the sampler uses; `AutomatonPosition` has them."""
+    """Properties of R prefixes that the sampler uses; `AutomatonPosition` implements them."""
 
     @property
     def finished(self) -> Bool[Tensor, "R"]:
-        """True where the answer is complete."""
+        """True for prefixes that are complete answers."""
         ...
 
     @property
     def running(self) -> Bool[Tensor, "R"]:
-        """True where the prefix takes another token."""
+        """True for prefixes that take another token."""
         ...
 
     @property
     def states(self) -> Int64[Tensor, "R"]:
-        """The state of each prefix in its automaton; -1 once it is outside the language."""
+        """The automaton state of each prefix; -1 once the prefix has left the language."""
         ...
 
     def successors(self) -> Successors:
-        """Return the outcome of each token class."""
+        """Return for each token class whether it ends the text."""
         ...
 
 
 @runtime_checkable
 class HasPosition(Protocol):
-    """Member that every proposal's state must have; it may have others."""
+    """Protocol of the states of proposals, which must have this member and may have others."""
 
     @property
     def walk(self) -> Progress:

@@ -1,12 +1,12 @@
 """Proposal protocol: the distribution from which the next token is drawn under a constraint.
 
-A proposal q(v) is proportional to p_lm(v) · g(v).  `guide` returns log g and the log of
-Z = sum_v p_lm(v) g(v).  The sampler draws from the product and computes the weights.
+A proposal q(v) is proportional to p_lm(v) · g(v). `guide` returns log g and the log of Z = sum_v
+p_lm(v) g(v). The sampler draws tokens from q and computes the weights.
 
-A proposal carries an immutable state with one row per prefix. Each row has a position in its
-automaton (`smc._proposals.position`). The state is a function of the tokens alone, so equal
-prefixes have equal rows, and keeping an old state is enough to roll back. `guide` and `score` also
-receive the language model's log-probabilities of the next token. A proposal never sees weights.
+A proposal has an immutable state with one row per prefix. Each row has a position in its automaton
+(`smc._proposals.position`). The state depends only on the tokens, so equal prefixes have equal
+rows, and a sampler can return to an earlier step by keeping its state. `guide` and `score` also
+receive the language model's log-probabilities of the next token. A proposal never receives weights.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from smc._vocabulary.factors import Guide
 
 
 class HasTables(Protocol):
-    """The table-related members of a proposal or lookahead; the defaults describe no tables.
+    """Members of a proposal or lookahead that concern tables; by default there are no tables.
 
     Attributes:
-        max_bytes: upper bound on the memory that `start` uses for tables; None for no bound.
+        max_bytes: memory limit for the tables that `start` computes, in bytes; None for no limit.
     """
 
     max_bytes: int | None = None
@@ -43,12 +43,12 @@ class HasTables(Protocol):
         del automata, budgets
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the table size of one example in bytes; a batch needs at most the sum."""
+        """Return the bytes of the tables for one example; a batch needs at most the sum."""
         del automaton, budget
         return 0
 
     def free(self) -> None:
-        """Release the tables that are cached for the next call."""
+        """Release the cached tables."""
         return
 
 
@@ -60,10 +60,10 @@ class Proposal(HasTables, Protocol[State]):
     `take`. By default, a proposal accepts every constraint and doesn't have tables.
 
     Attributes:
-        potential: how the weights use g. True: g(x_t) is the potential psi_t of the prefix. A
-            weight is then multiplied by Z_t / psi_{t-1}, which is known before x_t is drawn, so
-            particles are resampled before the draw. (If g is 0 or 1, psi is 1 and the factor is
-            Z_t.) False: the factor is Z_t / g(x_t), which is known after the draw.
+        potential: whether g(x_t) is the potential psi_t of a prefix. If True, weights are
+            multiplied by Z_t / psi_{t-1}. This factor is known before x_t is drawn, so particles
+            are resampled before the draw. (If g is 0 or 1, psi is 1 and the factor is Z_t.) If
+            False, weights are multiplied by Z_t / g(x_t), which is known after the draw.
     """
 
     potential: bool = True
@@ -73,29 +73,29 @@ class Proposal(HasTables, Protocol[State]):
         """Return the state of B empty prefixes, one per example.
 
         Raises:
-            ConstraintError: the proposal cannot serve these constraints; see `check`.
+            ConstraintError: the proposal doesn't support these constraints; see `check`.
         """
         ...
 
     @abstractmethod
     def guide(self, state: State, log_p: Float[Tensor, "R V"]) -> Guide:
-        """Return log g and log Z, given the log-probabilities of the next token."""
+        """Return log g and log Z, given the model's log-probabilities of the next token."""
         ...
 
     def forced(self, state: State) -> Int64[Tensor, "R"]:
-        """Return the only token that g allows after each prefix; -1 where it allows several.
+        """Return the only token that g allows after each prefix; -1 if g allows several tokens.
 
-        Such a token doesn't need a forward pass before it (`smc._proposals.forced`). The default
-        returns -1 everywhere, which costs a forward pass at every token.
+        The sampler appends such a token without a forward pass before it (`smc._proposals.forced`).
+        The default returns -1 for all prefixes, so that every token takes a forward pass.
         """
         states = state.walk.states
         return torch.full_like(states, -1)
 
     def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
-        """Return log g of the tokens that `forced` returned, as `guide` would compute it.
+        """Return log g of the tokens that `forced` returned, equal to the result of `guide`.
 
-        The value is the potential after these tokens. The default, 0, is correct for masks. Weights
-        stay correct for any value, but resampling is better informed with the right one.
+        g is the potential after these tokens. The default, log g = 0, is correct for masks. Weights
+        are correct for any value, but resampling is more accurate with the correct value.
         """
         return torch.zeros_like(tokens, dtype=torch.float64)
 
@@ -106,14 +106,14 @@ class Proposal(HasTables, Protocol[State]):
 
     @abstractmethod
     def take(self, state: State, ancestors: Int64[Tensor, "Q"]) -> State:
-        """Return the state of these rows."""
+        """Return the state of the prefixes with these indices, which may repeat."""
         ...
 
     def without_host_sync(self) -> Proposal[State]:
-        """Return a version of the proposal without host synchronizations, for static shapes.
+        """Return a version of the proposal that never synchronizes with the host.
 
-        The default returns the proposal itself. `smc._forward.waits` rejects a proposal that
-        synchronizes.
+        Static shapes require it. The default returns the proposal itself. A proposal that
+        synchronizes anyway is rejected (`smc._forward.waits`).
         """
         return self
 
@@ -121,6 +121,6 @@ class Proposal(HasTables, Protocol[State]):
         """Return the g with which the discrete particle filter scores next tokens.
 
         This g must *not* include a defensive mixture, because the filter (`smc._inference.filter`)
-        adds its own, per example. The default is the g of `guide`.
+        adds a defensive mixture for each example. By default it is the g of `guide`.
         """
         return candidates_of(self.guide(state, log_p), state.walk.successors())

@@ -1,14 +1,14 @@
-"""Cache of completion-probability tables for later calls with the same constraints.
+"""Cache of tables of completion probabilities, for later calls with the same constraints.
 
-A table depends on the HMM, the automata and their budgets, but not on particles or resampling.
-An experiment that runs several methods on the same examples therefore needs each table once. The
-cache holds the most recently used tables within a bound in bytes. A table serves every batch whose
-automata and budgets are a subset of the table's. Automata are held by weak references: when an
-automaton is freed, its table is dropped. Threads may share a cache: one thread computes a table
-while the others wait for it.
+A table (`hmm.LookaheadTable`) depends on the HMM, the automata and their budgets, but not on
+particles or resampling. An experiment that runs several methods on the same examples therefore
+needs each table once. The cache contains the most recently used tables, up to a limit in bytes. A
+table can be used for every batch whose automata and budgets are a subset of the table's. The cache
+has weak references to automata: when an automaton is freed, its tables are dropped. Threads may
+share a cache. While one thread computes a table, other threads wait for it.
 
-(`cachetools.LRUCache` would count the bytes, which takes four lines here, but doesn't support the
-search. A table is found by the batches that it serves, not by a key, and each lookup in an
+(`cachetools.LRUCache` would save the four lines that count bytes, but doesn't support this search.
+A table is found by the batches for which it can be used, not by a key, and each lookup in an
 `LRUCache` marks the entry as recently used.)
 """
 
@@ -33,13 +33,15 @@ from hmm._recursion import Completion
 
 
 class _Kept(NamedTuple):
-    """A cached table without its batch, which would keep the automata alive.
+    """A cached table without its batch, which would prevent the automata from being freed.
 
     Attributes:
         automata: the automata of the table's batch.
         budgets: the budget of each automaton.
-        offset: start of each automaton's states in `number`, and the total at the end.
-        table_parts: the other fields of `LookaheadTable`.
+        offset: index in `number` at which each automaton's states start, followed by the total.
+        number, first_class, hmm: as in `LookaheadTable`.
+        table_parts: `class_emission`, `completion` and `beta_unbounded` of the `LookaheadTable`.
+        num_bytes: bytes of the table.
     """
 
     automata: tuple[weakref.ref[TokenAutomaton], ...]
@@ -54,7 +56,7 @@ class _Kept(NamedTuple):
     def serve(
         self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]
     ) -> LookaheadTable | None:
-        """Return the table for this batch if it has all automata and budgets, else None."""
+        """Return the table for a batch; None if an automaton or a budget is missing in it."""
         numbers = self.find(hmm, batch.automata, budgets)
         if numbers is None or self.number.device != batch.device:
             return None
@@ -72,7 +74,7 @@ class _Kept(NamedTuple):
     def find(
         self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
     ) -> list[int] | None:
-        """Return the indices of these automata and budgets in the table; None if any is missing."""
+        """Return the indices of the automata and budgets in the table; None if any is missing."""
         if self.hmm is not hmm:
             return None
         known = {
@@ -90,7 +92,7 @@ class _Kept(NamedTuple):
 
 
 class TableCache:
-    """A cache of the most recently used tables, bounded in bytes.
+    """A cache of the most recently used tables, with a limit in bytes.
 
     Args:
         max_bytes: memory limit for a single table, and for all cached tables together.
@@ -110,21 +112,21 @@ class TableCache:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the cached tables in bytes."""
-        # Copied to a list at once, because tables can be dropped with their automata at any time.
+        """Total bytes of the cached tables."""
+        # The list is a copy, because a table may be dropped at any time, with its automaton.
         return sum(kept.num_bytes for kept in list(self._kept.values()))
 
     def table(self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]) -> LookaheadTable:
-        """Return the table for texts of these automata within these budgets.
+        """Return the table for the automata of a batch within the given budgets.
 
         Raises:
-            ConstraintError: `lookahead_table` raises it.
+            ConstraintError: see `hmm.lookahead_table`.
         """
         with self._lock:
             for key, kept in reversed(list(self._kept.items())):
                 found = kept.serve(hmm, batch, budgets)
                 if found is not None:
-                    with suppress(KeyError):  # dropped meanwhile together with an automaton
+                    with suppress(KeyError):  # the table was dropped meanwhile, with its automaton
                         self._kept.move_to_end(key)
                     return found
             table = lookahead_table(
@@ -142,7 +144,7 @@ class TableCache:
         """Raise the errors that `table` would raise, without computing the table.
 
         Raises:
-            ConstraintError: `table` would raise it.
+            ConstraintError: `table` would raise this error.
         """
         kept = list(self._kept.values())
         if any(each.find(hmm, automata, budgets) is not None for each in kept):

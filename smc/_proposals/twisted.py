@@ -2,50 +2,53 @@
 
     q(v) proportional to p_lm(v) g(v),    g(v) = P_model(completed within the budget | prefix, v)
 
-GCD tests whether a prefix *can* still be completed. This proposal uses a model's probability
-(`smc.Lookahead`) that it *will* be. If the model equals the language model, g is the Bayes-correct
-twist, and all particles have the same weight. Any g that is positive wherever GCD allows a token
-gives correct weights if the weights use the same g. The approximations below rely on this.
+GCD tests whether a prefix *can* still be completed. This proposal uses the probability under a
+model (`smc.Lookahead`) that it *will* be. If this model equals the language model, g is the
+Bayes-correct twist, and all particles have the same weight. Weights are correct for any g that is
+positive for all of GCD's tokens, because they use the same g. The approximations below rely on
+this.
 
-**Twist.** g is one of these functions of the lookahead's probabilities
-(`smc._proposals.lookahead.Expectation`):
+**Twist.** g is one of the following functions of the lookahead's probabilities joint, mass and
+eventual (`smc._proposals.lookahead`):
 
     conditional    joint(v) / mass(v), the probability above
     in_time        joint(v) / eventual(v), the probability that a text which obeys the constraint
                    ends within the budget
-    joint          joint(v)
     a number a     (joint(v) / eventual(v)) (eventual(v) / mass(v))^a, from 0 to 1
+    joint          joint(v)
 
-Use `in_time` for language models with a prompt, which the lookahead doesn't see. The prompt may
-make a continuation probable that is improbable under the lookahead, such as the name of the right
-tool. The conditional twist then favors continuations that are more common without the prompt.
-`in_time` leaves the content to the language model and only predicts whether it fits into the
-budget. If the budget is ample, g is 1, and the proposal equals GCD. `joint` includes the token's
-probability twice, in p_lm and in g, and needs more particles. It is included for comparison with
-related methods. (With tying, a class's joint probability is divided evenly among its tokens.)
+`in_time` is for language models with a prompt, which the lookahead doesn't see. The prompt may make
+a continuation probable that is improbable under the lookahead, such as the name of the right tool.
+`conditional` would then favor continuations that are more common without the prompt. `in_time`
+leaves the content to the language model, and only predicts whether it fits into the budget. If the
+budget is ample, g is 1, and the proposal equals GCD.
 
 A number interpolates between the two: 0 is `in_time` and 1 is `conditional`. The first factor is
 the probability that a text which obeys the constraint ends in time. The second factor is the
-probability that the text ever obeys the constraint, and the exponent a is the weight of the
-lookahead in this factor. A model that hasn't seen the prompt predicts the second factor poorly if
-the prompt determines the answer; without a prompt, the second factor is the only information about
-it.
+probability that the text obeys the constraint at all, and the exponent a is its weight. If the
+prompt determines the answer, a model that doesn't see the prompt predicts the second factor poorly.
+Without a prompt, the language model and the lookahead have the same information.
+
+`joint` includes the token's probability twice, in p_lm and in g, and needs more particles. It
+exists for comparison with related methods. (With tying, a class's joint probability is divided
+evenly among its tokens.)
 
 **Tying.** g is computed once for each class of tokens (hundreds instead of a hundred thousand), and
 then exactly for the K allowed tokens that are most probable under the language model. All tokens of
-a class lead to the same state, and differ only in what they reveal about later tokens.
+a class lead to the same automaton state. They differ only in what they reveal about later tokens.
 
 **Defensive mixture.** A share eps of GCD's proposal is mixed into the normalized q, because g has
 no fixed scale. With Z = sum p_lm g and M = sum p_lm 1{allowed},
 
     g' = (1 - eps) g + eps (Z / M) 1{allowed}      so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
 
-**Support.** The support always equals GCD's. If the model gives an allowed token probability zero
-(a zero parameter or an underflow), the prefix's share eps is at least `LEAST_DEFENSE`. If the model
-gives probability zero to every token that the language model can produce, for example after a
-prefix that is impossible under the model, g is GCD's mask. `Twisted.counts` counts both cases.
+**Support.** g' is positive for exactly the tokens of GCD's mask. If the lookahead gives an allowed
+token probability zero (by a zero parameter or an underflow), the prefix's share eps is at least
+`LEAST_DEFENSE`. If it gives probability zero to every token that the language model can produce, g
+is GCD's mask. This happens, for example, after a prefix that is impossible under the lookahead's
+model. `Twisted.counts` counts both cases.
 
-Cost of a step: that of the lookahead, plus passes over R x V numbers (`smc._vocabulary`).
+Cost of a step: the lookahead, and passes over R x V numbers (`smc._vocabulary`).
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ from smc._vocabulary.competition import LEAST_DEFENSE, CandidateGuide, Masses, S
 from smc._vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
-"""Named twists and their numbers."""
+"""Names of twists, and the number a that each corresponds to; None for "joint"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,7 @@ class TwistedState(Generic[ModelState]):
 
     Attributes:
         walk: positions in the automata.
-        model: the lookahead's own state.
+        model: the lookahead's state.
     """
 
     walk: AutomatonPosition
@@ -91,9 +94,9 @@ class Counts(NamedTuple):
 
     Attributes:
         rows: number of prefixes for which g was computed.
-        fallbacks: number of prefixes where all of g was zero, so that GCD's mask replaced it.
-            `guide` considers tokens with positive probability under the language model; `score`
-            considers all.
+        fallbacks: number of prefixes where g of all tokens was zero, so that GCD's mask replaced
+            it. `guide` considers only tokens with positive probability under the language model,
+            `score` considers all.
         holes: number of other prefixes where g of some allowed token was zero, so that the share of
             the defensive mixture was at least `LEAST_DEFENSE`.
     """
@@ -104,7 +107,14 @@ class Counts(NamedTuple):
 
 
 class _Mixture(NamedTuple):
-    """The g' of K items (tokens, or classes and tokens) after the defensive mixture."""
+    """The g' of K items (tokens, or classes and tokens) after the defensive mixture.
+
+    Attributes:
+        log_g: log g' of each item.
+        log_z: log Z of each prefix.
+        fallback: True for prefixes where GCD's mask replaced g.
+        holes: True for other prefixes where g of some allowed item was zero.
+    """
 
     log_g: Float64[Tensor, "R K"]
     log_z: Float64[Tensor, "R"]
@@ -116,11 +126,12 @@ class _View(NamedTuple):
     """The lookahead's g for R prefixes, before the defensive mixture.
 
     Attributes:
-        factors: log g by class and by token.
-        alive: classes that are allowed within the budget.
-        alive_too: which tokens with their own g are allowed within the budget.
-        successors: results of the classes.
-        masses: probabilities under the language model; None if every token is its own class.
+        factors: log g of each class, and of the tokens for which g is exact.
+        alive: True for classes that are allowed within the budget.
+        alive_too: True for the tokens with exact g that are allowed within the budget.
+        successors: which classes end the text.
+        masses: probabilities of classes and tokens under the language model; None if every token is
+            a separate class.
     """
 
     factors: Factors
@@ -131,26 +142,27 @@ class _View(NamedTuple):
 
     @property
     def log_g(self) -> Float64[Tensor, "R CK"]:
-        """Log g of the classes, followed by the tokens."""
+        """Log g of the classes, followed by the tokens with exact g."""
         return torch.cat([self.factors.by_class, self.factors.by_token], dim=1)
 
     @property
     def allowed(self) -> Bool[Tensor, "R CK"]:
-        """Which classes, followed by tokens, are allowed within the budget."""
+        """True for classes, followed by tokens with exact g, that are allowed within the budget."""
         return torch.cat([self.alive, self.alive_too], dim=1)
 
 
 class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
-    """Proposal q = p g / Z, where g comes from a lookahead.
+    """Proposal q = p g / Z with a factor g from a lookahead.
 
     Args:
-        lookahead: the model, over the language model's vocabulary.
-        twist: dependence of g on the lookahead. "conditional" or 1 is for a lookahead that
-            approximates the language model; "in_time" or 0 is for prompts that state the content. A
-            number between 0 and 1, or, for comparison, "joint" are also possible.
-        exact_top_k: number of most probable tokens for which g is exact; all others use the g of
-            their class. 0 for none, None for all.
-        defense: share of GCD's proposal in the defensive mixture, in [0, 1].
+        lookahead: a model over the language model's vocabulary.
+        twist: how g depends on the lookahead. "conditional" or 1 is for a lookahead that
+            approximates the language model well, and "in_time" or 0 for prompts that state the
+            content of the answer. Numbers between 0 and 1 are between these two. "joint" is for
+            comparison.
+        exact_top_k: number of most probable tokens for which g is exact. All others use the g of
+            their class. 0 means no tokens, and None all tokens.
+        defense: share of GCD's proposal in the defensive mixture, from 0 to 1.
         potential: whether g is also the potential. If True, a step's weights are known before its
             token is drawn, so particles are resampled before the draw. If False, potentials are 1,
             and weights are known after the draw.
@@ -176,15 +188,16 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         belief = belief_of("twist", twist)
         if needs_eventual(twist) and not lookahead.eventual:
             raise ValueError(
-                f"twist {twist!r} needs log_eventual, but {type(lookahead).__name__} doesn't "
-                "compute it (`eventual` is false); use twist='conditional' or another lookahead"
+                f"expected a lookahead that computes log_eventual for twist={twist!r}, but "
+                f"{type(lookahead).__name__} doesn't (`eventual` is False); use "
+                "twist='conditional' or another lookahead"
             )
         if exact_top_k is not None and not _is_number_of_tokens(exact_top_k):
             raise ValueError(
-                f"expected exact_top_k to be a number of tokens or None, got {exact_top_k!r}"
+                f"expected exact_top_k to be an integer of at least 0 or None, got {exact_top_k!r}"
             )
         if not 0 <= defense <= 1:
-            raise ValueError(f"expected defense to be a share from 0 to 1, got {defense!r}")
+            raise ValueError(f"expected defense to be from 0 to 1, got {defense!r}")
         if not isinstance(potential, bool):
             raise ValueError(f"expected potential to be True or False, got {potential!r}")
         self.lookahead = lookahead
@@ -197,68 +210,71 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self._tallies: dict[torch.device, Tensor] = {}  # shared with `without_host_sync` copies
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Raise the lookahead's errors; see `Proposal.check`."""
+        """Raise the errors of the lookahead for these examples; see `Proposal.check`."""
         self.lookahead.check(automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Return the size of the lookahead's tables for an example in bytes."""
+        """Return the bytes of the lookahead's tables for one example."""
         return self.lookahead.memory(automaton, budget)
 
     def free(self) -> None:
-        """Release the tables that are cached for the next call with the same constraints."""
+        """Release the lookahead's cached tables."""
         self.lookahead.free()
 
     def without_host_sync(self) -> Twisted[ModelState]:
-        """Return this proposal with a lookahead that doesn't synchronize with the host."""
+        """Return a version of this proposal whose lookahead never synchronizes with the host."""
         other = copy(self)
         other.lookahead = self.lookahead.without_host_sync()
         return other
 
     def start(self, batch: Batch) -> TwistedState[ModelState]:
-        """Return one empty prefix per example.
+        """Return the state of empty prefixes, one per example.
 
         Raises:
-            ConstraintError: the lookahead does not support these constraints.
+            ConstraintError: the lookahead doesn't support these constraints.
         """
         return TwistedState(start_position(batch), self.lookahead.start(batch))
 
     def advance(
         self, state: TwistedState[ModelState], tokens: Int[Tensor, "R T"]
     ) -> TwistedState[ModelState]:
-        """Advance the positions and the model; -1 means no token."""
+        """Return the state after one or more tokens per prefix; -1 means no token."""
         return TwistedState(state.walk.advance(tokens), self.lookahead.advance(state.model, tokens))
 
     def take(
         self, state: TwistedState[ModelState], ancestors: Int64[Tensor, "Q"]
     ) -> TwistedState[ModelState]:
-        """Return the state of these batch rows."""
+        """Return the state of the prefixes with these indices, which may repeat."""
         return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
-        """Return log g' and log Z; g' is positive exactly for GCD's tokens. NaN propagates."""
+        """Return log g' and log Z; g' is positive for exactly the tokens of GCD's mask.
+
+        NaN in the lookahead's probabilities gives NaN in the result.
+        """
         view = self._view(state, log_p)
         masses = log_p if view.masses is None else torch.cat(view.masses, dim=1)
         mixture = self._mix(view.log_g, masses, view.allowed)
         self._count(len(log_p), mixture.fallback, mixture.holes)
         if view.masses is None:
             return DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
-        C = view.alive.shape[1]  # g stays per class; it is not expanded to tokens
+        C = view.alive.shape[1]  # g of classes isn't expanded to tokens
         factors = view.factors._replace(
             by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
         )
         return TiedGuide(factors, mixture.log_z, mixture.fallback)
 
     def forced(self, state: TwistedState[ModelState]) -> Int64[Tensor, "R"]:
-        """Return the only token of GCD's mask, or -1."""
+        """Return the only token of GCD's mask; -1 if the mask has several tokens or none."""
         walk = state.walk
         return walk.only(_alive(walk, walk.steps_after_classes()))
 
     def log_g_of_forced(
         self, state: TwistedState[ModelState], tokens: Int64[Tensor, "R"]
     ) -> Float64[Tensor, "R"]:
-        """Return log g' of the only allowed token, which is log g, or 0 where g is zero.
+        """Return log g' of the only allowed token.
 
-        Where g is zero, g' is GCD's mask.
+        This is log g, or 0 if g is zero, because g' is then GCD's mask.
         """
         item = tokens.unsqueeze(1)
         steps = state.walk.steps_after_tokens(item)
@@ -278,9 +294,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
 
     def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> CandidateGuide:
-        """Return g without the defensive mixture, which the discrete particle filter adds itself.
+        """Return g without the defensive mixture, which the discrete particle filter adds.
 
-        A subclass that overrides `guide` is scored by its own guide.
+        For a subclass that overrides `guide`, this is the g of its `guide`.
         """
         if type(self).guide is not Twisted.guide:
             return super().score(state, log_p)
@@ -298,19 +314,22 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         if counts.device not in self._tallies:
             with torch.inference_mode(False):
                 self._tallies[counts.device] = torch.zeros_like(counts)
-        self._tallies[counts.device] += counts  # in place, so a captured step counts too
+        self._tallies[counts.device] += counts  # in place, so that captured steps count, too
 
     def _not_numbers(self) -> str:
-        return f"{type(self.lookahead).__name__} returned NaN as expectations; check its arithmetic"
+        return (
+            f"expected log-probabilities from {type(self.lookahead).__name__}, got NaN; check the "
+            "lookahead's arithmetic"
+        )
 
     def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
-        """Evaluate the lookahead for every token, or for classes and top-k tokens."""
+        """Compute g of all tokens, or of all classes and the top-k tokens."""
         if self.exact_top_k is None:
             return self._view_of_tokens(state)
         return self._view_of_classes(state, log_p, self.exact_top_k)
 
     def _view_of_tokens(self, state: TwistedState[ModelState]) -> _View:
-        """Evaluate the lookahead for every token."""
+        """Compute g of all tokens."""
         walk = state.walk
         class_of = walk.automata.class_of[walk.automaton_of_row].long()
         steps = walk.steps_after_classes().gather(1, class_of)
@@ -323,7 +342,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def _view_of_classes(
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"], top_k: int
     ) -> _View:
-        """Evaluate the lookahead for each class, and for each of the top-k tokens."""
+        """Compute g of all classes and of the top-k tokens."""
         walk, classes = state.walk, state.walk.automata.classes
         steps = walk.steps_after_classes()
         alive = _alive(walk, steps)
@@ -353,15 +372,15 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         steps: Int32[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> Float64[Tensor, "R K"]:
-        """Return log g of K items; -inf where g is zero or the item is not allowed.
+        """Return log g of K items; -inf if g is zero or the item isn't allowed.
 
-        A probability conditional on the item is clamped to at most one. It is exactly one where the
-        item completes the text, regardless of the model.
+        A probability conditional on the item is limited to one. It is exactly one if the item
+        completes the text, regardless of the model.
         """
         for name, values in expected._asdict().items():
             if values is not None:
                 check_shape(
-                    values, tuple(steps.shape), f"{name} by {type(self.lookahead).__name__}"
+                    values, tuple(steps.shape), f"{name} from {type(self.lookahead).__name__}"
                 )
         log_g, belief = expected.log_joint.double(), self._belief
         if belief is not None:
@@ -381,7 +400,13 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         log_mass: Float[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> _Mixture:
-        """Mix in GCD's proposal over items with these masses under p_lm."""
+        """Mix GCD's proposal into q.
+
+        Args:
+            log_g: log g of K items.
+            log_mass: log of the items' probabilities under the language model.
+            alive: True for allowed items.
+        """
         log_z = torch.logsumexp(log_mass + log_g, dim=1)
         log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
         empty = log_z.isneginf()
@@ -405,8 +430,12 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 def belief_of(key: str, twist: str | float | int) -> float | None:
     """Return the exponent a of a twist, from 0 to 1; None for "joint".
 
+    Args:
+        key: name of the caller's argument, for the error message.
+        twist: the value of this argument.
+
     Raises:
-        ValueError: the twist is invalid; `key` is the name of the caller's argument.
+        ValueError: the twist is invalid.
     """
     if isinstance(twist, str) and twist in TWISTS:
         return TWISTS[twist]
@@ -425,10 +454,13 @@ def needs_eventual(twist: str | float | int) -> bool:
 
 
 def looking_ahead(lookahead: object) -> Proposal[Any]:
-    """Return the proposal for a lookahead: a `Twisted` itself, a wrapped `Lookahead`, or GCD.
+    """Return the proposal for a lookahead.
+
+    This is the argument itself for a `Twisted`, a `Twisted` with default options for a `Lookahead`,
+    and `GCD` for None.
 
     Raises:
-        ValueError: the argument is neither a `Twisted` nor a `Lookahead` nor None.
+        ValueError: the argument is something else.
     """
     if lookahead is None:
         return GCD()
@@ -443,7 +475,7 @@ def looking_ahead(lookahead: object) -> Proposal[Any]:
 
 
 def _alive(walk: AutomatonPosition, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
-    """Return the items after which the text can be completed within the budget."""
+    """Return True for the items after which the text can be completed within the budget."""
     return fits(steps, walk.remaining.unsqueeze(1))
 
 

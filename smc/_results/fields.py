@@ -5,9 +5,12 @@ The probability that a field has the value v is the sum over the answers with th
     P(field = v) = sum of P(y) over the answers y whose document has v at the pointer
     P(absent)    = sum of P(y) over the answers y whose document has no value at the pointer
 
-The values and the absence are disjoint and cover all answers, so each field's probabilities sum to
-one. Bounds of the evidence give an interval for any set of texts. With f the probability of
-the found texts in the set, f' that of the other found texts, and upper the upper bound,
+Every answer either has exactly one value at the pointer or none, so each field's probabilities sum
+to one.
+
+Bounds on the evidence give an interval for the probability of any set of texts. Let f be the
+model's probability of the found texts in the set, f' its probability of the other found texts, and
+upper the upper bound on the evidence. Then
 
     f / upper  <=  P(set)  <=  1 - f' / upper
 
@@ -29,19 +32,20 @@ from smc._inference.bounds import Bounds
 Interval = tuple[float, float]
 
 _MOST_DIGITS = 40
-"""Maximum number of decimal places of numbers without an exponent."""
+"""Maximum number of trailing zeros or decimal places of numbers written without an exponent."""
 
 
 @dataclass(frozen=True)
 class FieldValue:
-    """Value of a field, with its probability.
+    """A value of a field, with its probability.
 
     Attributes:
-        value: the value as canonical JSON: no whitespace, members sorted by name, `1.0` and `1e0`
-            as `1`.
+        value: the value as canonical JSON: without whitespace, members sorted by name, numbers in
+            one form (`1.0` and `1e0` are written `1`).
         probability: the sum of the probabilities of the answers with this value.
-        error: its standard error (`smc._results.reliability`).
-        interval: guaranteed interval of the posterior probability; None without bounds.
+        error: standard error of `probability` (`smc._results.reliability`).
+        interval: interval that certainly contains the exact posterior probability; None if the
+            evidence has no bounds.
     """
 
     value: str
@@ -56,14 +60,15 @@ class FieldValue:
 
 @dataclass(frozen=True)
 class Field:
-    """Distribution of a field's value, over the answers of a posterior.
+    """Distribution of a field's value over the answers of a posterior.
 
     Attributes:
         pointer: JSON pointer of the field; `""` for the whole answer.
         values: the distinct values, the most probable first.
         absent: the probability that an answer has no value at this pointer.
-        absent_error: its standard error.
-        absent_interval: guaranteed interval of this probability; None without bounds.
+        absent_error: standard error of `absent`.
+        absent_interval: interval that certainly contains the exact probability of no value; None if
+            the evidence has no bounds.
     """
 
     pointer: str
@@ -79,7 +84,7 @@ class Field:
 
     @property
     def is_leaf(self) -> bool:
-        """True if some value is neither a nonempty array nor a nonempty object."""
+        """True if at least one value is a scalar, an empty array or an empty object."""
         return any(each.value[0] not in "[{" or len(each.value) == 2 for each in self.values)
 
 
@@ -94,11 +99,11 @@ def fields_of(
 
     Args:
         texts: distinct answers.
-        probabilities: probabilities of the answers.
-        errors: returns the standard error of each group's probability, given the group of each
-            text and the number of groups.
-        log_found: log p_lm of the found token sequences of each answer.
-        bounds: bounds of the evidence; None if there are none.
+        probabilities: probability of each answer.
+        errors: function that takes the group of each text and the number of groups, and returns the
+            standard error of each group's probability.
+        log_found: log p_lm of each answer, summed over its token sequences that were found.
+        bounds: bounds on the evidence; None if there are none.
 
     Raises:
         ValueError: an answer is not JSON.
@@ -112,7 +117,7 @@ def fields_of(
         return None if bounds is None else bounds.of_texts(log_found[i] for i in numbers)
 
     def field(pointer: str, by_value: dict[str, list[int]]) -> Field:
-        group = [len(by_value)] * len(texts)  # the group of texts without a value here
+        group = [len(by_value)] * len(texts)  # the last group: texts without a value at the pointer
         for number, members in enumerate(by_value.values()):
             for i in members:
                 group[i] = number
@@ -136,7 +141,10 @@ def fields_of(
 
 
 def canonical_json(value: Any) -> str:
-    """Write a parsed value such that equal values give equal texts; see `FieldValue.value`."""
+    """Write a parsed value as JSON in one form, so that equal values have equal texts.
+
+    See `FieldValue.value`.
+    """
     if isinstance(value, dict):
         members = sorted(value.items())
         return f"{{{','.join(f'{_string(k)}:{canonical_json(v)}' for k, v in members)}}}"
@@ -150,7 +158,7 @@ def canonical_json(value: Any) -> str:
 
 
 def _parse(text: str) -> Any:
-    """Parse an answer; numbers keep all their digits."""
+    """Parse an answer as JSON; numbers become `Decimal`, which preserves all their digits."""
     try:
         return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -162,11 +170,11 @@ def _parse(text: str) -> Any:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
+    raise ValueError(f"expected a JSON number, got {constant}")
 
 
 def _places(pointer: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the pointer and the canonical text of a value and of all nested values."""
+    """Yield the JSON pointer and the canonical text of a value, and of all values nested in it."""
     yield pointer, canonical_json(value)
     members: Iterator[tuple[str, Any]] = iter(())
     if isinstance(value, dict):
@@ -178,12 +186,15 @@ def _places(pointer: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _string(text: str) -> str:
-    """Write a string; a lone surrogate stays escaped, because it can't be encoded."""
+    """Write a string as JSON; a lone surrogate is escaped, because UTF-8 can't encode it."""
     return json.dumps(text, ensure_ascii=any("\ud800" <= c <= "\udfff" for c in text))
 
 
 def _number(value: Decimal) -> str:
-    """Write a number without trailing zeros, with an exponent if it would be long otherwise."""
+    """Write a number without trailing zeros.
+
+    Numbers with more than `_MOST_DIGITS` zeros or decimal places are written with an exponent.
+    """
     if value == 0:
         return "0"
     sign, digits, exponent = value.as_tuple()

@@ -1,20 +1,19 @@
 """Posterior over answers: the result of sampling, with its errors, bounds and diagnostics.
 
-Weighted token sequences define a discrete distribution over the distinct answers among them,
+Weighted token sequences x_n with normalized weights W_n define a distribution over their answers:
 
-    P(y) = sum over n with answer(x_n) = y of W_n,
+    P(y) = sum of W_n over all n with answer(x_n) = y
 
-where the answer of a token sequence is the concatenation of its tokens' bytes without EOS. Two
-tokenizations of the same text are one answer.  The posterior also has the evidence estimate,
-unbiased in probability space (E[exp(log_evidence)] = P_lm(C within n)), and the flags dead,
-complete, valid, exact and enumerated.
+The answer of a token sequence is the bytes of its tokens without EOS. Two tokenizations of the same
+text are therefore one answer. The posterior also has an estimate of the evidence, which is unbiased
+as a probability (E[exp(log_evidence)] = P_lm(C within n)).
 
-The sequences are N particles, or the pool of the discrete particle filter: distinct complete
-sequences, possibly more than N. The evidence is the mean of the particles' weights, or the sum of
-the pool's.
+With SMC the sequences are N particles, and the evidence is the mean of their weights. With the
+discrete particle filter the sequences are its *pool* of distinct complete answers, possibly more
+than N, and the evidence is the sum of their weights.
 
-If every particle is dead, there is no answer.  This is an outcome, not an error: `dead` is True,
-there are no texts, the evidence is zero, and `complete` and `valid` are False.
+If every particle has weight zero, there is no answer. This is an outcome, not an error: `dead` is
+True, there are no texts, the evidence is zero, and `complete` and `valid` are False.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ SHOWN = 60
 
 @dataclass(frozen=True)
 class Sample:
-    """Weighted token sequence: a particle, or an answer of the discrete filter.
+    """A weighted token sequence: a particle, or an answer of the discrete filter.
 
     Attributes:
         ids: the tokens, including EOS.
-        answer: their bytes, without EOS.
-        log_weight: log importance weight; -inf if dead.
-        finished: whether the answer is complete; a dead particle may be incomplete.
+        answer: the bytes of the tokens, without EOS.
+        log_weight: log of the importance weight; -inf if the weight is zero.
+        finished: whether the answer is complete. A particle with weight zero may be incomplete.
         log_p: log p_lm of the tokens at the sampling temperature.
     """
 
@@ -63,35 +62,37 @@ class Diagnostics:
     """Statistics of sampling one example.
 
     Attributes:
-        ess: effective sample size at each step, of the particles after the weight update or of the
-            prefixes that the discrete filter keeps.
-        resampled: whether each step resampled; for the discrete filter, whether it could have
-            dropped candidates.
-        running: number of particles, or distinct prefixes, that take another token in each step.
-        alive: number of particles, or prefixes, with positive weight after each step's weight
-            update.
+        ess: effective sample size in each step. For SMC, of the particles after the weight update;
+            for the discrete filter, of the prefixes that it keeps.
+        resampled: for each step, whether SMC resampled its particles, or whether the discrete
+            filter kept some prefixes with a probability below one.
+        running: in each step, the number of particles (or prefixes of the discrete filter) that
+            need another token.
+        alive: in each step, the number of particles (or prefixes) with positive weight after the
+            weight update.
         lm_calls: number of forward passes that included tokens of this example, plus one for its
             prompt.
         tokens: number of tokens that the language model computed: the prompt once, then one per
-            distinct prefix (one per running particle in static shapes).
-        generated: number of tokens of all particles, or of all answers of the discrete filter (its
-            *pool*).
-        share_finished: share of the particles with a complete answer. A pool has only complete
-            answers, so it is 1; 0 for an empty pool.
+            step and distinct prefix (in static shapes, one per step and running particle).
+        generated: number of tokens of all particles, or of all answers that the discrete filter
+            found.
+        share_finished: share of the particles whose answer is complete. For the discrete filter, 1
+            if it found an answer, and 0 otherwise.
         seconds: wall time of the batch, divided among its examples in proportion to computed
             tokens.
         start_seconds: the part of `seconds` before the first step, for prompts and tables.
-        fallbacks: number of prefixes where the proposal's lookahead was zero, counted once per
-            step. Particles then use GCD's mask as g (`smc._proposals.twisted`).
-        forced: number of forced tokens of distinct prefixes: those that were the only allowed token
-            (`smc._proposals.forced`).
-        drafted: the part of `tokens` that was computed in advance (`smc._forward.read_ahead`).
-        used: number of drafted tokens that became part of a prefix.
-        landed: the part of `used` that was chosen, not forced. Serving engines report this number
-            divided by `lm_calls`, as accepted tokens per pass.
+        fallbacks: number of prefixes where the proposal's lookahead was zero, summed over all
+            steps. The proposal then uses GCD's mask as g (`smc._proposals.twisted`).
+        forced: number of forced tokens, each of which was the only allowed token after its prefix
+            (`smc._proposals.forced`). Equal prefixes count once.
+        drafted: number of draft tokens, the part of `tokens` that was guessed and computed in
+            advance (`smc._forward.read_ahead`).
+        used: number of draft tokens that became part of a prefix.
+        landed: number of draft tokens that became part of a prefix and weren't forced. Serving
+            engines report this number divided by `lm_calls` as accepted tokens per pass.
         read_on: the part of `tokens` that was computed after sampling, because of `certify`.
-        rounds: with `target_error`, the number of particles of each round. The posterior is that of
-            the last round; `lm_calls`, `tokens` and `seconds` are sums over all rounds.
+        rounds: with `target_error`, the number of particles in each round. The posterior is from
+            the last round. `lm_calls`, `tokens` and `seconds` are sums over all rounds.
         overrun: seconds by which the batch ended after the deadline; 0 if it ended in time.
     """
 
@@ -121,38 +122,38 @@ class Posterior:
 
     Attributes:
         answers: distinct answers as bytes, the most probable first.
-        probabilities: probabilities of the answers, which sum to one (to zero when dead). If
-            `certify` computed further answers, these are the model's probabilities divided by their
-            sum.
-        log_evidence: log of the estimated evidence, P_lm(C within n). The estimate is unbiased, so
-            its log is too low on average. -inf when dead; None if top_p < 1, where the evidence is
-            undefined.
-        ess: effective sample size of the final weights. Resampled particles share their beginnings,
-            so it may be high for a poor estimate. For a pool it is low if the model is confident,
-            even if the result is exact.
+        probabilities: probability of each answer. The probabilities sum to one. If `certify`
+            computed further answers, they are the model's probabilities divided by their sum.
+        log_evidence: log of the estimated evidence, P_lm(C within n). The estimate of the evidence
+            is unbiased, so its log is too low on average. -inf if no answer was found; None if
+            top_p < 1, where the evidence is undefined.
+        ess: effective sample size of the final weights. With SMC it may be high for a poor
+            estimate, because resampled particles share their beginnings. With the discrete filter
+            it is low if the model is confident, even if the result is exact.
         complete: whether there are answers and all of them were finished within the budget.
-        valid: whether there are answers and the constraint accepts all of them, which is checked by
-            running the automaton over the tokens. With this package's proposals, `complete` and
-            `valid` both equal `not dead`; they check proposals that you write.
-        exact: False only if top_p < 1 or a deadline changed the target. It doesn't describe the
-            accuracy of the estimate; a dead posterior is exact, too. See `enumerated`.
+        valid: whether there are answers and the constraint's automaton accepts all of them. With
+            this package's proposals, `complete` and `valid` both equal `not dead`; they check
+            proposals that you write.
+        exact: False if top_p < 1, or if a deadline or cancellation changed the target. It doesn't
+            describe the accuracy of the estimate, so a dead posterior is exact, too. See
+            `enumerated`.
         enumerated: whether this is the target itself and not an estimate, because the discrete
             filter kept every prefix.
-        particles: all N particles, including dead ones, or the whole pool. If `certify` computed
-            further answers, all found token sequences, weighted by their probabilities under the
-            model.
+        particles: all N particles, including those with weight zero, or all answers that the
+            discrete filter found as token sequences. If `certify` computed further answers, all
+            found token sequences, weighted by their probabilities under the model.
         diagnostics: statistics of the sampling.
         reliability: standard errors of all estimates, and a label.
-        bounds: bounds on the evidence, which hold in every run (`smc.Bounds`). None with top_p < 1,
+        bounds: bounds on the evidence, which hold in every run (`smc.Bounds`). None if top_p < 1,
             or if the proposal's state has no `AutomatonPosition`.
-        ancestry: the ancestors of the particles (`smc._results.reliability`); None if they weren't
-        drawn.
-        stopped: "deadline" or "cancelled" if answers ended early with a shortest completion
+        ancestry: the ancestors of the particles (`smc._results.reliability`); None if the answers
+            aren't a random sample.
+        stopped: "deadline" or "cancelled" if answers were closed early with a shortest completion
             (`smc._inference.closing`); None otherwise. `log_evidence` then counts only the answers
             that were still possible, so it estimates at most P_lm(C within n).
-        budget: the probability that the budget removed, and a budget that would not have removed
-            any (`smc.BudgetEffect`); None without bounds.
-        algorithm: "smc", "discrete", or "enumeration" for answers that were computed instead of
+        budget: the probability that the token budget removed, and a budget that would have removed
+            none (`smc.BudgetEffect`). None without `bounds`.
+        algorithm: "smc" or "discrete", or "enumeration" for answers that were computed instead of
             drawn (`smc.distribution`).
     """
 
@@ -180,39 +181,39 @@ class Posterior:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """The answers as text; invalid UTF-8 is replaced by U+FFFD."""
+        """The answers as text; bytes that aren't valid UTF-8 are replaced by U+FFFD."""
         return tuple(answer.decode("utf-8", errors="replace") for answer in self.answers)
 
     @property
     def majority(self) -> str | None:
-        """The most probable text; None when dead."""
+        """The most probable text according to the weights; None when dead."""
         return self.texts[0] if self.texts else None
 
     @cached_property
     def best(self) -> str | None:
-        """The text with the highest probability under the model, among those found; None if dead.
+        """The text with the highest probability under the model, among those found; None when dead.
 
-        p_lm of a text is known exactly: it is the sum over the text's tokenizations that were
+        This probability isn't an estimate: it is summed over the text's tokenizations that were
         found. In contrast, `majority` compares weights, which are estimates and may be large by
         chance.
         """
         found = _log_p_found(self.particles)
-        if not found:  # texts were completed outside of the weights
+        if not found:  # answers were closed without the model, so their log p_lm is unknown
             return self.majority
         values = [found.get(answer, -math.inf) for answer in self.answers]
         return self.texts[values.index(max(values))]  # the first one has the largest weight
 
     @property
     def certified(self) -> float | None:
-        """The guaranteed share of the posterior that was found, in [0, 1]; None without bounds."""
+        """The share of the posterior that was certainly found, from 0 to 1; None without bounds."""
         return None if self.bounds is None else self.bounds.certified
 
     @cached_property
     def intervals(self) -> tuple[tuple[float, float], ...] | None:
         """A guaranteed interval for each text's posterior probability; None without bounds.
 
-        It contains the exact probability; the estimate in `probabilities` may lie outside. A text
-        that is not in `texts` has a probability of at most 1 - `certified`.
+        The interval contains the exact probability, but the estimate in `probabilities` may lie
+        outside. A text that is not in `texts` has a probability of at most 1 - `certified`.
         """
         if self.bounds is None:
             return None
@@ -221,9 +222,10 @@ class Posterior:
 
     @cached_property
     def confidence_intervals(self) -> tuple[tuple[float, float], ...]:
-        """A 90% interval for each text's posterior probability, inside the guaranteed interval.
+        """A 90% confidence interval for each text's posterior probability.
 
-        Its coverage has been measured for `reliability.label` "estimated" (docs/reliability.md).
+        It is cut to the guaranteed interval (`intervals`). Its coverage has been measured for
+        posteriors with the label "estimated" (docs/reliability.md).
         """
         q = self.reliability.quantile
         guaranteed = self.intervals or ((0.0, 1.0),) * len(self.texts)
@@ -235,9 +237,10 @@ class Posterior:
 
     @property
     def log_evidence_interval(self) -> tuple[float, float] | None:
-        """A 90% interval for the log evidence, inside the bounds; None if `log_evidence` is None.
+        """A 90% confidence interval for the log evidence; None if `log_evidence` is None.
 
-        If `reliability.label` is "certified", these are the bounds, which are then tight.
+        It is cut to the bounds on the evidence. If `reliability.label` is "certified", the interval
+        is equal to the bounds, which are then close together.
         """
         if self.log_evidence is None:
             return None
@@ -251,7 +254,7 @@ class Posterior:
         return low, high
 
     def __repr__(self) -> str:
-        """Return at most three lines: the label and its figures, and the most probable texts."""
+        """Return at most three lines: the label and its numbers, and the most probable texts."""
         found = self.reliability
         lines = [f"Posterior ({found.label}): {self._evidence}, ESS {found.ess:.1f}"]
         if found.certified is not None:
@@ -269,7 +272,7 @@ class Posterior:
 
     def _errors(self, group: Sequence[int], count: int) -> list[float]:
         """Return the standard error of the probability of each group of texts."""
-        if self.ancestry is None:  # enumerated, or not a random sample
+        if self.ancestry is None:  # the sequences aren't a random sample
             return [max(self.reliability.probability_errors, default=0.0)] * count
         return self.ancestry.errors(group, count)
 
@@ -280,7 +283,7 @@ class Posterior:
         return f"log evidence {self.log_evidence:.3f} +- {self.reliability.log_evidence_error:.2g}"
 
     def fields(self) -> dict[str, Field]:
-        """Return the distribution of the value at every JSON pointer of any answer.
+        """Return the distribution of the value at every JSON pointer that occurs in an answer.
 
         The keys are JSON pointers (RFC 6901) in document order, with `""` for the whole answer. The
         dictionary is empty when dead. See `smc.Field`.
@@ -293,7 +296,7 @@ class Posterior:
         return fields_of(self.texts, self.probabilities, self._errors, log_found, self.bounds)
 
     def expectation(self, score: Callable[[str], float | int]) -> float:
-        """Return the mean score of the answers under the posterior; zero when dead."""
+        """Return the mean of `score` over the answers, weighted by probability; zero when dead."""
         pairs = zip(self.texts, self.probabilities, strict=True)
         return math.fsum(probability * score(text) for text, probability in pairs)
 
@@ -330,14 +333,21 @@ def posterior(
     budget: BudgetEffect | None = None,
     algorithm: str = "smc",
 ) -> Posterior:
-    """Build the posterior of these sequences.
+    """Build a posterior from weighted token sequences.
 
     Args:
-        exact: whether p_lm is unmodified.
+        samples: the token sequences.
+        automaton: the constraint.
+        log_evidence: log of the estimated evidence.
+        ess: effective sample size of the final weights.
+        exact: whether p_lm is unmodified (top_p = 1).
+        enumerated: whether no prefix was dropped.
+        diagnostics: statistics of the sampling.
         stopped: the reason for closing answers early; None if they weren't closed.
         budget: the effect of the budget; None if unknown.
         algorithm: the algorithm that found the sequences.
-        log_mass: log of the probability of found answers and open branches; None if unknown.
+        log_mass: log of the probability of all found answers and all branches that weren't
+            computed (`smc._inference.bounds`); None if unknown.
         strata: the units that the sequences descend from; None if they aren't a random sample.
         num_particles: N; None if each sequence is a particle.
     """
@@ -371,13 +381,15 @@ def posterior(
         enumerated=enumerated,
         stopped=stopped is not None,
     )
+    # Particles are often equal.
+    texts = dict.fromkeys(tuple(content(sample.ids, eos)) for sample in alive)
     return Posterior(
         answers=tuple(answer for answer, _ in ranked),
         probabilities=tuple(share / total for _, share in ranked),
         log_evidence=log_evidence if exact else None,
         ess=ess,
         complete=bool(alive) and all(sample.finished for sample in alive),
-        valid=bool(alive) and all(automaton.accepts(content(sample.ids, eos)) for sample in alive),
+        valid=bool(alive) and all(automaton.accepts(text) for text in texts),
         exact=exact and stopped is None,
         enumerated=enumerated,
         particles=tuple(samples),
@@ -392,14 +404,14 @@ def posterior(
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:
-    """Return the tokens without a final EOS."""
+    """Return the token ids without a final EOS."""
     return list(ids[:-1] if ids and ids[-1] in eos_ids else ids)
 
 
 def _log_p_found(samples: Sequence[Sample]) -> dict[bytes, float]:
     """Return log p_lm of each answer, summed over its tokenizations that were found.
 
-    A token sequence counts once, regardless of the number of its particles.
+    A token sequence counts once, even if several particles have it.
     """
     found = {s.ids: s for s in samples if s.finished and s.log_weight > -math.inf}
     by_answer: dict[bytes, list[float]] = defaultdict(list)
@@ -409,7 +421,7 @@ def _log_p_found(samples: Sequence[Sample]) -> dict[bytes, float]:
 
 
 def _log_sum(values: Collection[float]) -> float:
-    """Return the log of the sum of exponentials; -inf for no values."""
+    """Return the log of the sum of the exponentials of `values`; -inf if there are no values."""
     top = max(values, default=-math.inf)
     if top == -math.inf:
         return top

@@ -1,23 +1,27 @@
-"""Statistical errors of a posterior from a single run: variances by ancestry, and a label.
+"""Statistical errors of a posterior, estimated from a single run, and a label for its reliability.
 
-Let S be the sum of the final weights, and S_i the part of it that descends from unit i. Descendants
-of different units are (nearly) independent, so their spread estimates the variance of S. With a_i =
-1 minus the probability of keeping unit i, and x_i = S_i / S,
+Variances are estimated from ancestry. A *unit* is a particle or prefix in an earlier step, and a
+*stratum* is a set of units that are compared with each other. Let S be the sum of the final
+weights, and S_i the part of S that descends from unit i. Descendants of different units are nearly
+independent. Therefore the spread of the S_i estimates the variance of S. Let a_i be 1 minus the
+probability of keeping unit i, and x_i = S_i / S. Then
 
     relative variance of S = sum over strata of  m / (m - 1) * sum_i a_i (x_i - x)^2,
     x = sum_i a_i x_i / sum_i a_i,    m = number of the stratum's units.
 
     SMC                one stratum: the N particles of the first step, a_i = 1 (Chan and Lai 2013;
                        Lee and Whiteley 2018, "Variance estimation in the particle filter")
-    discrete filter    one stratum per step: the candidates kept with probability pi_i < 1,
+    discrete filter    one stratum per step: the prefixes kept with probability pi_i < 1,
                        a_i = 1 - pi_i (Hajek 1964, for unequal probabilities without replacement).
-                       Later variance is part of the spread of S_i, so it counts at every step: the
-                       estimate is conservative
+                       The spread of the S_i includes the variance of all later steps, which is
+                       therefore counted several times: the estimate is conservative
 
-A stratum of one unit has no spread; its mean is assumed to be zero. The variance of a probability
-P(y) = S(y) / S is that of the sum with x_i = (S_i(y) - P(y) S_i) / S (linearization).
+A stratum with a single unit has no spread, so its mean x is set to zero. The variance of a
+probability P(y) = S(y) / S follows from the same formula with x_i = (S_i(y) - P(y) S_i) / S
+(linearization).
 
-These variances can't detect what *all* units missed. `smc.Bounds` can, and the label uses both.
+These variances can't detect branches that all units missed. `smc.Bounds` can, so the label depends
+on the variances and the bounds.
 
 Cost: O(M T) on the host for M sequences of T tokens.
 """
@@ -35,26 +39,29 @@ from jaxtyping import Float64, Int64
 from smc._inference.bounds import Bounds
 
 CONFIDENCE = 0.9
-"""Target coverage of intervals."""
+"""Target coverage of confidence intervals."""
 CERTIFIED = 0.9
 """Minimum share of the posterior for the label "certified"."""
 FEWEST_INDEPENDENT = 5.0
-"""Effective sample size below which an estimate is called collapsed."""
+"""Minimum effective sample size; with less, the label is "collapsed"."""
 LOOKED_AT = 0.01
-"""Minimum estimated evidence as a share of its upper bound; see docs/reliability.md."""
+"""Minimum of the estimated evidence divided by its upper bound, for the label "estimated".
+
+See docs/reliability.md.
+"""
 FEWEST_IN_TAIL = 5
-"""Minimum number of shares for fitting a Pareto distribution."""
+"""Minimum number of weights to which a Pareto distribution is fitted."""
 
 
 class Stratum(NamedTuple):
     """Units whose descendants are compared with each other.
 
     Attributes:
-        unit: index of the unit that each sequence descends from; -1 for none.
-        factor: a_i of each unit with descendants.
+        unit: index of the unit that each sequence descends from; -1 if it descends from no unit.
+        factor: a_i of each unit that has descendants.
         units: number of units, including those without descendants.
         total: the sum of a_i over all units.
-        is_of_founders: whether the units are the particles of the first step.
+        is_of_founders: whether the units are the particles of the first step (SMC).
     """
 
     unit: Int64[np.ndarray, "M"]
@@ -65,10 +72,10 @@ class Stratum(NamedTuple):
 
 
 def strata_of_founders(founder: Int64[np.ndarray, "M"], num_particles: int) -> list[Stratum]:
-    """Return one stratum, whose units are the N particles of the first step.
+    """Return the stratum of an SMC run, whose units are the N particles of the first step.
 
     Args:
-        founder: each sequence's ancestor in the first step.
+        founder: index of each sequence's ancestor in the first step.
         num_particles: N.
     """
     every = np.ones(num_particles)
@@ -81,13 +88,14 @@ def strata_of_selections(
     uncertain: Int64[np.ndarray, "S"],
     slack: Float64[np.ndarray, "S"],
 ) -> list[Stratum]:
-    """Return a stratum for each step in which some candidate had a probability below one.
+    """Return the strata of a discrete filter: one per step that kept some prefixes only by chance.
 
     Args:
         tokens: tokens of each sequence.
-        log_pi: log-probability with which each token was selected; positive for the others.
-        uncertain: number of candidates per step that were kept with pi < 1.
-        slack: the sum of 1 - pi over them.
+        log_pi: log-probability pi with which the filter kept the prefix that ends in each token.
+            Tokens that the filter didn't select, such as forced ones, have a positive number.
+        uncertain: number of prefixes in each step whose pi is less than 1.
+        slack: sum of 1 - pi over these prefixes.
     """
     chosen = log_pi <= 0
     step = chosen.cumsum(axis=1) - 1
@@ -101,24 +109,24 @@ def strata_of_selections(
         unit = np.full(len(tokens), -1)
         factor = np.zeros(0)
         if len(some):
-            # A candidate is identified by its tokens up to the selected one.
+            # A prefix is identified by its tokens up to the selected token.
             upto = np.arange(tokens.shape[1]) <= column[some, None]
             _, first, number = np.unique(
                 np.where(upto, tokens[some], -1), axis=0, return_index=True, return_inverse=True
             )
-            unit[some] = number.reshape(-1)  # numpy 2.0 keeps an axis
+            unit[some] = number.reshape(-1)  # numpy 2.0 returns an additional axis
             factor = -np.expm1(here[some][first])
         strata.append(Stratum(unit, factor, int(uncertain[s]), float(slack[s])))
     return strata
 
 
 class Spread(NamedTuple):
-    """Variances by ancestry.
+    """Variances estimated from ancestry.
 
     Attributes:
         evidence: relative variance of the evidence.
-        probabilities: variance of the probability of each group.
-        largest: the largest a_i x_i, the share of the evidence that depends on one unit.
+        probabilities: variance of the probability of each group of texts.
+        largest: the largest a_i x_i, the share of the evidence that depends on a single unit.
     """
 
     evidence: float
@@ -130,9 +138,9 @@ class Ancestry(NamedTuple):
     """The weights of the sequences, and the units that they descend from.
 
     Attributes:
-        share: weight of each sequence, divided by the sum of all.
+        share: weight of each sequence, divided by the sum of all weights.
         text: index of each sequence's text.
-        strata: the strata to compare.
+        strata: the strata of units.
     """
 
     share: Float64[np.ndarray, "M"]
@@ -140,7 +148,7 @@ class Ancestry(NamedTuple):
     strata: tuple[Stratum, ...]
 
     def spread(self, group: Int64[np.ndarray, "L"], count: int) -> Spread:
-        """Compute the variances of the evidence, and of the probabilities of groups of texts.
+        """Estimate the variances of the evidence, and of the probabilities of groups of texts.
 
         Args:
             group: the group of each text, from 0 to K - 1.
@@ -158,7 +166,8 @@ class Ancestry(NamedTuple):
             center = 0.0 if units < 2 else 1 / total
             squares = float(a @ x**2)
             evidence += scale * max(0.0, squares - center * float(a @ x) ** 2)
-            # x_i(y) = S_i(y) - P(y) S_i, expanded, because most pairs of unit and group are zero.
+            # The square of x_i(y) = (S_i(y) - P(y) S_i) / S is expanded, so that only pairs of a
+            # unit i and a group y with S_i(y) > 0 are computed. Most pairs are zero.
             pair, where = np.unique(unit[some] * K + of_sequence[some], return_inverse=True)
             part = np.bincount(where, share[some], minlength=len(pair))
             i, y = pair // K, pair % K
@@ -170,19 +179,22 @@ class Ancestry(NamedTuple):
         return Spread(evidence, variance, largest)
 
     def errors(self, group: Sequence[int], count: int) -> list[float]:
-        """Return the standard error of the probability of each group of texts; see `spread`."""
+        """Return the standard error of each group's probability; see `spread` for the arguments."""
         return np.sqrt(self.spread(np.array(group, dtype=np.int64), count).probabilities).tolist()
 
 
 def pareto_k(shares: Float64[np.ndarray, "N"]) -> float | None:
-    """Return the shape k of a generalized Pareto distribution fitted to the largest shares.
+    """Return the shape k of a generalized Pareto distribution fitted to the largest weights.
 
-    Moments of order 1 / k and higher are infinite for such a tail. Above 0.7, averages are
-    unreliable for any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling"). The
-    fit follows Zhang and Stephens (2009), shrunk to 0.5 as in PSIS.
+    The moments of such a distribution of order 1 / k and higher are infinite. Above 0.7, averages
+    are unreliable for any practical N (Vehtari et al. 2024, "Pareto smoothed importance sampling").
+    The fit follows Zhang and Stephens (2009). As in Vehtari et al., k is shrunk toward 0.5.
+
+    Args:
+        shares: weights of N independent particles.
 
     Returns:
-        k; None if fewer than `FEWEST_IN_TAIL` shares are in the tail, or all are equal.
+        k; None if fewer than `FEWEST_IN_TAIL` weights are in the tail, or if they are all equal.
     """
     many = math.ceil(min(0.2 * len(shares), 3 * math.sqrt(len(shares))))
     if many < FEWEST_IN_TAIL or len(shares) <= many:
@@ -207,22 +219,22 @@ class Reliability:
 
     Attributes:
         label: "certified", "estimated", "collapsed" or "unknown"; `advice` explains it.
-        certified: guaranteed share of the posterior that was found; None without bounds.
+        certified: share of the posterior that was certainly found; None without bounds.
         log_evidence_error: standard error of the log evidence, in nats; inf if unknown.
-        probability_errors: standard error of the probability of each text. For answers that were
+        probability_errors: standard error of each text's probability. For answers that were
             computed instead of drawn, the largest possible error, 1 - `certified`.
         ess: effective sample size: the number of independent particles that would estimate the
             evidence with the same relative variance, at most N. Unlike `Posterior.ess`, it accounts
             for the shared beginnings of resampled particles.
         largest: largest share of the evidence that descends from one particle of the first step.
-            For the discrete filter, the largest share of one candidate, times the probability of
-            dropping it.
+            For the discrete filter, the largest value of a prefix's share of the evidence,
+            multiplied by the probability of dropping the prefix.
         looked_at: estimated evidence divided by its upper bound; None without bounds. If it is
             small, the branches that weren't computed could have far more probability than was
             found.
-        pareto_k: Pareto tail index of the shares of the first step's particles; estimates above 0.7
-            are unreliable. None for the discrete filter, whose sequences aren't drawn, and for few
-            particles.
+        pareto_k: Pareto tail index of the evidence that descends from each particle of the first
+            step. Estimates with an index above 0.7 are unreliable. None for few particles, and for
+            the discrete filter, which doesn't draw sequences.
     """
 
     label: str
@@ -236,19 +248,19 @@ class Reliability:
 
     @property
     def advice(self) -> str:
-        """Sentence that explains the label and what to do about it."""
+        """Text that explains the label, and recommends a remedy if the estimate is unreliable."""
         return ADVICE[self.label]
 
     @property
     def quantile(self) -> float:
-        """Half-width of a 90% interval, in standard errors (from Student's t distribution)."""
-        from scipy.special import stdtrit  # a fifth of a second to import
+        """Half-width of a 90% interval in standard errors, from Student's t distribution."""
+        from scipy.special import stdtrit  # imported here, because it takes a fifth of a second
 
         return float(stdtrit(max(1.0, self.ess - 1), (1 + CONFIDENCE) / 2))
 
 
 ADVICE = {
-    "certified": f"At least {CERTIFIED:.0%} of the posterior was certainly found.",
+    "certified": f"At least {CERTIFIED:.0%} of the posterior probability was certainly found.",
     "estimated": "The reported 90% intervals cover a known posterior at least 85% of the time.",
     "collapsed": "The estimate depends on a few particles; use more particles, or "
     "algorithm='discrete'.",
@@ -259,16 +271,17 @@ ADVICE = {
 
 
 def label_of(ess: float, certified: float | None, looked_at: float | None, *, drawn: bool) -> str:
-    """Return the label of an estimate; the arguments are attributes of `Reliability`.
+    """Return the label of an estimate from its effective sample size and its bounds.
 
     Args:
-        drawn: whether tokens are drawn instead of selected.
+        ess, certified, looked_at: attributes of `Reliability`.
+        drawn: whether tokens were drawn (SMC) instead of selected (discrete filter).
     """
     if certified is not None and certified >= CERTIFIED:
         return "certified"
     if ess < FEWEST_INDEPENDENT:
         return "collapsed"
-    # With SMC no threshold achieved the coverage of "estimated" on new problems
+    # With SMC, no threshold achieved the coverage that "estimated" promises on new problems
     # (docs/reliability.md).
     if drawn or looked_at is None or looked_at < LOOKED_AT:
         return "unknown"
@@ -285,21 +298,21 @@ def reliability_of(
     enumerated: bool,
     stopped: bool = False,
 ) -> Reliability:
-    """Compute the errors of a posterior, and its label.
+    """Compute the standard errors of a posterior, and its label.
 
     Args:
-        ancestry: ancestry of its sequences; None if they aren't a random sample.
-        num_texts: number of its texts.
+        ancestry: ancestry of the posterior's sequences; None if they aren't a random sample.
+        num_texts: number of the posterior's texts.
         num_particles: N.
         log_evidence: the estimate of the log evidence.
         bounds: bounds on the evidence.
-        enumerated: whether no answer was left out.
+        enumerated: whether all answers were found.
         stopped: whether answers were closed early, which changes the target.
     """
     if ancestry is None:
         exact = enumerated and num_texts > 0
         certain = 0.0 if bounds is None else bounds.certified
-        most = 0.0 if exact else 1.0 - certain  # of the total variation
+        most = 0.0 if exact else 1.0 - certain  # the largest possible error of a probability
         found = Spread(0.0 if exact else math.inf, np.full(num_texts, most**2), 0.0)
     else:
         found = ancestry.spread(np.arange(num_texts), num_texts)

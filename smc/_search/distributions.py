@@ -149,7 +149,7 @@ def read_distributions(
     temperature = check_temperature(real("temperature", temperature))
     share = real("certify", certify)
     if not 0 < share <= 1:
-        raise ValueError(f"expected certify in (0, 1], got {certify}; use 1 for all spellings")
+        raise ValueError(f"expected certify to be in (0, 1], got {certify}; 1 means all spellings")
     for what, value in (("max_prefixes", max_prefixes), ("max_rows", max_rows)):
         if whole(what, value) < 1:
             raise ValueError(f"expected {what} to be at least 1, got {value}")

@@ -90,7 +90,7 @@ def test_a_model_with_a_layer_on_another_device() -> None:
     split.model.layers[1].register_forward_pre_hook(moved(DEVICE), with_kwargs=True)
     split.model.norm.register_forward_pre_hook(moved("cpu"), with_kwargs=True)
     assert_same(sampled(split), sampled(tiny_model(layers=2).double()), FLOAT32)
-    with pytest.raises(ValueError, match="on one device, got several"):
+    with pytest.raises(ValueError, match="on one device, as static shapes require, got several"):
         sampled(split, execution="static")
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gcd_vllm import Processor
+from gcd_vllm._particle_request import ParticleRequest
 from tests.devices.device import DEVICE, NAME
 from tests.gcd_vllm.fakes import LogitsContext, RequestStates, SamplingParams, VllmConfig
 from tests.small_vocabulary import vocabulary
@@ -43,19 +44,25 @@ def copy_runner(states, there):
 @pytest.mark.skipif(NAME != "mock", reason="waits are counted on the pretending device")
 @pytest.mark.parametrize("drafts", [0, 2])
 def test_a_step_gives_the_masks_of_the_cpu_and_waits_for_nothing(monkeypatch, drafts):
+    """Some rows are particles, whose weights are stored."""
     from tests.devices.pretending import counted_waits
 
     rng, size = random.Random(drafts), vocabulary().size
     states, there, pair, _configs = processors(monkeypatch, drafts)
-    for _ in range(30):
+    for turn in range(30):
         for slot in range(SLOTS):
             if rng.random() < 0.3 or int(states.total_len.np[slot]) > LENGTH - 4:
                 constraint = rng.choice(CONSTRAINTS)
                 given = {} if constraint is None else {"gcd": json.dumps(constraint)}
+                if constraint is not None and not drafts and rng.random() < 0.7:
+                    given["gcd_particle"] = ParticleRequest(f"{turn}/{slot}").text()
+                params = SamplingParams(
+                    extra_args=given, max_tokens=20, temperature=rng.choice([1.0, 0.5])
+                )
                 states.enter(slot, [1, 2], [])
                 copy_runner(states, there)
                 for processor in pair:
-                    processor.add_request(slot, SamplingParams(extra_args=given, max_tokens=20))
+                    processor.add_request(slot, params)
         copy_runner(states, there)
         order = rng.sample(range(SLOTS), rng.randint(1, SLOTS))
         rows = [(slot, n) for slot in order for n in range(1 + rng.randint(0, drafts))]

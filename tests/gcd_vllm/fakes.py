@@ -7,6 +7,7 @@ inside of the real engines.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import SimpleNamespace
@@ -87,12 +88,23 @@ class RequestStates:
         self.all_token_ids = SimpleNamespace(gpu=gpu)
         self.prompt_len, self.prefill_len, self.total_len = (_numbers(slots) for _ in range(3))
 
-    def enter(self, slot: int, prompt: list[int], output: list[int]) -> None:
-        """Write what the runner does when a request enters, or returns with its output so far."""
+    def enter(
+        self,
+        slot: int,
+        prompt: list[int],
+        output: list[int],
+        told: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Write what the runner does when a request enters, or returns with its output so far.
+
+        Processors are told of it before the tokens are on the device.
+        """
         tokens = prompt + output
-        self.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         self.prompt_len.np[slot] = len(prompt)
         self.prefill_len.np[slot] = self.total_len.np[slot] = len(tokens)
+        told()
+        self.all_token_ids.gpu[slot] = -1
+        self.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 
     def commit(self, slot: int, tokens: list[int]) -> None:
         """Write what the runner does after a step."""

@@ -171,7 +171,7 @@ def test_bad_inputs_are_refused_after_one_token_at_most():
     with serving(server) as url:
         with pytest.raises(gcd.InfeasibleBudgetError):
             ask(url, budget=1)
-        with pytest.raises(ValueError, match="context is 19"):
+        with pytest.raises(ValueError, match="context of 19"):
             ask(url, budget=18)
         with pytest.raises(ValueError, match="expected the model 'other'"):
             ask(url, model="other")

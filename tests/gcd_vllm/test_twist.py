@@ -16,7 +16,7 @@ from gcd_vllm import PGCD, Processor
 from gcd_vllm._admission import REFUSED, check_twist, engine_of
 from gcd_vllm._particle_request import ParticleRequest
 from gcd_vllm._registered import MOST_PROPOSALS, _proposals
-from gcd_vllm._step_weights import LOG_P, LOG_Q, LOG_Z, take
+from gcd_vllm._weight_table import LOG_P, LOG_Q, LOG_Z, take
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
     MoveDirectionality,

@@ -85,7 +85,7 @@ def test_half_precision_is_normalized_when_it_is_read(tmp_path, monarch, dtype, 
 def test_entries_too_small_for_a_half_type_are_refused(tmp_path):
     hmm = tiny()
     hmm.initial[:] = torch.tensor([1 - 1e-9, 5e-10, 5e-10], dtype=torch.float64)
-    with pytest.raises(ValueError, match="2 positive entries of initial"):
+    with pytest.raises(ValueError, match="2 positive entries of initial would become zero"):
         checkpoint.save(hmm, tmp_path, dtype=torch.float16)
     assert not list(tmp_path.iterdir())
     checkpoint.save(hmm, tmp_path, dtype=torch.bfloat16)
@@ -146,7 +146,7 @@ def test_ctrlg_in_half_precision_is_normalized_when_it_is_read(tmp_path, dtype, 
     inference.log_likelihood(again, *batch(0, [3, 5], 50))
     # A model that is invalid in every type is still refused.
     save_file({**state, "beta": state["beta"] + 0.1}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"emission.*got one that sums to"):
+    with pytest.raises(ValueError, match=r"emission.*got the sum"):
         checkpoint.load(tmp_path)
 
 
@@ -184,7 +184,7 @@ def test_training_goes_on_to_the_same_result(tmp_path, monarch, emission_dtype):
 def test_bad_checkpoints_are_refused(tmp_path):
     hmm = tiny()
     checkpoint.save(hmm, tmp_path)
-    with pytest.raises(ValueError, match=r"an HMM over 2048 tokens, .* got 3"):
+    with pytest.raises(ValueError, match=r"an HMM over 2048 tokens, .* got one over 3"):
         checkpoint.load(tmp_path, num_tokens=2048)
     with pytest.raises(ValueError, match="pass the directory of a model"):
         checkpoint.load(tmp_path / "missing")
@@ -192,16 +192,19 @@ def test_bad_checkpoints_are_refused(tmp_path):
         checkpoint.save(hmm, tmp_path, config={"vocab_size": 3})
     weights = load_file(tmp_path / checkpoint.WEIGHTS)
     for change, message in (
-        ({"initial": weights["initial"] * float("nan")}, "initial.*sums to nan"),
-        ({"emission": weights["emission"] * 0.5}, "emission.*sums to 0.5"),
+        ({"initial": weights["initial"] * float("nan")}, "initial.*got the sum nan"),
+        ({"emission": weights["emission"] * 0.5}, "emission.*got the sum 0.5"),
         ({"extra": torch.ones(1)}, r"got \['emission', 'extra'"),
-        ({"emission": weights["emission"][:2].contiguous()}, "vocab_size=3, but the arrays have 2"),
+        (
+            {"emission": weights["emission"][:2].contiguous()},
+            "vocab_size=2 .* as in the arrays, got 3",
+        ),
     ):
         save_file({**weights, **change}, tmp_path / checkpoint.WEIGHTS)
         with pytest.raises(ValueError, match=message):
             checkpoint.load(tmp_path)
     save_ctrlg(hmm, tmp_path, eos_token_id=0)
-    with pytest.raises(ValueError, match=r"an HMM over 7 tokens, .* got 3"):
+    with pytest.raises(ValueError, match=r"an HMM over 7 tokens, .* got one over 3"):
         checkpoint.load(tmp_path, num_tokens=7)
 
 
@@ -236,7 +239,7 @@ def test_files_are_checked_without_reading_them(tmp_path, layout):
         ):
             checkpoint.check_files(tmp_path)
     weights.unlink()
-    with pytest.raises(ValueError, match=r"does not exist|expected model\.safetensors or"):
+    with pytest.raises(ValueError, match=r"doesn't exist|expected model\.safetensors or"):
         checkpoint.check_files(tmp_path)
     cut(tmp_path / checkpoint.CONFIG)
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
@@ -254,7 +257,7 @@ def test_a_later_format_is_refused(tmp_path):
     checkpoint.save(tiny(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"format": "hmm-2"}))
-    with pytest.raises(ValueError, match=r"expected format 'hmm-1' .* got 'hmm-2'"):
+    with pytest.raises(ValueError, match=r"expected the format 'hmm-1' .* got 'hmm-2'"):
         checkpoint.load(tmp_path)
 
 
@@ -295,16 +298,16 @@ def test_another_tokenizer_is_refused(tmp_path):
     assert config["eos_token_id"] == [2]
     assert config["distilled_from"] == "x"
     for vocabulary, message in (
-        (END_A_B, r"with token \[2\] .*the language model with \[0\]"),
-        (TWO_ENDS, r"with token \[2\] .*language model with \[1, 2\]"),
-        (B_A_END, "same number of tokens, 3: the bytes differ"),
-        (LONGER, "an HMM over 4 tokens, .* got 3"),
+        (END_A_B, r"EOS tokens \[0\], got eos_token_id=\[2\]"),
+        (TWO_ENDS, r"EOS tokens \[1, 2\], got eos_token_id=\[2\]"),
+        (B_A_END, "another tokenizer with the same number of tokens"),
+        (LONGER, "an HMM over 4 tokens, .* got one over 3"),
     ):
         with pytest.raises(ValueError, match=message):
             checkpoint.load(tmp_path, vocabulary=vocabulary)
-    with pytest.raises(ValueError, match=r"a vocabulary of 3 tokens, .* got 4"):
+    with pytest.raises(ValueError, match=r"a vocabulary of 3 tokens, .* got one of 4"):
         checkpoint.save(tiny(), tmp_path, vocabulary=LONGER)
-    with pytest.raises(ValueError, match=r"\['eos_token_id'\] are written"):
+    with pytest.raises(ValueError, match=r"without the keys \['eos_token_id'\]"):
         checkpoint.save(tiny(), tmp_path, vocabulary=A_B_END, config={"eos_token_id": 2})
 
 
@@ -312,7 +315,7 @@ def test_ctrlgs_one_end_is_among_those_of_the_language_model(tmp_path):
     save_ctrlg(tiny(dtype=torch.float32), tmp_path, eos_token_id=2)
     for vocabulary in (A_B_END, B_A_END, TWO_ENDS):  # its files don't identify the bytes
         checkpoint.load(tmp_path, vocabulary=vocabulary)
-    with pytest.raises(ValueError, match=r"with token 2 .*the language model with \[0\]"):
+    with pytest.raises(ValueError, match=r"EOS tokens \[0\], got eos_token_id=2"):
         checkpoint.load(tmp_path, vocabulary=END_A_B)
 
 

@@ -90,11 +90,11 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / checkpoint.WEIGHTS
     whole = load_file(path)
     for name, wrong, message in (
-        ("row_of", whole["row_of"] + 1, r"row numbers in 0\.\.20, got 1 to 21"),
-        ("row_of", whole["row_of"] - 1, "got -1 to 19"),
-        ("row_of", whole["row_of"].float(), "int32 for shared rows, got .* torch.float32"),
-        ("row_of", whole["row_of"][:-1], "vocab_size=200, but the arrays have 199"),
-        ("other", whole["row_of"], "expected initial, transition"),
+        ("row_of", whole["row_of"] + 1, r"numbers in 0\.\.20, got numbers from 1 to 21"),
+        ("row_of", whole["row_of"] - 1, "got numbers from -1 to 19"),
+        ("row_of", whole["row_of"].float(), "a vector of int32, got .* torch.float32"),
+        ("row_of", whole["row_of"][:-1], "vocab_size=199 .* as in the arrays, got 200"),
+        ("other", whole["row_of"], "expected the arrays initial, transition"),
     ):
         save_file({**whole, name: wrong.clone()}, path)
         with pytest.raises(ValueError, match=message):

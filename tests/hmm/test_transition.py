@@ -61,7 +61,7 @@ def test_expected_counts_of_each_parameter(recipe):
 
 
 def test_blocks_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="divide 12 states, got 5"):
+    with pytest.raises(ValueError, match="divides 12 states, got 5"):
         factor_shapes(12, 5)
 
 
@@ -82,5 +82,5 @@ def test_another_type_and_a_factor_off_its_simplex(monarch):
     broken = type(transition)(
         *(part * (1 + 1e-6 * i) for i, part in enumerate(transition.factors, 1))
     )
-    with pytest.raises(ValueError, match=r"sums to 1\.00000"):
+    with pytest.raises(ValueError, match=r"got the sum 1\.00000"):
         broken.check()

@@ -40,7 +40,7 @@ def test_auto_agrees_with_the_algorithm_that_it_names(options: dict[str, Any], n
 
 
 def test_options_of_two_algorithms_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"of algorithm 'smc' .* got floor="):
+    with pytest.raises(ValueError, match=r"of the algorithm 'smc' .* got floor="):
         sample(particles=3, floor=0.5, strata="none")
 
 

@@ -106,7 +106,7 @@ def test_a_stream_takes_particles_that_can_agree() -> None:
     found = asyncio.run(parts_of(LM, automaton, **options))[-1].posterior
     assert found is not None
     assert found.algorithm == "smc"
-    with pytest.raises(ValueError, match="expected no certify"):
+    with pytest.raises(ValueError, match="without certify"):
         asyncio.run(parts_of(LM, automaton, **options, certify=0.9))
 
 
@@ -114,7 +114,7 @@ def test_a_stream_takes_particles_that_can_agree() -> None:
 @pytest.mark.parametrize("particles", [1, 3, 20])
 def test_parts_are_the_common_beginning_and_its_values(algorithm: str, particles: int) -> None:
     automaton = gcd.lift(gcd.json_schema(SCHEMA), BYTES)
-    for seed in range(3):
+    for seed in range(2):
         options: dict[str, Any] = {
             "budget": 80, "particles": particles, "proposal": smc.GCD(), "seed": seed,
             "algorithm": algorithm,

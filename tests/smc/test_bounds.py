@@ -210,6 +210,8 @@ USUAL = ToyLM(rules.VOCABULARY, seed=9, spread=2.0)
 def test_bounds_are_their_definition(rule: str) -> None:
     """Recompute the bounds from observed prefixes, in all execution modes."""
     static = {"execution": "static"} if rule in ("lm", "lcd", "gcd") else {}
+    # The other model for one half of the options, which are different ones for the next rule.
+    half = [*rules.RULES].index(rule) % 2
     discrete = {"algorithm": "discrete"}
     for seed, options in enumerate(
         [
@@ -222,6 +224,8 @@ def test_bounds_are_their_definition(rule: str) -> None:
         ]
     ):
         assert close_to_definition(USUAL, rule, seed, options)
+        if seed % 2 == half:
+            continue
         # Prefixes that turn out to be impossible have no slot in a discrete filter.
         is_close = close_to_definition(rules.TOY, rule, seed, options)
         assert is_close or "algorithm" in options

@@ -249,7 +249,7 @@ class Unread(ToyLM):
         ({"spellings": "both"}, "expected spellings to be one of"),
         ({"spellings": "canonical"}, "got one without"),
         ({"prompts": "yes"}, "got a single string"),
-        ({"certify": 2}, r"expected certify in \(0, 1\]"),
+        ({"certify": 2}, r"expected certify to be in \(0, 1\]"),
         ({"temperature": math.nan}, "expected temperature .*got nan"),
     ],
 )

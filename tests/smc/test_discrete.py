@@ -472,7 +472,7 @@ def test_weights_with_a_guide_of_classes_and_tokens() -> None:
 def test_a_guide_that_is_no_number_is_refused(bad: float) -> None:
     proposal = Uneven()
     proposal.bad = bad
-    with pytest.raises(FloatingPointError, match=r"Uneven\(\) returned NaN"):
+    with pytest.raises(FloatingPointError, match=r"Uneven\(\), got NaN"):
         sample([PROMPT], many_words(), proposal=proposal)
 
 
@@ -505,10 +505,13 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
     ("options", "message"),
     [
         ({"algorithm": "beam"}, "algorithm to be one of auto, smc, discrete, got 'beam'"),
-        ({"ess_threshold": 0.5}, "of algorithm 'discrete' .* got ess_threshold=0.5"),
-        ({"resampling": "systematic"}, "of algorithm 'discrete' .* got resampling='systematic'"),
-        ({"algorithm": "smc", "floor": 0.5}, "of algorithm 'smc' .* got floor=0.5"),
-        ({"algorithm": "smc", "floors": 0.5}, "of algorithm 'smc' .* got floors=0.5"),
+        ({"ess_threshold": 0.5}, "of the algorithm 'discrete' .* got ess_threshold=0.5"),
+        (
+            {"resampling": "systematic"},
+            "algorithm 'discrete' .* got resampling='systematic'",
+        ),
+        ({"algorithm": "smc", "floor": 0.5}, "of the algorithm 'smc' .* got floor=0.5"),
+        ({"algorithm": "smc", "floors": 0.5}, "of the algorithm 'smc' .* got floors=0.5"),
         ({"algorithm": "smc", "strata": "budget"}, "strata to be one of none, state, got 'budget'"),
         ({"particles": 0}, "particles to be at least 1, got 0"),
         ({"floor": math.nan}, "expected floor .*got nan"),

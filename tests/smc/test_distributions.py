@@ -318,7 +318,7 @@ def test_extents() -> None:
         ({"max_prefixes": 0}, "max_prefixes to be at least 1, got 0"),
         ({"max_rows": 0}, "max_rows to be at least 1, got 0"),
         ({"max_prefixes": 1.5}, "expected max_prefixes .*got 1.5"),
-        ({"certify": 0}, r"expected certify in \(0, 1\], got 0"),
+        ({"certify": 0}, r"expected certify to be in \(0, 1\], got 0"),
         ({"certify": 1.1}, "expected certify"),
         ({"certify": "all"}, "expected certify .*got 'all'"),
         ({"temperature": 0}, "expected temperature .*got 0"),
@@ -326,7 +326,7 @@ def test_extents() -> None:
         ({"spellings": "canonical"}, "tokenizer's own spelling"),
         ({"prompts": "yes"}, "got a single string"),
         ({"prompts": [1, 2]}, "got a list of token ids"),
-        ({"prompts": [()]}, "has no tokens"),
+        ({"prompts": [()]}, "at least one token in the prompt"),
         ({"lm": "model"}, r"lm to be a smc\.LanguageModel, got str"),
         (
             {"constraint": lift(gcd.regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},

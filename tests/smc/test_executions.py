@@ -97,14 +97,17 @@ def examples() -> dict[str, Any]:
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_the_same_tokens_for_the_same_seed(name: str, strata: str) -> None:
     resampled, schemes = 0, (*SCHEMES, "multinomial")
-    for seed, threshold in enumerate((0.5, 0.9, 1.0, 0.7, 1.0)):
+    thresholds = (0.5, 0.9, 1.0, 0.7, 1.0)
+    # Three of the five for each proposal, so that all of them meet both kinds of strata.
+    for seed in [([*PROPOSALS].index(name) + i) % 5 for i in range(3)]:
+        threshold = thresholds[seed]
         found = assert_same(
             TOY, **examples(), proposal=PROPOSALS[name](), particles=8, seed=seed,
             strata=strata, ess_threshold=threshold, resampling=schemes[seed],
             temperature=(1.0, 0.6)[seed % 2],
         )  # fmt: skip
         resampled += sum(sum(p.diagnostics.resampled) for p in found)
-    assert resampled > 5
+    assert resampled > 2
 
 
 # Options and proposals are independent: two proposals meet all options, the others two.
@@ -119,27 +122,37 @@ PAIRS = [
 @pytest.mark.parametrize(("name", "options"), PAIRS)
 def test_the_same_answers_of_the_filter(name: str, options: str) -> None:
     dropped = 0
-    for seed, particles in enumerate((1, 2, 3, 7)):
+    for seed, particles in (
+        ((0, 1), (2, 3)) if PAIRS.index((name, options)) % 2 else ((1, 2), (3, 7))
+    ):
         found = assert_same(
             TOY, **examples(), proposal=PROPOSALS[name](), particles=particles, seed=seed,
             temperature=(1.0, 0.6)[seed % 2], algorithm="discrete", **FILTER[options],
         )  # fmt: skip
         dropped += sum(not p.enumerated for p in found)
-    assert dropped > 3
+    assert dropped > 1
 
 
+WALKED: list[dict[str, Any]] = [
+    {"resampling": "systematic"},
+    {"resampling": "residual"},
+    {"resampling": "systematic", "strata": "state"},
+    {"algorithm": "discrete"},
+    {"algorithm": "discrete", **FILTER["no_floor"]},
+]
+
+
+# One proposal meets all options, the others two or three.
 @pytest.mark.parametrize(
-    "options",
+    ("name", "options"),
     [
-        {"resampling": "systematic"},
-        {"resampling": "residual"},
-        {"resampling": "systematic", "strata": "state"},
-        {"algorithm": "discrete"},
-        {"algorithm": "discrete", **FILTER["no_floor"]},
+        (name, options)
+        for i, name in enumerate(("gcd", "lcd", "own", "pgcd"))
+        for j, options in enumerate(WALKED)
+        if name == "gcd" or (i + j) % 2 == 0
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["lcd", "gcd", "own", "pgcd"])
 def test_the_walk_over_all_choices_sums_to_the_target(name: str, options: dict[str, Any]) -> None:
     automaton, budget = a_star_b(), 3
     mass, evidence, total, count = walk_sums(
@@ -269,11 +282,11 @@ def test_refusals_name_the_problem() -> None:
         with pytest.raises(ValueError, match=message):
             smc.sample(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
 
-    refused(r"Waiting\(\) cannot .* `guide` calls nonzero, .*execution='eager'", proposal=Waiting())
-    refused("top_p=0.5, .* execution='eager'", top_p=0.5)
-    refused(r"static_forward\(\), got Bare", lm=Bare())
+    refused(r"`guide` of Waiting\(\) calls nonzero; .*execution='eager'", proposal=Waiting())
+    refused("top_p=1, .* got 0.5; set execution='eager'", top_p=0.5)
+    refused(r"static_forward\(\), .* got Bare", lm=Bare())
     refused(
-        r"support 65536 answers, .* may give \d+; lower particles", particles=1 << 15,
+        r"at most 65536 answers .* may have \d+; lower particles", particles=1 << 15,
         algorithm="discrete",
     )  # fmt: skip
     refused("execution to be one of auto, eager, static, got 'graph'", execution="graph")
@@ -387,7 +400,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
     monkeypatch.setattr(StaticRun, "_captured", fails)
     monkeypatch.setattr(smc._inference.execution, "run_static", on_cuda)
     if execution == "static":
-        with pytest.raises(NotStaticError, match=r"GCD.* can't be captured .*stream is capturing"):
+        with pytest.raises(NotStaticError, match=r"GCD.* can be captured .*stream is capturing"):
             execute(execution)
         return
     found, options = execute(execution), {"forced_runs": False, "seed": 1}

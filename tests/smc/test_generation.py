@@ -286,7 +286,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"inputs_embeds": torch.zeros(3, 4, 8)}, "inputs_embeds"),
     ({"assistant_model": tiny_model()}, "assistant_model=LlamaForCausalLM"),
     ({"max_new_tokens": 1}, "example 0: needs at least 2 tokens"),
-    ({"max_new_tokens": 80}, "context is 64 tokens"),
+    ({"max_new_tokens": 80}, "context of 64 tokens"),
 ]
 
 

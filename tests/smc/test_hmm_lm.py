@@ -83,7 +83,7 @@ def test_nothing_follows_an_impossible_row_and_another_vocabulary_is_refused():
     after = rows.extend(torch.tensor([[2, 1], [1, 1]]), torch.tensor([2, 2]))
     assert bool(after[0].isneginf().all())
     assert bool(after[1].logsumexp(dim=1).exp().allclose(torch.ones((), dtype=torch.float64)))
-    with pytest.raises(ValueError, match="vocabulary's 6 tokens, got one over 7"):
+    with pytest.raises(ValueError, match="over 6 tokens, as in the vocabulary, got one over 7"):
         HMMLanguageModel(HMM.random(2, 7), VOCABULARY)
 
 

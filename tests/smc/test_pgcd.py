@@ -96,7 +96,8 @@ def reached(
 # -- unbiased --------------------------------------------------------------------------------
 
 
-# A potential is computed after the guide, where two exact tokens behave like none or all.
+# A potential is computed after the guide, where two exact tokens behave like none or all: these
+# two need particles that compete.
 @pytest.mark.parametrize(
     ("options", "potential"),
     [(options, True) for options in OPTIONS]
@@ -105,11 +106,12 @@ def reached(
 )
 def test_weights_sum_to_the_target(options: dict, potential: bool) -> None:
     proposal = PGCD(random_hmm(seed=7), potential=potential, **options)
-    assert_exact(few_words(), 3, proposal=proposal, resampling="systematic")
+    particles = 2 if options["exact_top_k"] == 2 else 1
+    assert_exact(few_words(), 3, proposal=proposal, particles=particles, resampling="systematic")
 
 
-@pytest.mark.parametrize("resampling", ["multinomial", "stratified", "residual"])
-def test_every_scheme(resampling: str) -> None:
+@pytest.mark.parametrize("resampling", ["stratified", "residual"])
+def test_other_schemes(resampling: str) -> None:
     proposal = PGCD(random_hmm(seed=7, monarch=True), exact_top_k=1)
     assert_exact(few_words(), 3, proposal=proposal, resampling=resampling)
 
@@ -136,7 +138,7 @@ def never(tokens: list[int], seed: int = 3) -> HMM:
 @pytest.mark.parametrize("impossible", [[1], [3, 5], [0, 1, 2, 3, 5]])
 def test_an_hmm_that_is_wrong(impossible: list[int], options: dict) -> None:
     """The HMM gives a token, the end, or everything probability zero; the weights are right."""
-    for potential in (True, False):
+    for potential in (True, False) if options["exact_top_k"] == 2 else (True,):
         proposal = PGCD(never(impossible), potential=potential, **options)
         assert_exact(few_words(), 3, proposal=proposal, particles=1)
         assert proposal.counts.fallbacks + proposal.counts.holes > 0

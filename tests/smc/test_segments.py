@@ -51,14 +51,14 @@ def target(name: str) -> dict[bytes, float]:
     return dict(mass)
 
 
+# Particles that compete don't depend on the proposal.
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("proposal", PROPOSALS)
 @pytest.mark.parametrize(
-    "options",
+    ("proposal", "options"),
     [
-        {"particles": 2, "resampling": "systematic"},
-        {"particles": 1, "forced_runs": False},
-        {"particles": 2, "algorithm": "discrete"},
+        ("gcd", {"particles": 2, "resampling": "systematic"}),
+        *((proposal, {"particles": 1, "forced_runs": False}) for proposal in PROPOSALS),
+        *((proposal, {"particles": 2, "algorithm": "discrete"}) for proposal in PROPOSALS),
     ],
     ids=str,
 )

@@ -106,7 +106,9 @@ def test_reading_ahead_has_the_law_of_the_target() -> None:
     """Use wrong drafts, too."""
     automaton = CONSTRAINTS["a_star_b"]()
     ahead = {"read_ahead": 2, "drafter": Anything(3)}
-    mass, evidence, total, _ = walk_sums(automaton, 3, proposal=smc.GCD(), **ahead)
+    mass, evidence, total, _ = walk_sums(
+        automaton, 3, proposal=smc.GCD(), resampling="systematic", **ahead
+    )
     expected: dict[bytes, float] = defaultdict(float)
     for ids, p in target(TOY, PROMPT, automaton, 3).items():
         expected[VOCABULARY.decode(ids)] += p

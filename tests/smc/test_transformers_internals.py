@@ -39,10 +39,11 @@ def test_the_oldest_version_is_the_bound_in_pyproject() -> None:
 def test_a_missing_name_names_the_versions_that_work() -> None:
     oldest, newest = internals.TESTED
     with pytest.raises(
-        ImportError, match=rf"transformers\.cache_utils\.Gone, which .* lacks.*{oldest} to {newest}"
+        ImportError,
+        match=rf"transformers\.cache_utils\.Gone, .*{oldest} to {newest}",
     ):
         internals.private("cache_utils", "Gone")
-    with pytest.raises(ImportError, match=r"needs transformers\.gone\.Gone"):
+    with pytest.raises(ImportError, match=r"expected transformers\.gone\.Gone"):
         internals.private("gone", "Gone")
 
 

@@ -127,7 +127,7 @@ def test_every_proposal_with_every_scheme(proposal: str, resampling: str) -> Non
 def test_strata_of_equal_state(proposal: str, resampling: str) -> None:
     """Particles alone in their state, complete and dead particles stay unchanged."""
     three = 3 if (proposal, resampling) == ("gcd", "systematic") else 2
-    for threshold in (1.0, 0.8):
+    for threshold in (1.0, 0.8) if proposal == "gcd" else (1.0,):
         assert_exact(
             CONSTRAINTS["a_star_b"](),
             3,
@@ -139,11 +139,9 @@ def test_strata_of_equal_state(proposal: str, resampling: str) -> None:
         )
 
 
-@pytest.mark.parametrize("resampling", ["multinomial", "systematic"])
-def test_the_language_model_itself(resampling: str) -> None:
-    assert_exact(CONSTRAINTS["few_words"](), 2, proposal=smc.LM(), resampling=resampling)
-    if resampling == "systematic":
-        assert_exact(CONSTRAINTS["forced"](), 3, proposal=smc.LM(), resampling=resampling)
+@pytest.mark.parametrize(("name", "budget"), [("few_words", 2), ("forced", 3)])
+def test_the_language_model_itself(name: str, budget: int) -> None:
+    assert_exact(CONSTRAINTS[name](), budget, proposal=smc.LM(), resampling="systematic")
 
 
 @pytest.mark.parametrize("proposal", list(PROPOSALS))
@@ -156,8 +154,17 @@ def test_one_particle(proposal: str, name: str, temperature: float) -> None:
     )
 
 
-@pytest.mark.parametrize("proposal", ["lcd", "gcd", "tilted", "tilted_no_potential"])
-@pytest.mark.parametrize("threshold", [0.0, 0.6, 0.9])
+@pytest.mark.parametrize(
+    ("proposal", "threshold"),
+    [
+        ("gcd", 0.0),
+        ("gcd", 0.6),
+        ("lcd", 0.6),
+        ("tilted", 0.6),
+        ("tilted", 0.9),
+        ("tilted_no_potential", 0.9),
+    ],
+)
 def test_adaptive_resampling(proposal: str, threshold: float) -> None:
     assert_exact(
         CONSTRAINTS["a_star_b"](),
@@ -235,8 +242,9 @@ def test_negative_control_of_resampling(wrong: Scheme, strata: str) -> None:
 def test_negative_control_of_weights() -> None:
     expected = truth(CONSTRAINTS["few_words"](), 3)
     mass, _, _, _ = walk_sums(
-        CONSTRAINTS["few_words"](), 3, proposal=ForgetsItsPotential(potential=True)
-    )
+        CONSTRAINTS["few_words"](), 3, proposal=ForgetsItsPotential(potential=True),
+        resampling="systematic",
+    )  # fmt: skip
     assert max(abs(mass[x] - p) for x, p in expected.items()) > 1e-3
 
 

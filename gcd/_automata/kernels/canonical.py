@@ -1,8 +1,9 @@
 """Normal form of deterministic automata: trimmed, minimal, numbered in breadth-first order.
 
-All constructions of automata end with this step. Most tables are already minimal or nearly so, so
-each step first checks whether it has to change anything. Most automata are also small, so scratch
-space is allocated once, and split into slices. Conventions as in `gcd._automata.kernels.graph`.
+All constructions of automata end with this step. Most tables are already minimal or nearly so; each
+step therefore first checks whether it has to change anything. Most automata are also small; scratch
+space is therefore allocated once and split into slices. `gcd._automata.kernels.graph` defines the
+arrays.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ else:
 
 _NUM_BYTES = cython.declare(cython.int, 256)
 _FIRST_WEIGHT = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
-# Odd, so that each row gets a different weight.
+# Each row's weight is this number times the weight before. It is odd, so that all weights differ.
 _NEXT_WEIGHT = cython.declare(cython.ulonglong, 0xD1342543DE82EF95)
-_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # for Python integers
+_64_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)  # limits Python integers
 _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 
@@ -41,9 +42,10 @@ def refine_bytes(
     class_of_byte: cython.uchar[::1],
     first: cython.int[::1],
 ) -> cython.int:
-    """Write the results of `joint_classes`, and return the number of classes.
+    """Write the coarsest common refinement of several partitions; return its number of classes.
 
-    `first` has room for 256 entries.
+    `maps` are the partitions of the bytes, one in each row. The class of each byte is written into
+    `class_of_byte`, and the first byte of each class into `first`, which has room for 256 entries.
     """
     table: cython.short[::1] = np.empty(_NUM_BYTES * _NUM_BYTES, np.int16)
     count: cython.int = 1
@@ -56,7 +58,8 @@ def refine_bytes(
     for byte in range(_NUM_BYTES):
         class_of_byte[byte] = 0
     for m in range(maps.shape[0]):
-        # Refined one by one: a class is a pair of an old class and a class of this partition.
+        # Refine by one partition at a time: a new class is a pair of an old class and a class of
+        # this partition.
         num_labels = 0
         for byte in range(_NUM_BYTES):
             label = int(maps[m, byte])
@@ -79,10 +82,14 @@ def refine_bytes(
 
 
 def joint_classes(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coarsest common refinement of partitions of the bytes (rows of class numbers).
+    """Return the coarsest common refinement of several partitions of the bytes.
 
-    Returns the class of each byte, classes numbered by their first byte, and each class's first
-    byte.
+    Args:
+        maps: for each partition (row), the class of each byte.
+
+    Returns:
+        The class of each byte, with classes numbered by their first bytes; and the first byte of
+        each class.
     """
     class_of_byte = np.empty(_NUM_BYTES, np.uint8)
     first = np.empty(_NUM_BYTES, np.int32)
@@ -100,9 +107,11 @@ def _merge_columns(
     number: cython.int[::1],
     total: cython.longlong[::1],
 ) -> cython.int:
-    """Write the results of `equal_columns`, and return the number of remaining columns.
+    """Merge byte classes with equal columns, and return the number of remaining columns.
 
-    `kept` has room for 256 entries. `number` and `total` are scratch space, an entry per column.
+    The new class of each byte is written into `merged`, and the column of each new class into
+    `kept`, which has room for 256 entries. `number` and `total` are scratch space with an entry for
+    each column.
     """
     num_rows: cython.Py_ssize_t = after.shape[0]
     num_columns: cython.Py_ssize_t = after.shape[1]
@@ -146,10 +155,14 @@ def _merge_columns(
 
 
 def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merge bytes with equal columns: return the class of each byte, and a column for each class.
+    """Merge byte classes with equal columns.
 
-    Classes are numbered by their first byte; columns without bytes are dropped. Equal columns have
-    equal sums under random weights; columns of equal sum are then compared.
+    Columns are first compared by sums of their entries with random weights. Columns with equal sums
+    are then compared entry by entry.
+
+    Returns:
+        The new class of each byte, with classes numbered by their first bytes; and the index of the
+        column of each new class. Columns without bytes are dropped.
     """
     num_columns: cython.Py_ssize_t = table.shape[1]
     merged = np.empty(_NUM_BYTES, np.uint8)
@@ -165,7 +178,7 @@ def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndar
 def _is_all(
     after: cython.const[cython.int][:, ::1], column: cython.const[cython.int][::1]
 ) -> cython.bint:
-    """Return whether these are all columns of a table, in order."""
+    """Return whether `column` lists all columns of a table in order."""
     i: cython.Py_ssize_t = 0
     while i < column.shape[0] and column[i] == i:
         i += 1
@@ -176,7 +189,7 @@ def _is_all(
 def _with_columns(
     after: cython.const[cython.int][:, ::1], column: cython.const[cython.int][::1]
 ) -> np.ndarray:
-    """Return the table of these columns."""
+    """Return a copy of a table with only the given columns."""
     num_columns: cython.Py_ssize_t = column.shape[0]
     s: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -195,9 +208,10 @@ def _renumber(
     number: cython.const[cython.int][::1],
     num_kept: cython.Py_ssize_t,
 ) -> tuple:
-    """Return the automaton over the kept states (`number >= 0`).
+    """Return the table and accepting states after renumbering, without the states of number -1.
 
-    States that share a number have the same acceptance and, once renumbered, the same row.
+    States with the same number must agree on acceptance, and must lead to states with the same
+    numbers.
     """
     num_classes: cython.Py_ssize_t = after.shape[1]
     delta_array = np.empty((num_kept, num_classes), np.int32)
@@ -221,7 +235,7 @@ def _renumber(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _is_in_order(number: cython.const[cython.int][::1], count: cython.Py_ssize_t) -> cython.bint:
-    """Return whether the first `count` states already have the numbers 0, 1, ..."""
+    """Return whether all states are kept and already have the numbers 0 to `count` - 1 in order."""
     s: cython.Py_ssize_t = 0
     while s < count and number[s] == s:
         s += 1
@@ -231,7 +245,10 @@ def _is_in_order(number: cython.const[cython.int][::1], count: cython.Py_ssize_t
 def canonical(
     delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the minimal automaton of a language in its normal form; no states if it is empty."""
+    """Return the table, accepting states and byte classes of the minimal automaton in normal form.
+
+    If the language is empty, the result has no states.
+    """
     after: cython.const[cython.int][:, ::1] = delta
     accepts: cython.const[cython.uchar][::1] = accepting.view(np.uint8)
     size: cython.Py_ssize_t = after.shape[0]
@@ -286,12 +303,11 @@ def canonical(
         delta, accepting = _renumber(after, accepts, block, num_blocks)
         after = delta
     elif count == size:
-        return delta, accepting, class_array  # with all states kept, columns are still different
+        return delta, accepting, class_array  # all states were kept, so no columns became equal
     given: cython.uchar[::1] = class_array.copy()
     num_columns = _merge_columns(after, given, classes, kept, number_of_column[:num_columns], total)
     if num_blocks < count or num_columns < after.shape[1]:
-        # With fewer classes, first bytes stay in order, and so do classes and the breadth-first
-        # order.
+        # Merging classes preserves the order of their first bytes, and so the breadth-first order.
         if not _is_all(after, kept[:num_columns]):
             delta = _with_columns(after, kept[:num_columns])
             after = delta

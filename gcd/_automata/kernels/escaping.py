@@ -1,13 +1,14 @@
 """Trees of JSON escapes for an automaton over UTF-8 texts.
 
-An escape `\\uXXXX` writes the bits of a code point as four digits in base 16, UTF-8 as one to four
-bytes with up to seven of them. From a state between two code points, the escape of each code point
-has to lead where its bytes lead. Digits that lie within the last one or two bytes lead to a node
-that depends only on the state before these bytes. Code points above U+FFFF are escaped as two
-halves.
+The escape `\\uXXXX` writes the bits of a code point as four hexadecimal digits. UTF-8 writes them
+as one to four bytes with up to seven of the bits each. From a state between two code points, the
+escape of a code point has to lead to the same state as the code point's bytes. The nodes of the
+tree are the positions inside an escape. The node before digits whose bits are all in the last one
+or two bytes depends only on the state before these bytes. A code point above U+FFFF is escaped as
+two halves, a surrogate pair.
 
-Equal nodes are one, and the trees of states within a character are computed once, so the cost is
-O(16) for each node and each state in which a code point may begin.
+Equal nodes are stored once, and trees for states inside a character are computed once. So the cost
+is O(16) for each node and each state in which a code point may begin.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if cython.compiled:
 else:
     from gcd._support.kernels.mixing import mix
 
-# #: Kinds of nodes; the second and the third are in a second half.
+# Kinds of nodes. `BEFORE_U` and `BEFORE_BACKSLASH` occur only between the halves of a pair.
 DIGIT, BEFORE_U, BEFORE_BACKSLASH, AFTER_BACKSLASH = range(4)
 LETTERS = b'"\\/\b\f\n\r\t'
-"""Characters with an escape of two characters."""
+"""Characters that have an escape of two characters, such as `\\n`."""
 _DIGIT = cython.declare(cython.int, 0)
 _BEFORE_U = cython.declare(cython.int, 1)
 _BEFORE_BACKSLASH = cython.declare(cython.int, 2)
@@ -38,7 +39,7 @@ _56_BITS = cython.declare(cython.longlong, 0xFFFFFFFFFFFFFF)
 @cython.final
 @cython.cclass
 class _Trees:
-    """Nodes of the trees of one automaton, numbered from `first_node`."""
+    """Nodes of the escapes of one automaton, numbered from `first_node`."""
 
     step: cython.const[cython.int][:, ::1]
     class_of: cython.const[cython.uchar][::1]
@@ -49,13 +50,13 @@ class _Trees:
     kinds_array: object
     kinds: cython.int[::1]
     table: cython.int[::1]
-    row: cython.int[::1]  # the row that is looked up, and rows of the levels above it
-    ends: cython.int[:, ::1]  # by state within a character: nodes of its last bytes
-    halves: cython.int[:, ::1]
-    digits: cython.int[::1]
-    planes: dict
+    row: cython.int[::1]  # scratch space for 13 rows, because methods call each other
+    ends: cython.int[:, ::1]  # results of `end`, by its arguments
+    halves: cython.int[:, ::1]  # results of `half`
+    digits: cython.int[::1]  # results of `three_digits`
+    planes: dict  # results of `first_halves`
     letters: cython.const[cython.uchar][::1]
-    leads: cython.const[cython.uchar][::1]  # classes of bytes that begin several
+    leads: cython.const[cython.uchar][::1]  # classes of bytes that begin multibyte characters
 
     def __init__(self, delta: np.ndarray, class_of_byte: np.ndarray) -> None:
         size: cython.Py_ssize_t = delta.shape[0]
@@ -74,19 +75,19 @@ class _Trees:
         self.digits = np.full(size, -2, np.int32)
         self.planes = {}
         self.letters = np.frombuffer(LETTERS, np.uint8)
-        # Not np.unique, whose first call imports numpy.ma.
+        # Avoid np.unique, because its first call imports numpy.ma.
         self.leads = np.flatnonzero(np.bincount(class_of_byte[0xC2:0xF5])).astype(np.uint8)
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def after(self, state: cython.int, byte: cython.int) -> cython.int:
-        """Return the state after a byte; -1 for none."""
+        """Return the state after reading a byte in a state; -1 if there is none."""
         return self.step[state, self.class_of[byte]] if state >= 0 else -1
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def slot_of(self, kind: cython.int, row: cython.int[::1]) -> cython.longlong:
-        """Return the slot of a node in the table, or an empty one."""
+        """Return the slot of a node in the hash table, or the empty slot for it."""
         last: cython.longlong = self.table.shape[0] - 1
         key: cython.longlong = kind
         i: cython.int
@@ -110,7 +111,10 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def node(self, kind: cython.int, row: cython.int[::1]) -> cython.int:
-        """Return the node with these 16 targets; -1 if it has none."""
+        """Return the node with these 16 targets; -1 if all of them are -1.
+
+        A node that doesn't exist yet is added.
+        """
         i: cython.int = 0
         while i < _WIDTH and row[i] < 0:
             i += 1
@@ -138,7 +142,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def only(self, kind: cython.int, place: cython.int, target: cython.int) -> cython.int:
-        """Return the node with a single target."""
+        """Return the node whose single target is `target`, at index `place`."""
         row: cython.int[::1] = self.row[:16]
         i: cython.int
         for i in range(_WIDTH):
@@ -149,9 +153,10 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def end(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node of the last digit, if one byte remains and its first two bits are known.
+        """Return the node of the last digit, if its bits are in the last byte of the character.
 
-        `state` is that before the byte.
+        `state` is the state before that byte, and `high` are the two bits of the byte above the
+        digit.
         """
         if state < 0:
             return -1
@@ -166,9 +171,10 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def two_digits(self, state: cython.int, first: cython.int) -> cython.int:
-        """Return the node of the last two digits, if two bytes remain.
+        """Return the node of the last two digits, if two bytes of the character remain.
 
-        `state` is that before the two bytes, `first` the first of four values of the first one.
+        `state` is the state before the two bytes. The two digits determine two bits of the first
+        byte: `first` is the smallest of its four possible values.
         """
         row: cython.int[::1] = self.row[32:48]
         i: cython.int
@@ -179,7 +185,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def three_digits(self, state: cython.int) -> cython.int:
-        """Return the node of the last three digits, if two bytes remain."""
+        """Return the node of the last three digits, if two bytes of the character remain."""
         if state < 0:
             return -1
         if self.digits[state] == _UNKNOWN:
@@ -193,7 +199,10 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def half(self, state: cython.int, high: cython.int) -> cython.int:
-        """Return the node of the second half, if two bytes remain and two bits are known."""
+        """Return the node of the second half of a pair, if two bytes of the character remain.
+
+        `state` is the state before these bytes, and `high` are the two high bits of the first one.
+        """
         if state < 0:
             return -1
         if self.halves[state, high] == _UNKNOWN:
@@ -213,7 +222,10 @@ class _Trees:
 
     @cython.cfunc
     def first_halves(self, state: cython.int) -> tuple | None:
-        """Return the nodes after D8, D9, DA and DB; None without code points above U+FFFF."""
+        """Return the nodes after the digits D8, D9, DA and DB, which begin a surrogate pair.
+
+        Return None if no code point above U+FFFF may follow.
+        """
         leads: cython.int[::1] = self.row[80:96]
         row: cython.int[::1] = self.row[96:112]
         deeper: cython.int[::1] = self.row[112:128]
@@ -247,7 +259,10 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def low_digits(self, state: cython.int, is_ascii: cython.bint) -> cython.int:
-        """Return the node of the last three digits after a zero."""
+        """Return the node of the last three digits after the digit 0.
+
+        If `is_ascii`, only characters of one byte may follow in this state.
+        """
         row: cython.int[::1] = self.row[128:144]
         deeper: cython.int[::1] = self.row[144:160]
         last: cython.int[::1] = self.row[160:176]
@@ -278,7 +293,7 @@ class _Trees:
     @cython.cfunc
     @cython.exceptval(-3)
     def after_backslash(self, state: cython.int) -> cython.int:
-        """Return the node after a backslash, from a state in which code points begin."""
+        """Return the node after a backslash, for a state in which a code point may begin."""
         row: cython.int[::1] = self.row[176:192]
         deeper: cython.int[::1] = self.row[192:208]
         i: cython.int
@@ -306,18 +321,19 @@ class _Trees:
 def escapes(
     delta: np.ndarray, class_of_byte: np.ndarray, max_states: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the nodes of the escapes of an automaton over UTF-8 texts.
+    """Construct the nodes of the escapes of an automaton over UTF-8 texts.
 
     Args:
-        delta, class_of_byte: the automaton. A state is inside a character if and only if a byte
-            from 0x80 to 0xBF may follow.
-        max_states: most nodes; there may be a thousand more in the result.
+        delta, class_of_byte: the automaton. A byte from 0x80 to 0xBF may follow exactly in the
+            states that are inside a character.
+        max_states: stop at more nodes than this. The result may have up to a thousand nodes more.
 
     Returns:
-        (the node after a backslash in each state, -1 for none; the targets of each node, 16
-        columns; its kind). Nodes are numbered from the number of states plus two. Node kinds:
-        `DIGIT` has the targets of the digits 0 to 15, `BEFORE_U` and `BEFORE_BACKSLASH` a single
-        target, `AFTER_BACKSLASH` those of `LETTERS` and that of `u`.
+        For each state, the node after a backslash (-1 for none); for each node, its 16 targets; for
+        each node, its kind. Nodes are numbered from the number of states plus two. The targets of a
+        `DIGIT` node are indexed by the digits 0 to 15. `BEFORE_U` and `BEFORE_BACKSLASH` nodes have
+        a single target. The targets of an `AFTER_BACKSLASH` node are those of the characters in
+        `LETTERS`, then that of `u`.
     """
     trees = _Trees(delta, class_of_byte)
     num_states: cython.int = delta.shape[0]

@@ -1,9 +1,12 @@
 """Loops over an automaton's graph: edges, distances, and breadth-first search.
 
-`delta[s, k]` is the state after reading byte class `k` in state `s`, -1 when there is none;
-state 0 is initial. Every function is linear in the size of `delta`.
+`delta[s, k]` is the state after reading byte class `k` in state `s`, or -1 if there is none. State
+0 is initial. Every function takes time linear in the size of `delta`.
 
-Edges are stored by their sources: those of state `s` are `targets[start[s]:start[s + 1]]`.
+The *distinct edges* are pairs of states (source, target), each stored once even if several byte
+classes lead along it. They are sorted by sources: the edges from state `s` are
+`targets[start[s]:start[s + 1]]`. They can also be sorted by targets: the edges into state `t` are
+`sources[into[t]:into[t + 1]]`.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ _NUM_BYTES = cython.declare(cython.int, 256)
 def list_edges(
     after: cython.const[cython.int][:, ::1], start: cython.longlong[::1], seen: cython.int[::1]
 ) -> cython.int[::1]:
-    """Write the start of each state's edges, and return the targets.
+    """List the distinct edges by their sources: write `start`, and return the targets.
 
-    `seen` is scratch space, an entry for each state.
+    `seen` is scratch space with an entry for each state.
     """
     num_states: cython.Py_ssize_t = after.shape[0]
     num_classes: cython.Py_ssize_t = after.shape[1]
@@ -56,7 +59,10 @@ def reverse_edges(
     sources: cython.int[::1],
     fill: cython.longlong[::1],
 ) -> cython.void:
-    """Write the edges by their targets. `fill` is scratch space, an entry for each state."""
+    """Sort the distinct edges by their targets: write `into` and `sources`.
+
+    `fill` is scratch space with an entry for each state.
+    """
     num_states: cython.Py_ssize_t = start.shape[0] - 1
     s: cython.Py_ssize_t
     t: cython.Py_ssize_t
@@ -86,7 +92,7 @@ def find_levels(
 ) -> cython.void:
     """Write the fewest symbols from each state to an accepting one; -1 where there is no path.
 
-    `queue` is scratch space, an entry for each state.
+    `queue` is scratch space with an entry for each state.
     """
     head: cython.Py_ssize_t = 0
     tail: cython.Py_ssize_t = 0
@@ -119,10 +125,10 @@ def number_breadth_first(
     number: cython.int[::1],
     queue: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Assign numbers to states by their discovery from state 0; return how many were found.
+    """Assign numbers to states in breadth-first order from state 0; return how many got one.
 
-    States without a level are left out; these, and those that aren't found, get -1. `queue` is
-    scratch space, an entry for each state.
+    States of level -1 are left out. They, and states that are not reachable, get the number -1.
+    `queue` is scratch space with an entry for each state.
     """
     num_states: cython.Py_ssize_t = level.shape[0]
     head: cython.Py_ssize_t = 0
@@ -154,7 +160,7 @@ def _write_levels(
     accepts: cython.const[cython.uchar][::1],
     level: cython.int[::1],
 ) -> cython.void:
-    """Write the levels of the states of a table."""
+    """Write the fewest symbols from each state of a table to an accepting one; -1 for no path."""
     num_states: cython.Py_ssize_t = after.shape[0]
     longs: cython.longlong[::1] = np.empty(3 * num_states + 2, np.int64)
     start: cython.longlong[::1] = longs[: num_states + 1]
@@ -168,14 +174,20 @@ def _write_levels(
 
 
 def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List each state's successors once, in order of class: (start, targets)."""
+    """Return the distinct edges of a table by their sources, as (start, targets).
+
+    The edges from one state are in the order of the first byte class that leads along them.
+    """
     start = np.empty(delta.shape[0] + 1, np.int64)
     targets = list_edges(delta, start, np.empty(delta.shape[0], np.int32))
     return start, np.array(targets, np.int32)
 
 
 def longest_path(delta: np.ndarray) -> int:
-    """Return the most edges on a path from state 0, which leads to all states; -1 with a cycle."""
+    """Return the number of edges of the longest path from state 0; -1 if there is a cycle.
+
+    State 0 must lead to all states.
+    """
     num_states: cython.Py_ssize_t = delta.shape[0]
     ints: cython.int[::1] = np.empty(3 * num_states, np.int32)
     sources_left: cython.int[::1] = ints[:num_states]
@@ -197,7 +209,7 @@ def longest_path(delta: np.ndarray) -> int:
     if sources_left[0] == 0:
         queue[0] = 0
         tail = 1
-    # States are removed in topological order; those on cycles, and behind them, remain.
+    # Remove states in topological order. States on cycles, and those after a cycle, remain.
     while head < tail:
         s = queue[head]
         head += 1
@@ -215,7 +227,7 @@ def longest_path(delta: np.ndarray) -> int:
 def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.ndarray:
     """Return the fewest symbols from each state to an accepting one; -1 where there is no path.
 
-    The edges are given by their targets.
+    `into` and `sources` are the distinct edges, sorted by their targets.
     """
     level = np.empty(accepting.size, np.int32)
     find_levels(into, sources, accepting.view(np.uint8), level, np.empty(accepting.size, np.int32))
@@ -223,7 +235,7 @@ def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.n
 
 
 def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """Compute the `levels` of the states of a table."""
+    """Return the fewest symbols from each state of a table to an accepting one; -1 for no path."""
     level = np.empty(accepting.size, np.int32)
     _write_levels(delta, accepting.view(np.uint8), level)
     return level
@@ -232,7 +244,7 @@ def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
 def shortest(
     delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray, state: int
 ) -> bytes:
-    """Return the shortest string from a state to acceptance, the first in byte order.
+    """Return the shortest string from a state to acceptance; of several, the first in byte order.
 
     Raises:
         IndexError: there is no such state.

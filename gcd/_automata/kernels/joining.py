@@ -1,13 +1,14 @@
 """Subset construction over a graph whose edges are deterministic automata.
 
-The parts are minimal automata. Copies of them, the *joints*, lead from one node to another: a path
-at a joint's source may begin its part, and after a string of that part it may continue at the
-target. `skips` lead from node to node without consuming anything.
+The edges of the graph are *joints* and *skips*. A joint is a copy of a part (a minimal automaton)
+that leads from one node to another. A path at the source node may read a string of the part, and
+then continues at the target node. A skip is an epsilon edge: it leads from node to node without
+reading a byte.
 
-Most subsets have a single state: from one state of one part, a byte leads to one state, unless a
-node is reached there. So the subset after a single state is cached by that state, without comparing
-members. Cost: O(result states x K), plus the cost of subsets of several states, which occur where
-parts meet (`gcd._automata.kernels.subset_store`).
+Most subsets contain a single state. A byte leads from one state of a part to one other state,
+unless a node can be reached there. So the successor of a single state is cached by that state,
+without comparing subsets. Cost: O(result states x K) with K byte classes, plus the cost of subsets
+of several states. These occur where parts meet (`gcd._automata.kernels.subset_store`).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ else:
 
 _NUM_BYTES = cython.declare(cython.int, 256)
 _UNKNOWN = cython.declare(cython.int, -2)
-_NOT_HASHED = cython.declare(cython.longlong, -1)  # looked up by its only state
-_STATE = cython.declare(cython.longlong, 4)  # units per state of the parts, for its description
-_LONE = cython.declare(cython.longlong, 2)  # units per entry of the row of a lone state
-_SET = cython.declare(cython.longlong, 4)  # units per member that is closed, sorted, and looked up
-_MEMBER = cython.declare(cython.longlong, 64)  # units per stored member, which stays in memory
+_NOT_HASHED = cython.declare(cython.longlong, -1)  # subset looked up by its only state
+_STATE = cython.declare(cython.longlong, 4)  # units to describe a state of a joint
+_LONE = cython.declare(cython.longlong, 2)  # units per table entry of a subset of one state
+_SET = cython.declare(cython.longlong, 4)  # units per member of a subset that is looked up
+_MEMBER = cython.declare(cython.longlong, 64)  # units per member of a new subset
 
 
 @cython.cfunc
@@ -45,13 +46,16 @@ def _list_edges(
     start: cython.longlong[::1],
     targets: cython.int[::1],
 ) -> cython.void:
-    """Write the targets of each node without consuming bytes: first states of parts, then nodes."""
+    """Write the states and nodes that each node leads to without reading a byte.
+
+    For each node, the initial states of its joints come first, then the targets of its skips.
+    """
     num_joints: cython.Py_ssize_t = joint.shape[0] // 2
     num_skips: cython.Py_ssize_t = skip.shape[0] // 2
     num_nodes: cython.Py_ssize_t = start.shape[0] - 1
     i: cython.Py_ssize_t
     node: cython.Py_ssize_t
-    # Counted with an offset of one, so that filling moves each node's start to its position.
+    # Count with an offset of one; filling then moves the start of each node to its position.
     for node in range(num_nodes + 1):
         start[node] = 0
     for i in range(num_joints):
@@ -74,7 +78,7 @@ def _list_edges(
 
 @cython.cfunc
 def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
-    """Return the numbers of the pairs, one after the other."""
+    """Return the numbers of the pairs as one array."""
     count: cython.Py_ssize_t = len(pairs)
     numbers: cython.int[::1] = np.empty(2 * count, np.int32)
     i: cython.Py_ssize_t
@@ -88,7 +92,7 @@ def _read_pairs(pairs: Sequence[tuple[int, int]]) -> cython.int[::1]:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _sort(members: cython.int[::1], size: cython.longlong) -> cython.void:
-    """Sort `members[:size]`, usually few, by insertion with falling strides (Shell 1959, Knuth)."""
+    """Sort `members[:size]` by insertion with decreasing strides (Shell 1959, Knuth's strides)."""
     stride: cython.longlong = 1
     i: cython.longlong
     j: cython.longlong
@@ -118,9 +122,10 @@ def _close(
     first_node: cython.longlong,
     work: cython.longlong[::1],
 ) -> cython.longlong:
-    """Add what skips reach from `members[:size]`, keep states that matter; return the new size.
+    """Add all states that `members[:size]` reach without reading a byte; return the new size.
 
-    `stamp` is zero for all states before and after. The work is added to `work[0]`.
+    States that read no byte are then removed, except for the end node. `stamp` must be zero for all
+    states, and is zero again afterwards. The work is added to `work[0]`.
     """
     i: cython.longlong
     q: cython.longlong
@@ -170,20 +175,22 @@ def join(
     ends: tuple[int, int, int],
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
-    """Return the automaton of the strings along all paths from one node to another.
+    """Return the automaton of the strings along all paths of a graph between two nodes.
 
     Args:
-        deltas, accepting, maps: the distinct parts' tables, accepting states, classes of bytes.
+        deltas, accepting, maps: for each distinct part, the table, the accepting states, and the
+            class of each byte.
         part_of: the part of each joint.
-        joints, skips: their (source, target) nodes.
+        joints, skips: (source node, target node) of each joint and each skip.
         num_nodes: number of nodes.
-        ends: the nodes where strings begin and end; and a joint whose part accepts all strings that
-            any path to the end spells from its source, -1 if none is known. Subsets in which it may
-            begin are reduced to it, because the end is then among them.
-        limits: most states and entries of the result, and units of work.
+        ends: three numbers. The first two are the nodes where strings begin and end. The third is a
+            joint whose part accepts all strings that any path from its source node to the end
+            spells, or -1. A subset that contains the initial state of this joint is reduced to that
+            state and the end node.
+        limits: most states of the result, table entries, and units of work.
 
     Returns:
-        (delta, accepting, class of each byte, number of states, units of work), states in
+        (delta, accepting, class of each byte, number of states, units of work), with states in
         breadth-first order.
     """
     max_states: cython.longlong = limits[0]
@@ -210,7 +217,7 @@ def join(
     joint: cython.int[::1] = _read_pairs(joints)
     skip: cython.int[::1] = _read_pairs(skips)
 
-    # Start of each part in the concatenated arrays, and of each joint among all states.
+    # Index at which each part starts in the concatenated arrays, and each joint among all states.
     longs: cython.longlong[::1] = np.empty(2 * num_parts + num_joints + node_count + 5, np.int64)
     cell_of_part: cython.longlong[::1] = longs[: num_parts + 1]
     longs = longs[num_parts + 1 :]
@@ -238,15 +245,15 @@ def join(
     ints: cython.int[::1] = np.empty(
         5 * total + num_parts * num_classes + (joint.shape[0] + skip.shape[0]) // 2, np.int32
     )
-    shift: cython.int[::1] = ints[:total]  # start of its joint
-    part: cython.int[::1] = ints[total : 2 * total]  # start of its part's columns
+    shift: cython.int[::1] = ints[:total]  # first state of its joint
+    part: cython.int[::1] = ints[total : 2 * total]  # index of its part's columns
     leads_to: cython.int[::1] = ints[2 * total : 3 * total]
-    after: cython.int[::1] = ints[3 * total : 4 * total]  # subset that a lone state leads to
+    after: cython.int[::1] = ints[3 * total : 4 * total]  # subset after a single state
     members: cython.int[::1] = ints[4 * total : 5 * total]
     columns: cython.int[::1] = ints[5 * total : 5 * total + num_parts * num_classes]
     targets: cython.int[::1] = ints[5 * total + num_parts * num_classes :]
     flags: cython.uchar[::1] = np.empty(2 * total, np.uint8)
-    # States that don't consume bytes are dropped after closing.
+    # States that read no byte are removed from closed subsets.
     reads: cython.uchar[::1] = flags[:total]
     stamp: cython.uchar[::1] = flags[total:]
     for i in range(num_parts):
@@ -310,9 +317,8 @@ def join(
         if k == 0:
             for i in range(num_classes):
                 delta[current, i] = -1
-        # Continue while the successors are simple: a lone state that leads to no node, and for
-        # which there
-        # is room. `members[:size]` are those with other successors.
+        # Fill the row while every successor is a single state that leads to no node, and there is
+        # room for it. At another successor, stop with its states in `members[:size]`.
         begin = starts[current]
         past = starts[current + 1]
         most = min(max_rows, num_rows, hashes.shape[0])
@@ -402,7 +408,7 @@ def join(
     accepts_array = np.zeros(count, np.bool_)
     ending: cython.uchar[::1] = accepts_array.view(np.uint8)
     for s in range(count):
-        # The end has the highest number in a subset, because other nodes are never members.
+        # The end node has the highest number in a subset, because other nodes are never members.
         i = starts[s + 1] - 1
         ending[s] = i >= starts[s] and pool[i] == end
     return delta_array[:count], accepts_array, class_array, count, int(work)

@@ -1,4 +1,4 @@
-"""Minimization of partial deterministic automata by refinement."""
+"""Minimization of deterministic automata, possibly with missing transitions, by refinement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def _mark(
     touched: cython.int[::1],
     num_touched: cython.int,
 ) -> cython.int:
-    """Mark one element of a refinable partition, and record the blocks that have marks."""
+    """Mark an element of a partition, and record its block if the block had no marks.
+
+    The marked elements of a block come first in `elements`. Return the new number of blocks with
+    marks, which are listed in `touched`.
+    """
     b: cython.int = block[element]
     i: cython.int = place[element]
     j: cython.int = first[b] + marked[b]
@@ -50,7 +54,10 @@ def _split(
     num_touched: cython.int,
     num_blocks: cython.int,
 ) -> cython.int:
-    """Split every touched block into marked and unmarked; the smaller part gets the new number."""
+    """Split every block that has marks into marked and unmarked elements.
+
+    The smaller part gets a new block number. Return the new number of blocks.
+    """
     w: cython.int
     i: cython.int
     for w in range(num_touched):
@@ -80,11 +87,17 @@ def minimize_blocks(
 ) -> tuple[np.ndarray, int]:
     """Return the coarsest refinement of a partition that an automaton respects, and its size.
 
-    Valmari and Lehtinen, "Efficient minimization of DFAs with partial transition functions"
-    (STACS 2008): states and edges are two partitions that refine each other, and each split
-    passes on the smaller half; O(edges x log states). `initial` is the block of each state; none
-    of the `num_initial` blocks is empty. Every state must be reachable and lead to acceptance, and
-    accepting states share no block with others.
+    An automaton respects a partition if each byte class leads from all states of a block to the
+    same block, or from none of them anywhere. The algorithm is from Valmari and Lehtinen,
+    "Efficient minimization of DFAs with partial transition functions" (STACS 2008). The states and
+    the edges form two partitions that refine each other, and each split passes on the smaller half.
+    Cost: O(edges x log states).
+
+    Args:
+        delta: next state for (state, byte class), -1 for none. Every state must be reachable and
+            lead to acceptance.
+        initial: the block of each state. A block must not contain both accepting states and others.
+        num_initial: number of blocks; none of them may be empty.
     """
     after: cython.const[cython.int][:, ::1] = np.ascontiguousarray(delta, np.int32)
     num_states: cython.Py_ssize_t = after.shape[0]
@@ -127,7 +140,8 @@ def minimize_blocks(
     if num_edges == 0:
         return blocks, num_blocks
 
-    # Edges sorted by class, one block of the edge partition ("cord") for each class in use.
+    # Sort the edges by byte class. The blocks of the edge partition are called cords; at first,
+    # there is one cord for each class in use.
     tail: cython.int[::1] = np.empty(num_edges, np.int32)
     head_array = np.empty(num_edges, np.int32)
     head: cython.int[::1] = head_array

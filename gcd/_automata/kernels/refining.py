@@ -1,13 +1,14 @@
-"""Refinement of a partition of states until the automaton respects it.
+"""Refinement of a partition of states until all states of a block have equal successor blocks.
 
-The partition is given by blocks that are unions of classes of equivalent states. Each edge has the
-sum of random weights of the byte classes that it is taken for, and each state the sum of its
-successors' blocks, multiplied with the weights of the edges. A block whose states have different
-sums is divided. The largest part keeps the block's name, so a state is renamed O(log S) times, and
-each time the sums of its predecessors are corrected. Cost: O(E log S), with E distinct edges.
+The given blocks are unions of classes of equivalent states. Each edge has a weight: the sum of
+random numbers, one for each byte class that leads along the edge. Each state has a sum: over its
+edges, the weight of the edge times a random number for the successor's block. A block whose states
+have different sums is split. The largest part keeps the block's number, so a state changes its
+block O(log S) times. Each time, the sums of its predecessors are corrected. Cost: O(E log S), with
+S states and E distinct edges.
 
-All states of one block then have equal sums. They lead to the same blocks, unless sums agree by
-chance, which the caller has to check.
+In the end, all states of a block have equal sums. Their transitions then lead to the same blocks,
+unless different transitions have equal sums by chance. The caller has to check for this.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 @cython.cfunc
 @cython.exceptval(check=False)
 def _value(block: cython.longlong) -> cython.longlong:
-    """Return the number that stands for a block in sums."""
+    """Return the random number that stands for a block in the states' sums."""
     return mix(block + 1)
 
 
@@ -49,14 +50,15 @@ def refine(
     block: cython.int[::1],
     num_blocks: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Split blocks until all states of each have equal sums; return the number of blocks.
+    """Split blocks until all states of each block have equal sums; return the number of blocks.
 
     Args:
-        start, targets: the distinct edges of each state.
-        sums: the sum of each edge's weights, modulo 2^63.
-        into: where the edges into each state start, if they are ordered by their targets.
-        block: the block of each state, which this function overwrites.
-        num_blocks: number of blocks.
+        start, targets: the distinct edges of each state, as `gcd._automata.kernels.graph` stores
+            them.
+        sums: the weight of each edge, modulo 2^63.
+        into: for each state, the number of edges that lead into the states before it.
+        block: the block of each state; overwritten with the result.
+        num_blocks: number of blocks at the start.
     """
     num_states: cython.Py_ssize_t = block.shape[0]
     num_edges: cython.Py_ssize_t = targets.shape[0]
@@ -65,16 +67,17 @@ def refine(
         size *= 2
     last: cython.longlong = size - 1
     ints: cython.int[::1] = np.empty(10 * num_states + 1 + num_edges + size, np.int32)
-    order: cython.int[::1] = ints[:num_states]  # the states, block by block
-    place: cython.int[::1] = ints[num_states : 2 * num_states]  # of each state in `order`
-    begin: cython.int[::1] = ints[2 * num_states : 3 * num_states]  # of each block in `order`
-    past: cython.int[::1] = ints[3 * num_states : 4 * num_states]
-    # States at the beginning of each block whose sums may have changed.
+    order: cython.int[::1] = ints[:num_states]  # the states, sorted by block
+    place: cython.int[::1] = ints[num_states : 2 * num_states]  # position of each state in `order`
+    begin: cython.int[::1] = ints[2 * num_states : 3 * num_states]  # start of each block in `order`
+    past: cython.int[::1] = ints[3 * num_states : 4 * num_states]  # end of each block in `order`
+    # Number of states in each block whose sums may have changed; they come first in the block.
     changed: cython.int[::1] = ints[4 * num_states : 5 * num_states]
     pending: cython.int[::1] = ints[5 * num_states : 6 * num_states]  # blocks with such states
     copy: cython.int[::1] = ints[6 * num_states : 7 * num_states]
     part: cython.int[::1] = ints[7 * num_states : 8 * num_states]
-    # Of each part of the present block: its slot in the table, later its place, and its size.
+    # For each part of the current block: its slot in the table (later its position in `order`), and
+    # its size.
     slots: cython.int[::1] = ints[8 * num_states : 9 * num_states]
     sizes: cython.int[::1] = ints[9 * num_states : 10 * num_states + 1]
     sources: cython.int[::1] = ints[10 * num_states + 1 : 10 * num_states + 1 + num_edges]
@@ -140,7 +143,7 @@ def refine(
         head = begin[old]
         end = past[old]
         tail = head + changed[old]
-        rest = 1 if tail < end else 0  # part 0 then contains the states that have not changed
+        rest = 1 if tail < end else 0  # 1: part 0 contains the states whose sums have not changed
         changed[old] = 0
         num_parts = rest
         if rest:
@@ -168,7 +171,7 @@ def refine(
             table[slots[g]] = -1
         if num_parts == 1:
             continue
-        # Part 0 is last, where its unchanged states already are.
+        # Part 0 comes last, because its states are already at the end of the block.
         i = head
         largest = 0
         for g in range(1, num_parts):
@@ -201,7 +204,7 @@ def refine(
             more = (_value(b) - _value(old)) & _63_BITS
             head = begin[b]
             tail = past[b]
-            for i in range(head, tail):  # the order within the block may change below
+            for i in range(head, tail):  # the loop below may reorder the block
                 copy[i - head] = order[i]
             for i in range(tail - head):
                 t = copy[i]

@@ -1,24 +1,28 @@
 """Equivalence of states by fingerprints of their residual languages.
 
-The *residual* of a state is the set of strings that lead from it to acceptance; minimization merges
-states with equal residuals. Here every state gets a number that depends only on its residual, so
-equal residuals have equal numbers. States with equal numbers form blocks. Every edge is then
-checked to see if the automaton respects this partition (same acceptance, and every class leads to
-one block). If it does, the partition is equivalence itself, the coarsest such partition: it merges
-all equivalent states, and no others, whatever the numbers were. If it doesn't, the blocks are split
-by the sums of their successors' blocks (`gcd._automata.kernels.refining`) and checked again.
-Numbers and sums that agree by chance are detected by this check, and Hopcroft-style refinement
-takes over (`gcd._automata.kernels.minimize`).
+The *residual* of a state is the set of strings that lead from it to acceptance. Minimization merges
+states with equal residuals. This module computes a number for each state that depends only on its
+residual, so states with equal residuals have equal numbers. States with equal numbers form blocks.
 
-**Numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep computes a new
-number for each state from its old one and those of its successors. It uses the successors' new
-numbers where the level falls or stays, so that one sweep propagates a difference through a chain of
-thousands of states, and their old numbers where it rises. A successor from which there are endless
-paths on one level (the loop of an unbounded string) contributes its old number on the same level.
-All of this is determined by residuals. Differences that many rising edges would have to propagate,
-as in `(abc){0,80}`, are left to refinement.
+Then every edge is checked: do all states of a block accept or not accept together, and does each
+byte class lead from all of them to one block? If so, the blocks are exactly the classes of
+equivalent states, even if some numbers were equal by chance. If not, the blocks are split by the
+sums of their successors' blocks (`gcd._automata.kernels.refining`) and checked again. If sums were
+equal by chance, this check fails, and partition refinement takes over
+(`gcd._automata.kernels.minimize`).
 
-Cost: O(S K), plus O(E) for each of two sweeps and O(E log S) for refinement, with E distinct edges.
+**Numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep over all states
+computes a new number for each state from its old number and those of its successors. If the
+successor has a lower or the same level, the sweep uses the successor's new number. So one sweep
+propagates a difference through a chain of thousands of states. If the successor has a higher level,
+the sweep uses its old number. There may be cycles on one level, such as the loop of an unbounded
+string. A successor from which such a cycle is reachable on its level contributes its old number to
+states of the same level. All of this is determined by residuals. Some differences, as in
+`(abc){0,80}`, would have to be propagated along many edges to higher levels. These are left to
+refinement.
+
+Cost: O(S K), plus O(E) for each of two sweeps and O(E log S) for refinement, with S states, K byte
+classes and E distinct edges.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ else:
     from gcd._automata.kernels.refining import refine
     from gcd._support.kernels.mixing import mix
 
-_SWEEPS = cython.declare(cython.int, 2)  # before blocks are refined
+_SWEEPS = cython.declare(cython.int, 2)  # sweeps before blocks are refined
 _63_BITS = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
 
 
@@ -55,10 +59,12 @@ def _settling_order(
     peeled: cython.int[::1],
     fill: cython.int[::1],
 ) -> cython.void:
-    """Write the states level by level, successors of one level first, and a count for each.
+    """Write the order in which a sweep visits the states, and count same-level successors.
 
-    The count is positive if there are endless paths on the state's level; these states come last
-    in it. `peeled` is scratch space, an entry for each state; `fill` has two more entries.
+    The states are ordered by level, and on each level, successors come first. `waits_for` of a
+    state is positive if and only if a cycle on its level is reachable from it; these states come
+    last on their level. Then it counts the successors for which this is also true. `peeled` is
+    scratch space with an entry for each state; `fill` has two more entries.
     """
     num_states: cython.Py_ssize_t = level.shape[0]
     head: cython.Py_ssize_t = 0
@@ -88,7 +94,7 @@ def _settling_order(
         if waits_for[s] > 0:
             peeled[tail] = s
             tail += 1
-    for i in range(num_states + 2):  # levels are smaller than this
+    for i in range(num_states + 2):  # levels are smaller than the number of states
         fill[i] = 0
     for s in range(num_states):
         fill[level[s] + 1] += 1
@@ -108,10 +114,10 @@ def _group(
     block: cython.int[::1],
     first: cython.longlong[::1],
 ) -> cython.int:
-    """Group equal numbers into blocks by first appearance, with first states; return their number.
+    """Group states with equal numbers into blocks, and return the number of blocks.
 
-    `table` is scratch space for hashes; its size is a power of two, at least twice that of
-    `number`.
+    Blocks are numbered by their first states, which are written into `first`. `table` is scratch
+    space for a hash table. Its size is a power of two, and at least twice the size of `number`.
     """
     last: cython.longlong = table.shape[0] - 1
     count: cython.int = 0
@@ -139,7 +145,10 @@ def _is_respected(
     block: cython.const[cython.int][::1],
     first: cython.const[cython.longlong][::1],
 ) -> cython.bint:
-    """Return whether all states of each block behave like its first one."""
+    """Return whether all states of each block behave like the block's first state.
+
+    They must agree on acceptance, and each byte class must lead to the same block.
+    """
     s: cython.Py_ssize_t
     k: cython.Py_ssize_t
     for s in range(delta.shape[0]):
@@ -166,9 +175,9 @@ def _weigh_edges(
     edge_to: cython.int[::1],
     sums: cython.longlong[::1],
 ) -> cython.void:
-    """Write for each distinct edge the sum of the weights of its classes.
+    """Write the weight of each distinct edge: the sum of the weights of its byte classes.
 
-    `edge_to` is scratch space, an entry for each state.
+    `edge_to` is scratch space with an entry for each state.
     """
     s: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -201,7 +210,7 @@ def _sweep(
     old: cython.const[cython.longlong][::1],
     new: cython.longlong[::1],
 ) -> cython.void:
-    """Compute a new number for each state from its old one and those of its successors."""
+    """Compute a new number for each state from its old number and those of its successors."""
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
     for i in range(order.shape[0]):
@@ -213,7 +222,7 @@ def _sweep(
             factor: cython.ulonglong = int(sums[j])
             term: cython.ulonglong = int(number)
             total += factor * term
-        # Sums of weights are known modulo 2^63, so the total is, too.
+        # The weights are known modulo 2^63, and so is the total.
         new[s] = mix(cython.cast(cython.longlong, total & _63_BITS))
 
 
@@ -228,10 +237,11 @@ def find_blocks(
     level: cython.const[cython.int][::1],
     block: cython.int[::1],
 ) -> cython.Py_ssize_t:
-    """Write the block of each state, equal for equal residuals; return the number of blocks.
+    """Write the block of each state, and return the number of blocks.
 
-    Every state must lead to acceptance. Blocks are numbered by their first states. The distinct
-    edges are given by their sources and by their targets.
+    Two states are in one block if and only if their residuals are equal. Every state must lead to
+    acceptance. Blocks are numbered by their first states. The distinct edges are given twice:
+    sorted by their sources (`start`, `targets`) and by their targets (`into`, `sources`).
     """
     num_states: cython.Py_ssize_t = after.shape[0]
     num_classes: cython.Py_ssize_t = after.shape[1]
@@ -241,7 +251,7 @@ def find_blocks(
     ints: cython.int[::1] = np.empty(5 * num_states + 2 + size, np.int32)
     order: cython.int[::1] = ints[:num_states]
     waits_for: cython.int[::1] = ints[num_states : 2 * num_states]
-    # From twice its level on, a state uses the new number of another.
+    # State s uses the new number of state t if `known_from[t] <= 2 * level[s]`.
     known_from: cython.int[::1] = ints[2 * num_states : 3 * num_states]
     peeled: cython.int[::1] = ints[3 * num_states : 4 * num_states]
     fill: cython.int[::1] = ints[4 * num_states : 5 * num_states + 2]
@@ -270,7 +280,7 @@ def find_blocks(
         if num_blocks == num_states or _is_respected(after, accepts, block, first):
             return num_blocks
         old, new = new, old
-    for s in range(num_states):  # numbers may agree by chance; acceptance must agree
+    for s in range(num_states):  # split blocks by acceptance, in case numbers are equal by chance
         block[s] = 2 * block[s] + accepts[s]
     initial, beginning = number_by_first(np.asarray(block), 2 * num_blocks)
     num_initial: cython.Py_ssize_t = beginning.size
@@ -284,7 +294,7 @@ def find_blocks(
     first[:num_blocks] = beginnings
     if _is_respected(after, accepts, block, first):
         return num_blocks
-    # Different sums may agree by chance, too.
+    # Different sums may be equal by chance, too.
     fine, num_fine = minimize_blocks(np.asarray(after), initial, num_initial)
     refined, beginning = number_by_first(fine, num_fine)
     final = refined
@@ -293,7 +303,7 @@ def find_blocks(
 
 
 def equivalent_states(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, int]:
-    """Group states with equal residuals: return the block of each, and the number of blocks.
+    """Group states with equal residuals; return the block of each state and the number of blocks.
 
     Every state must lead to acceptance. Blocks are numbered by their first states.
     """

@@ -12,7 +12,7 @@ else:
 
 NOT_HASHED = -1
 _NOT_HASHED = cython.declare(cython.longlong, -1)
-# A literal of this size would make the arithmetic below that of Python objects.
+# Cython would use Python objects for arithmetic with a literal of this size.
 _56_BITS = cython.declare(cython.longlong, 0xFFFFFFFFFFFFFF)
 
 
@@ -29,16 +29,16 @@ def _empty_table(size: cython.Py_ssize_t) -> cython.int[::1]:
 class SubsetStore:
     """Concatenated subsets of states, and a hash table to look them up.
 
-    A subset that is looked up in another way (by its only state) may be added directly, with the
-    hash
-    `NOT_HASHED`: such code has to update `starts` and check the sizes of the arrays.
+    A caller that finds a subset in another way, such as by its only state, may add it without the
+    hash table. It then writes the members to `pool`, the next entry of `starts`, and the hash
+    `NOT_HASHED`, and checks that the arrays are large enough.
 
     Args:
         size: expected number of subsets.
 
     Attributes:
-        pool: the members of all subsets.
-        starts: start of each subset in `pool`, and the end.
+        pool: the members of all subsets, one subset after the other.
+        starts: index in `pool` at which each subset starts, and the end of the last one.
         hashes: the hash of each subset.
     """
 
@@ -53,9 +53,10 @@ class SubsetStore:
     def number(
         self, count: cython.longlong, members: cython.int[::1], size: cython.longlong
     ) -> cython.longlong:
-        """Return the number of `members[:size]`, which is `count` if the subset is new.
+        """Return the number of the subset `members[:size]`, and add it if it is new.
 
-        The arrays may have been reallocated afterwards.
+        A new subset gets the number `count`. Adding it may reallocate the arrays, so callers have
+        to read the attributes again.
         """
         i: cython.Py_ssize_t
         slot: cython.longlong

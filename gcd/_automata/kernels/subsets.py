@@ -1,12 +1,13 @@
 """Product construction for two automata.
 
-Conventions as in `gcd._automata.kernels.graph`. Result arrays double when they are full, and states
-are looked up in open-addressing hash tables, so each loop takes amortized linear time in its
-output.
+`gcd._automata.kernels.graph` defines the arrays. Result arrays double when they are full, and
+states are looked up in open-addressing hash tables. The loop therefore takes amortized linear time
+in its output.
 
-Loops that may run long get three limits, (states, entries of the table, units of work), and
+Loops that may run long get three limits: states, entries of the table, and units of work. They
 return the units that they took (`gcd._automata.limits`). A loop that reaches a limit stops and
-returns the count `TOO_MANY`. Its units then exceed the limit, unless it was the limit on states.
+returns the count `TOO_MANY`. The returned units then exceed the work limit, unless the loop stopped
+because of the limit on states.
 """
 
 from __future__ import annotations
@@ -35,11 +36,20 @@ def product(
     mode: int,
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Find the reachable pairs of two automata: 0 intersection, 1 union, 2 difference.
+    """Construct the automaton of the reachable pairs of states of two automata, a and b.
 
-    If one automaton has no next state, an extra state represents that; pairs that can no longer
-    accept in the given mode are skipped. `a_columns` and `b_columns` are the columns of each joint
-    class. Returns (delta, accepting, number of states, units of work).
+    If one automaton has no next state, an extra state stands for this dead end. Pairs that can no
+    longer accept in the given mode are skipped.
+
+    Args:
+        a_delta, a_accepting: table and accepting states of a.
+        a_columns: for each joint byte class, the column of `a_delta`.
+        b_delta, b_accepting, b_columns: the same for b.
+        mode: 0 for the intersection, 1 for the union, 2 for the difference.
+        limits: most states, table entries, and units of work.
+
+    Returns:
+        (delta, accepting, number of states, units of work).
     """
     a: cython.const[cython.int][:, ::1] = a_delta
     b: cython.const[cython.int][:, ::1] = b_delta
@@ -97,7 +107,7 @@ def product(
             if y < 0 and kind == _AND:
                 continue
             key = (x if x >= 0 else a_dead) * width + (y if y >= 0 else b_dead)
-            if key == last_key:  # as with most bytes inside of a string
+            if key == last_key:  # as for most bytes inside a JSON string
                 delta[current, k] = target
                 continue
             last_key = key
@@ -145,7 +155,10 @@ def product(
 
 
 def grown_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
-    """Return the table, or a larger copy with at least `num_rows` rows; new rows are -1."""
+    """Return the table, enlarged to at least `num_rows` rows if it has fewer.
+
+    New rows are filled with -1.
+    """
     if num_rows <= table.shape[0]:
         return table
     grown = np.full((max(num_rows, 2 * table.shape[0]), table.shape[1]), -1, np.int32)

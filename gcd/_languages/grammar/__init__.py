@@ -1,1 +1,1 @@
-"""Regular approximation of context-free grammars."""
+"""Compiler from context-free grammars to automata, which contain nested texts up to a depth."""

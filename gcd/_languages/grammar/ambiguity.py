@@ -1,10 +1,10 @@
-"""Proof that each text of a grammar has a single derivation, with one byte of lookahead.
+"""Proof that each text of a grammar has a single derivation.
 
-A grammar is unambiguous if the next byte determines every choice. A choice is which production a
-symbol takes, and whether a text of an automaton, which may end here, continues. These are the LL(1)
-conditions (Lewis and Stearns 1968) over bytes. Left recursion satisfies them as well, because it is
-rewritten as loops (`gcd._languages.grammar.chains`). A grammar without a proof may still be
-unambiguous.
+A grammar is unambiguous if the next byte determines every choice in a derivation. There are two
+kinds of choices: which production replaces a symbol, and whether the text of an automaton ends or
+continues where it may end. These are the LL(1) conditions (Lewis and Stearns 1968) over bytes. Left
+recursion can also satisfy them, because it is first rewritten as loops
+(`gcd._languages.grammar.chains`). A grammar for which this proof fails may still be unambiguous.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from gcd._automata.limits import spend
 from gcd._languages.grammar.productions import Rules
 from gcd._languages.grammar.recursion import Production, Symbol
 
-_PER_LOOK = 400  # units
+_PER_LOOK = 400  # units of work
 _END = 1 << 256  # the end of the text, in addition to 256 bytes
 
 
 def is_unambiguous(rules: Rules) -> bool:
-    """Return whether there is a proof that no text has two derivations."""
+    """Return whether the next byte determines every choice, so that no text has two derivations."""
     return _Proof(rules).holds()
 
 
 class _Proof:
-    """Proof of unambiguity; sets of bytes are bit masks in integers."""
+    """Check of the LL(1) conditions; a set of bytes is an integer with one bit for each byte."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._first: dict[Symbol, int] = dict.fromkeys(rules.productions, 0)
-        self._going_on: dict[Automaton, int] = {}  # bytes with which a text may continue
+        self._going_on: dict[Automaton, int] = {}  # bytes after a complete text
         leaves = (s for ways in rules.productions.values() for way in ways for s in way)
         for leaf in (symbol for symbol in leaves if isinstance(symbol, Automaton)):
             if leaf not in self._first:
@@ -71,7 +71,7 @@ class _Proof:
         return found
 
     def _next(self, name: str, way: Production, i: int) -> int:
-        """Return the bytes that may follow a symbol of a production."""
+        """Return the bytes that may follow the symbol at index `i` of a production of `name`."""
         rest = way[i + 1 :]
         return self._begins(rest) | (self._follow[name] if self._is_empty(rest) else 0)
 
@@ -83,7 +83,11 @@ class _Proof:
         ]
 
     def _grow(self, sets: dict[Symbol, int], found: object) -> None:
-        """Extend the sets by their consequences until nothing changes."""
+        """Add to the sets of bytes until nothing changes.
+
+        `found` maps a rule and a production to pairs (symbol, bytes that belong to the symbol's
+        set).
+        """
         assert callable(found)
         is_stable = False
         while not is_stable:

@@ -1,35 +1,37 @@
 r"""Conversion of recursion at the ends of rules, such as chains of operators, to loops.
 
-`e -> e "+" e | n` refers to itself at both ends, and its texts are the chain n ("+" n)*. The same
-holds if the sum is a separate rule, if several operators alternate, and if operators come before or
-after their operand. A set of references between rules is *flat* if following them doesn't need a
-stack. The symbols that reach each other by flat references have a regular language over *letters*,
-which are all other symbols of their productions (finished automata, and references that are not
-flat).
+The rule `e -> e "+" e | n` refers to itself at both ends, and its texts are the chains n ("+" n)*.
+The same holds if the sum is a separate rule, if several operators alternate, and if operators come
+before or after their operand. A set of references between rules is *flat* if following them doesn't
+need a stack. All other symbols of the productions (finished automata, and references that are not
+flat) are *letters*. The symbols that reach each other by flat references have a regular language
+over letters.
 
-References at the left end are always flat: the path through the automaton determines which symbol
-was just completed. Other references are made flat as long as the result is proven exact, in three
-steps for the symbols X of a strongly connected component:
+References at the left end of a production are always flat: the path through the automaton
+determines which symbol was just completed. Other references are made flat as long as the resulting
+language is proven exact. The proof has three steps for the symbols X of a strongly connected
+component:
 
-1. *Guess.* Each X has an entry and an exit. A production X -> u Y v Z w leads from the entry of X
-   through u to Y's entry. It goes on from the exit of Y through v to the entry of Z, and from the
-   exit of Z through w to X's exit. Paths from the entry of X to its exit are a superset R_X
-   of its texts (Mohri and Nederhof, "Regular approximation of context-free grammars through
-   transformation", 2001).
+1. *Guess.* Each X has an entry node and an exit node. A production X -> u Y v Z w becomes three
+   paths. From X's entry, the first leads through u to Y's entry. From Y's exit, the second leads
+   through v to Z's entry. From Z's exit, the third leads through w to X's exit. The paths from the
+   entry of X to its exit spell a superset R_X of the texts of X (Mohri and Nederhof, "Regular
+   approximation of context-free grammars through transformation", 2001).
 2. *Improve.* Replace each R_X by the same guess for X alone, given R for the other symbols. Then
-   replace it by H(R)_X, the texts that X's productions form from texts in R. The least fixed
-   point of both steps is the texts, so R stays a superset.
-3. *Prove.* If H(R) = R, R is exact. For this, H forms each text from at least two non-empty parts,
-   or with a letter; single parts are eliminated by following them (X -> Y, also beside empty
-   symbols). Then a shortest text in R without a derivation has a shorter one as a part, so H has
-   only one fixed point.
+   replace it by H(R)_X, the texts that the productions of X form from texts in R. The least fixed
+   point of both replacements is the texts of the grammar. So R stays a superset of these.
+3. *Prove.* If H(R) = R, then R is exact, because H has only one fixed point. To ensure this, H
+   forms each text from at least two non-empty parts, or with a letter. Productions that consist of
+   a single symbol (X -> Y, also beside symbols that derive the empty text) are eliminated by
+   following them. If R contained texts without a derivation, a shortest one would have a shorter
+   one as a part, which is impossible.
 
-The proof treats letters as free. A result about letters also holds for their languages, because
-substitution preserves unions, products and least fixed points. If there is no proof after a few
-rounds the reference remains a letter.
+The proof treats letters as distinct symbols. Its result also holds after the letters are replaced
+by their languages, because substitution preserves unions, products and least fixed points. If there
+is no proof after a few rounds, the reference remains a letter.
 
-Cost: O(references) proofs, each of O(rounds x symbols) subset constructions over graphs as large as
-the component's productions.
+Cost: O(references) proofs. Each takes O(rounds x symbols) subset constructions over graphs as large
+as the component's productions.
 """
 
 from __future__ import annotations
@@ -45,14 +47,14 @@ from gcd._languages.cycles import components
 from gcd._languages.grammar.expressions import PER_STEP
 from gcd._languages.grammar.recursion import Production, Productions, Symbol
 
-_MOST_LETTERS = 256  # a letter is a byte of the automata that proofs compare
-_MOST_STATES = 2000  # in each of these automata
+_MOST_LETTERS = 256  # a letter is a byte in the automata of a proof
+_MOST_STATES = 2000  # states of each of these automata
 _MOST_ROUNDS = 4
-_MOST_TRIED = 60  # sets of references
+_MOST_TRIED = 60  # sets of references that may be tried
 
 
 class Place(NamedTuple):
-    """Position in a production of a symbol."""
+    """Position of a symbol: index `position` of production number `way` of the rule `name`."""
 
     name: str
     way: int
@@ -66,14 +68,15 @@ NewSymbol = Callable[[str], str]
 def flatten(
     productions: Productions, entries: Iterable[str], owner: Mapping[str, str], new: NewSymbol
 ) -> Productions:
-    """Return productions with the same texts in which no symbol is left-recursive.
+    """Return productions with the same texts, but without left recursion.
 
     Args:
-        productions: productions of some symbols; other symbols that they refer to don't lead back.
-        entries: the symbols that are referred to from elsewhere.
-        owner: for each symbol, the rule that it is or is a part of.
-        new: makes a symbol that is a part of another one. Such symbols occur only at the ends of
-            productions of that symbol, and of its other parts.
+        productions: productions of some symbols. Other symbols to which they refer must not lead
+            back to them.
+        entries: the symbols to which other rules refer.
+        owner: for each symbol, the rule that it is, or whose part it is.
+        new: function that makes a symbol as a part of a given symbol. The new symbols occur only at
+            the ends of productions of the given symbol and of its other parts.
     """
     chains = _Chains(productions, owner)
     rewritten = {name: chain for chain in chains.components() for name in chain}
@@ -96,14 +99,14 @@ def flatten(
 
 
 class _Language(NamedTuple):
-    """Texts of a symbol over letters, which are the bytes of an automaton."""
+    """Texts of a symbol, as an automaton in which byte i stands for the letter `letters[i]`."""
 
     automaton: Automaton
     letters: list[Symbol]
 
 
 class _Chains:
-    """Flat references of some productions."""
+    """Flat references of some productions, and the proofs that they are flat."""
 
     def __init__(self, productions: Productions, owner: Mapping[str, str]) -> None:
         self._productions = productions
@@ -130,11 +133,14 @@ class _Chains:
         self._add_all(inner)
 
     def components(self) -> list[Component]:
-        """Return groups of symbols that reach each other by flat references, not only by tails."""
+        """Return groups of symbols that reach each other by flat references.
+
+        Groups with references only at the right ends of productions are left out.
+        """
         return [chain for chain in self._components(self._flat) if self._is_left_recursive(chain)]
 
     def proven(self, chain: Component) -> dict[str, _Language] | None:
-        """Return the languages of a component; None if all its flat references are at left ends."""
+        """Return the languages of a group; None if it only refers to itself at left ends."""
         inside = self._inside(chain, self._flat)
         if self._is_left_linear(inside):
             return None
@@ -143,14 +149,14 @@ class _Chains:
         return {name: _Language(language, letters) for name, language in found.items()}
 
     def _is_bracketed(self, way: Production, position: int) -> bool:
-        """Return whether both sides of a position have only symbols that don't lead back."""
+        """Return whether symbols that don't lead back surround a position on both sides."""
         return 0 < position < len(way) - 1 and not any(
             isinstance(symbol, str) and symbol in self._productions
             for symbol in (*way[:position], *way[position + 1 :])
         )
 
     def _is_inside(self, way: Production, position: int) -> bool:
-        """Return whether both sides of a position always have text."""
+        """Return whether there is always text on both sides of a position."""
         return not (
             self._empty.issuperset(way[:position]) or self._empty.issuperset(way[position + 1 :])
         )
@@ -180,9 +186,10 @@ class _Chains:
         return all(place.position == 0 for place in inside)
 
     def _add_all(self, places: Collection[Place]) -> None:
-        """Make references flat if the result is proven exact, as many at once as possible.
+        """Make as many references flat as can be proven exact.
 
-        A proof may need other references to be flat, so groups that failed are tried again.
+        The proof for a reference may need other references to be flat, so groups that failed are
+        tried again.
         """
         is_stable = False
         while not is_stable:
@@ -192,7 +199,11 @@ class _Chains:
             is_stable = len(self._flat) == before
 
     def _groups(self, places: Collection[Place]) -> Iterator[frozenset[Place]]:
-        """Yield all places, then those of each rule, of each production, and single ones."""
+        """Yield groups of positions to make flat at once.
+
+        The first group contains all positions. Then come those of each rule and of each production,
+        and single positions.
+        """
         yield frozenset(places)
         for owner in dict.fromkeys(self._owner[place.name] for place in places):
             yield frozenset(p for p in places if self._owner[p.name] == owner)
@@ -203,7 +214,7 @@ class _Chains:
             yield frozenset([place])
 
     def _parts(self, way: Production) -> set[str]:
-        """Return the symbols of the choices and repetitions inside a production."""
+        """Return the symbols for choices and repetitions inside a production."""
         found: set[str] = set()
         pending = [*way]
         while pending:
@@ -216,7 +227,7 @@ class _Chains:
         return found
 
     def _add(self, group: frozenset[Place]) -> None:
-        """Make references flat if the result is proven exact."""
+        """Make a group of references flat if the resulting language is proven exact."""
         spend(PER_STEP * (1 + len(group)))
         flat = group | self._flat
         if len(flat) == len(self._flat) or flat in self._tried or len(self._tried) == _MOST_TRIED:
@@ -247,7 +258,7 @@ class _Chains:
 
 
 class _Proof:
-    """Languages of a component over letters, found and proven as in the module docstring.
+    """Languages of a component over letters, found and proven exact as in the module docstring.
 
     Attributes:
         letters: the number of each letter.
@@ -275,7 +286,7 @@ class _Proof:
         self._same = self._find_same()
 
     def languages(self) -> dict[str, Automaton] | None:
-        """Return the language of each symbol; None if there is no proof."""
+        """Return the language of each symbol; None if they cannot be proven exact."""
         if len(self.letters) > _MOST_LETTERS:
             return None
         found = self._guess(self._ways, {})
@@ -291,7 +302,10 @@ class _Proof:
     def _guess(
         self, names: Collection[str], known: Mapping[str, Automaton]
     ) -> dict[str, Automaton]:
-        """Return supersets of the texts of some symbols, given those of the others."""
+        """Return supersets of the texts of the symbols `names`.
+
+        `known` contains languages of the other symbols.
+        """
         graph = Assembly()
         entry = {name: graph.node() for name in names}
         leave = {name: graph.node() for name in names}
@@ -311,7 +325,10 @@ class _Proof:
         return {name: graph.build(entry[name], leave[name]) for name in names}
 
     def _derived(self, name: str, found: Mapping[str, Automaton]) -> Automaton:
-        """Return the texts formed by productions: of two parts, with a letter, or empty."""
+        """Return the texts that the productions of a symbol form from the texts `found`.
+
+        A text has at least two non-empty parts, contains a letter, or is empty.
+        """
         graph = Assembly()
         start, end = graph.node(), graph.node()
         if name in self._empty:
@@ -319,7 +336,8 @@ class _Proof:
         parts = {symbol: found[symbol] - Automaton.epsilon() for symbol in self._ways}
         for other in self._same[name]:
             for way in self._ways[other]:
-                now = [start, graph.node(), graph.node()]  # with 0, 1 and more parts so far
+                # Nodes after 0, 1, and more non-empty parts.
+                now = [start, graph.node(), graph.node()]
                 for symbol in way:
                     following = [graph.node() for _ in now]
                     for count, (source, empty) in enumerate(zip(now, following, strict=True)):
@@ -334,7 +352,10 @@ class _Proof:
         return graph.build(start, end)
 
     def _find_same(self) -> dict[str, set[str]]:
-        """Return, for each symbol, the symbols that it derives alone, including itself."""
+        """Return, for each symbol, the symbols that it derives alone, including itself.
+
+        A symbol is derived alone if all other symbols of the production derive the empty text.
+        """
         single: dict[str, set[str]] = {name: set() for name in self._ways}
         for name, ways in self._ways.items():
             for way in ways:
@@ -354,7 +375,10 @@ class _Proof:
 
 
 def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set[str]:
-    """Return the symbols that derive the empty text, if no automaton contains it."""
+    """Return the symbols that derive the empty text.
+
+    No automaton in `productions` may contain it.
+    """
     empty: set[str] = set()
     is_stable = False
     while not is_stable:
@@ -369,7 +393,7 @@ def _empty_symbols(productions: Mapping[str, Sequence[Sequence[Symbol]]]) -> set
 
 
 def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol) -> Productions:
-    """Write an automaton over letters as productions, one symbol for each state."""
+    """Convert an automaton over letters to productions, with one symbol for each state."""
     automaton, letters = languages[name]
     targets = automaton.transitions
     edges = [
@@ -392,7 +416,11 @@ def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol)
 def _of_left_recursion(
     name: str, chain: Component, productions: Productions, new: NewSymbol
 ) -> Productions:
-    """Write left recursion as right recursion: a part for each symbol that was just completed."""
+    """Rewrite left recursion as right recursion.
+
+    For each symbol of the group, a new symbol derives what may follow once that symbol is
+    completed.
+    """
     read = {other: new(name) for other in chain}
     made: Productions = {name: [], **{part: [] for part in read.values()}}
     for other in chain:

@@ -1,17 +1,19 @@
-"""Share of a grammar's texts that remain under a depth limit.
+"""Share of a grammar's texts that remain in its automaton under a depth limit.
 
 The numerator is the number of texts of at most n bytes that the automaton accepts. The denominator
-is the number of derivations of the grammar without the limit. For a production X -> Y_1 ... Y_m and
-k bytes it is a convolution,
+is the number of derivations of such texts in the grammar without the limit. The number of
+derivations of k bytes from a production X -> Y_1 ... Y_m is a convolution,
 
     d(Y_1 ... Y_i, k)  =  sum_j  d(Y_1 ... Y_{i-1}, j) d(Y_i, k - j),
 
-over all j, where automata count texts. With j = 0 or j = k, one side has all k bytes. Such terms
-lead from one symbol to others, without cycles after *empty cycles* are removed. Then the empty text
-counts once, for all its derivations. Symbols that derive each other next to empty text share the
-texts that any of them derives otherwise, each counted once. No text loses its last derivation. So
-the quotient is a lower bound, and exact if each text has a single derivation
-(`gcd._languages.grammar.ambiguity`). Cost: O(symbols n^2) products of whole numbers.
+over all j from 0 to k. If Y_i is an automaton, d(Y_i, k) is its number of texts. In the terms with
+j = 0 or j = k, one of the two factors derives all k bytes. Such terms would depend on each other in
+cycles if several symbols derive each other next to the empty text. Two changes remove these *empty
+cycles*. The empty text counts as one derivation of a symbol, no matter how many it has. And the
+symbols of an empty cycle share one number: the derivations in which a symbol of the cycle derives
+the text in any other way. After that, every text still has at least one derivation. So the quotient
+is a lower bound, and exact if each text has a single derivation
+(`gcd._languages.grammar.ambiguity`). Cost: O(symbols n^2) products of integers.
 """
 
 from __future__ import annotations
@@ -30,13 +32,14 @@ from gcd._languages.grammar.grammar import GrammarLanguage
 from gcd._languages.grammar.productions import Rules
 from gcd._languages.grammar.recursion import Symbol
 
-_PER_PRODUCT, _PER_EDGE = 20, 60  # units
+_PER_PRODUCT, _PER_EDGE = 20, 60  # units of work
 
 
 class Coverage(NamedTuple):
     """Share of a grammar's texts, up to a length in bytes, that a language contains.
 
     Attributes:
+        max_length: longest text in bytes that is counted.
         texts: number of texts in the language.
         whole: number of texts in the grammar. If not `is_exact`, it is an upper bound, the number
             of derivations.
@@ -54,7 +57,7 @@ class Coverage(NamedTuple):
         return self.texts / self.whole if self.whole else 1.0
 
     def __str__(self) -> str:
-        """Return the share in words, rounded down, so that only all texts are 100%."""
+        """Return the share in words, rounded down, so that 100% means all texts."""
         least = "" if self.is_exact else "at least "
         thousandths = 100_000 * self.texts // self.whole if self.whole else 100_000
         return f"{least}{thousandths / 1000:.3f}% of texts of at most {self.max_length} bytes"
@@ -65,12 +68,12 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
 
     Args:
         language: a result of `gcd.grammar`.
-        max_length: longest text in bytes.
+        max_length: longest text in bytes that is counted.
 
     Raises:
-        ConstraintError: if the language isn't a result of `gcd.grammar`, or is exact only for
-            shorter texts.
-        WorkLimitError: if counting takes more work than `gcd.work_limit` allows.
+        ConstraintError: the language is not a result of `gcd.grammar`, or it is exact only for
+            texts shorter than `max_length`.
+        WorkLimitError: counting takes more work than `gcd.work_limit` allows.
     """
     check_kind(
         language,
@@ -91,7 +94,7 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
 
 
 def _pay(language: Automaton, max_length: int) -> None:
-    """Count the work of counting an automaton's texts, by its edges."""
+    """Count the work of counting an automaton's texts: its edges times the length."""
     edges = graph.distinct_edges(language.delta)[1].size
     spend(_PER_EDGE * edges * max_length, "counting texts")
 
@@ -99,7 +102,8 @@ def _pay(language: Automaton, max_length: int) -> None:
 def derivations(rules: Rules, max_length: int) -> int:
     """Return the number of derivations of texts of at most `max_length` bytes."""
     counts: dict[Symbol, list[int]] = {}
-    halves: dict[str, list[tuple[Symbol, Symbol]]] = {}  # a variable is a sum of products of two
+    # The number of derivations of a variable is a sum of products of two numbers.
+    halves: dict[str, list[tuple[Symbol, Symbol]]] = {}
     nothing = Automaton.epsilon()
     for name, ways in rules.productions.items():
         halves[name] = []
@@ -118,13 +122,13 @@ def derivations(rules: Rules, max_length: int) -> int:
                     arrays = symbol.delta, symbol.accepting, symbol.class_of_byte
                     counts[symbol] = by_length(*arrays, max_length)
     counts |= {name: [0] * (max_length + 1) for name in halves}
-    # The empty text counts once, for each variable that derives it.
+    # The empty text counts as one derivation of each variable that derives it.
     for name in rules.productions:
         counts[name][0] = int(rules.fewest_bytes[name] == 0)
     for name, pairs in halves.items():
         if name not in rules.productions:
             counts[name][0] = int(all(counts[symbol][0] for symbol in pairs[0]))
-    beside: dict[str, list[str]] = {  # symbols with the same bytes, next to an empty one
+    beside: dict[str, list[str]] = {  # symbols next to one that derives ""
         name: [
             symbol
             for pair in pairs
@@ -145,7 +149,7 @@ def derivations(rules: Rules, max_length: int) -> int:
                     total[name] += sum(map(mul, a[1:size], b[size - 1 : 0 : -1]))
                     total[name] += 0 if right in inside else a[0] * b[size]
                     total[name] += 0 if left in inside else a[size] * b[0]
-            together = sum(total.values())  # each symbol of a cycle derives the texts of all
+            together = sum(total.values())  # shared by all symbols of an empty cycle
             for name in group:
                 counts[name][size] = together
     return sum(counts[rules.start])

@@ -1,6 +1,7 @@
-"""Result of parsing a grammar: rules whose right-hand sides are syntax trees.
+"""Parsed grammars: rules whose right-hand sides are syntax trees.
 
-Texts and classes of characters in them are finished automata (`gcd._languages.text.syntax`).
+Literal texts and classes of characters in these trees are already automata
+(`gcd._languages.text.syntax`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from dataclasses import dataclass
 from gcd._errors import LimitError
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 
-PER_STEP = 400  # units for a node or an edge, made by interpreted code
-PER_KEPT_ENTRY = 16  # units for a table entry that is kept until the end
+PER_STEP = 400  # units of work of interpreted code, for each node or edge of a graph
+PER_KEPT_ENTRY = 16  # units of work for each table entry that stays in memory
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules by name, in the order of the text, and the start rule."""
+    """Rules of a grammar by name, in their order in the grammar, and the name of the start rule."""
 
     rules: dict[str, Node]
     start: str
@@ -30,7 +31,10 @@ class RuleLimitError(Exception):
 
 @contextmanager
 def blamed(what: Callable[[], str]) -> Iterator[None]:
-    """Name a rule or terminal in limit errors that don't name one yet."""
+    """Add the name of a rule or terminal to limit errors that don't name one yet.
+
+    `what` returns the name; it is called only if there is an error.
+    """
     try:
         yield
     except LimitError as error:
@@ -40,7 +44,7 @@ def blamed(what: Callable[[], str]) -> Iterator[None]:
 
 
 def references(expression: Node) -> Iterator[str]:
-    """Yield the names that an expression refers to, with repetitions."""
+    """Yield the names of all rules that an expression refers to, with repetitions."""
     pending: list[Node] = [expression]
     while pending:
         match pending.pop():

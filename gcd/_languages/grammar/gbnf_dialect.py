@@ -1,10 +1,10 @@
 """Parser of GBNF, the grammars of llama.cpp, and of xgrammar's similar EBNF.
 
-Rules are `name ::= alternatives`. There is no lexer, and nothing is ignored: grammars describe
-characters. Differences: `.` is any character in GBNF and a letter of names in EBNF. Syntax that
-doesn't describe texts is refused by name: tokens by their ids (`<[1]>`, `<think>`, `Token(...)`),
-rules that depend on them (`TagDispatch`), and look-ahead (`(= ...)`), which xgrammar does not
-check.
+Rules have the form `name ::= alternatives`. There is no lexer, and no text is ignored: grammars
+describe characters. The two dialects differ in the meaning of `.`, which is any character in GBNF,
+and may be part of a name in EBNF. Some syntax doesn't describe texts, and is refused with an error
+that names it: tokens by their ids (`<[1]>`, `<think>`, `Token(...)`), rules that depend on tokens
+(`TagDispatch`), and look-ahead (`(= ...)`), which xgrammar does not check.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gcd._languages.literal import literal
 from gcd._languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 
-# A rule ends where the next rule's head begins, so line ends have no meaning.
+# A rule ends where the next rule's name and `::=` begin, so line ends have no meaning.
 _SYNTAX = r"""
 start: rule+
 rule: HEAD choice
@@ -47,7 +47,12 @@ _CONTROLS = {"n": 10, "r": 13, "t": 9, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11,
 
 
 def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
-    """Parse a grammar; a `ConstraintError` names invalid or unsupported syntax."""
+    """Parse a grammar in the dialect "gbnf" or "ebnf".
+
+    Raises:
+        ConstraintError: the syntax is invalid or unsupported; the message names it and its
+            position.
+    """
     from lark.exceptions import UnexpectedInput
 
     try:
@@ -62,7 +67,8 @@ def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
         name = str(head.value)[:-3].rstrip()
         if name in rules:
             raise ConstraintError(
-                f"the rule {name!r} is defined again at line {head.line}; rename it"
+                f"expected one definition of the rule {name!r}, got another at line {head.line}; "
+                "rename it"
             )
         rules[name] = _expression(choice)
     return Grammar(rules, start)
@@ -124,7 +130,7 @@ def _class(token: Any) -> Automaton:
             high = units[1][0]
             del units[:2]
         if high < low:
-            raise _error(token, "a range whose ends are out of order")
+            raise _error(token, "a range from a larger to a smaller character")
         found.append((low, high))
     allowed: Ranges = complement(ranges(found)) if negated else ranges(found)
     if not allowed:
@@ -133,7 +139,7 @@ def _class(token: Any) -> Automaton:
 
 
 def _units(token: Any, text: str) -> list[tuple[int, bool]]:
-    """Return the code points of a text, and whether each was escaped."""
+    """Return the code points of a text, each with whether it was written as an escape."""
     found: list[tuple[int, bool]] = []
     for unit in _UNIT.finditer(text):
         digits, letter = unit[1] or unit[2] or unit[3], unit[4]
@@ -141,7 +147,7 @@ def _units(token: Any, text: str) -> list[tuple[int, bool]]:
             raise _error(token, f"the escape \\{letter}")
         escaped = int(digits, 16) if digits else _CONTROLS.get(letter or "", ord(unit[0][-1]))
         if escaped > 0x10FFFF:
-            raise _error(token, "an escape beyond the last code point")
+            raise _error(token, "an escape above the last code point U+10FFFF")
         found.append((escaped, unit[5] is None))
     return found
 
@@ -154,12 +160,12 @@ def _counts(token: Any) -> tuple[int, int | None]:
     minimum = min(int(low.strip() or 0), 10**9)
     maximum = (min(int(high), 10**9) if high.strip() else None) if comma else minimum
     if (not comma and not low.strip()) or (maximum is not None and maximum < minimum):
-        raise _error(token, "a repetition with its numbers missing or out of order")
+        raise _error(token, "a repetition without numbers, or from a larger to a smaller number")
     return minimum, maximum
 
 
 def _error(token: Any, what: str) -> ConstraintError:
     return ConstraintError(
         f"{what} in {token.value[:80]} at line {token.line}, column {token.column}, "
-        "is not supported"
+        "is not supported; rewrite it"
     )

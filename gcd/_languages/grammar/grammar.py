@@ -1,8 +1,8 @@
 """Compiler from context-free grammars to automata, which is exact for regular grammars.
 
-Automata cannot count nested brackets, so such recursion is unrolled to a depth. Regular grammars
-are compiled exactly (`gcd._languages.grammar.recursion`). The result states which texts it
-contains.
+Automata cannot count nested brackets, so such recursion is unrolled up to a depth. Regular grammars
+are compiled exactly (`gcd._languages.grammar.recursion`). The result states which texts of the
+grammar it contains.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gcd._languages.grammar.unrolling import Unrolling
 from gcd._languages.literal import without_mark
 
 _STARTS = {"lark": "start", "gbnf": "root", "ebnf": "root"}
-_PER_CHARACTER = 10_000  # units; parsers are interpreted code
+_PER_CHARACTER = 10_000  # units of work of a parser, which is interpreted code
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GrammarLanguage(Automaton):
     """Language of a grammar, possibly limited to a nesting depth.
 
+    Operations such as `&` return a plain `gcd.Automaton`.
+
     Attributes:
         rules: the grammar.
-        max_depth: the greatest nesting depth that it contains.
-        whole_bytes: every text of the grammar with at most this many bytes is in the language;
-            None: every text, up to `max_bytes`.
-
-    Operations on it, such as `&`, return a plain `gcd.Automaton`.
+        max_depth: the greatest nesting depth that the language contains.
+        whole_bytes: every text of the grammar with at most this many bytes is in the language.
+            None: every text, or with `max_bytes`, every text up to that length.
     """
 
     rules: Rules | None = None
@@ -43,7 +43,7 @@ class GrammarLanguage(Automaton):
 
     @property
     def is_whole(self) -> bool:
-        """True if every text of the grammar, up to `max_bytes`, is in the language."""
+        """True if the language contains every text of the grammar, up to any limit `max_bytes`."""
         return self.whole_bytes is None
 
     @property
@@ -72,25 +72,26 @@ def grammar(
     """Return the language of a context-free grammar, up to a nesting depth.
 
     Rules that don't contain themselves, or only at their right or left end, are exact. Other rules
-    may be nested at most `max_depth` deep, and `GrammarLanguage.extent` states what that excludes.
+    may be nested at most `max_depth` deep; `GrammarLanguage.extent` states what that excludes.
 
     Args:
         text: the grammar.
         dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` lists the
             supported syntax of each.
-        start: the rule that derives whole texts; None for `start` in lark, `root` in the others.
-        max_depth: how many rules that contain themselves may be nested; 0 for none.
+        start: the rule that derives whole texts; None for `start` in lark, `root` in the other
+            dialects.
+        max_depth: most nested uses of rules that contain themselves; 0 for no use of such rules.
         max_bytes: compile only the texts of at most this many bytes, exactly. If no such text
-            exceeds `max_depth`, the depth excludes nothing. Budgets whose tokens could have more
-            bytes are refused (`gcd.OverlongBudgetError`).
+            exceeds `max_depth`, the depth limit excludes nothing. Budgets whose tokens could have
+            more bytes are refused (`gcd.OverlongBudgetError`).
 
     Raises:
-        ConstraintError: if the text isn't a grammar of the dialect, or uses unsupported syntax; the
+        ConstraintError: the text is not a grammar of the dialect, or uses unsupported syntax. The
             message gives the problem and its position.
-        EmptyLanguageError: if no text is derived, or none with that depth and length.
-        StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
-            allows, or all of them take more work than `gcd.work_limit`; the message names the rule
-            or terminal.
+        EmptyLanguageError: no text is derived, or no text with that depth and length.
+        StateLimitError, WorkLimitError: an automaton has more states than `gcd.state_limit` allows,
+            or all of them take more work than `gcd.work_limit`. The message names the rule or
+            terminal.
     """
     check_kind(text, str, "expected a grammar as str", "decode bytes, and read files")
     text = without_mark(text)
@@ -127,8 +128,8 @@ def _compiled(parsed: Grammar, max_depth: int, max_bytes: int | None) -> Grammar
         least = rules.fewest_bytes[rules.start]
         if least == math.inf:
             raise EmptyLanguageError(
-                f"the grammar has no finite text: each use of {rules.start!r} leads to "
-                "another; add an alternative that ends"
+                f"the grammar has no finite text, because each use of {rules.start!r} leads to "
+                "another one; add an alternative that ends"
             )
         raise EmptyLanguageError(
             f"no text of the grammar has max_depth={max_depth} and max_bytes={max_bytes}; the "

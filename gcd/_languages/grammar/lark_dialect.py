@@ -1,16 +1,18 @@
 """Parser of grammars in the syntax of the library lark, using lark's own loader.
 
 The texts of a grammar are those of lark's Earley parser with `lexer="dynamic_complete"`: a text is
-in the language if any division into terminals matches the rules. Ignored terminals may come before
-each terminal and at the end, any number of them. Each may have any length that it matches, whereas
-lark takes the longest match of ignored terminals with both of its dynamic lexers. Here the same
-texts are written as ignored terminals at the beginning, then terminals, each followed by ignored
-ones. The first byte then determines what comes next. Nothing is ignored inside a terminal.
+in the language if the rules match some division of it into terminals. Any number of ignored
+terminals may come before each terminal and at the end. An ignored terminal may have any length that
+it matches here, whereas both dynamic lexers of lark take its longest match. Nothing is ignored
+inside a terminal. The grammar is rewritten so that ignored terminals come at the beginning and
+after each terminal. This doesn't change its texts, and the next byte then determines what comes
+next.
 
-Syntax that depends on a lexer or on other files is refused by name: priorities of terminals, lazy
-quantifiers, look-around, terminals that are declared elsewhere, and imports of files. Priorities of
-rules only rank parses of one text, so they have no effect. Two terminals of lark's library use
-look-behind and laziness; they are supported with their exact matches.
+Syntax that depends on a lexer or on other files is refused with an error that names it: priorities
+of terminals, lazy quantifiers, look-around, terminals that are declared but not defined, and
+imports of files. Priorities of rules have no effect, because they only rank the parses of one text.
+Two terminals of lark's library use look-behind and laziness; they are supported, with exactly the
+texts that they match.
 """
 
 from __future__ import annotations
@@ -32,25 +34,30 @@ from gcd._languages.text.regex import regex
 from gcd._languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 from gcd._languages.text.thompson import automaton_of_rule
 
-# Terminals of lark's library, with expressions that match exactly their shortest first match.
+# Terminals of lark's library that use look-behind or laziness, with equivalent expressions.
 _LIBRARY = {
     "ESCAPED_STRING": r'"(?:[^"\\\n]|\\[^\n])*"',
     "C_COMMENT": r"/\*(?:[^*]|\*+[^*/])*\*+/",
 }
 _IMPORT = re.compile(r"%import\s+((\.*)(\w*)[\w.]*)")
-_LIBRARIES = ("common", "lark", "python", "unicode")  # lark's own; others would be files
+_LIBRARIES = ("common", "lark", "python", "unicode")  # lark's own; all others are files
 _UNITS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+?}]\?", re.DOTALL)
 
 
-# Spans that contain no names, and the beginnings of definitions and statements.
+# Spans in which names don't count: strings, regular expressions, and comments.
 _OPAQUE = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/|(?://|#)[^\n]*')
+# Beginnings of definitions and of statements such as `%import`.
 _HEAD = re.compile(r"^[ \t]*(?:%\w+[ \t]+)?[?!]*(\w+)[^\n:]*:|^[ \t]*%\w+", re.MULTILINE)
 _TERMINAL = re.compile(r"\b_?[A-Z][_A-Z0-9]*\b")
-_PER_COPY = 20_000  # units for a terminal that the loader visits inside another
+_PER_COPY = 20_000  # units for each visit of the loader to a terminal
 
 
 def read_lark(text: str, start: str) -> Grammar:
-    """Parse a grammar; a `ConstraintError` names invalid or unsupported syntax."""
+    """Parse a grammar in the dialect "lark".
+
+    Raises:
+        ConstraintError: the syntax is invalid or unsupported; the message names it.
+    """
     from lark.exceptions import LarkError
 
     for found in _IMPORT.finditer(text):
@@ -67,7 +74,7 @@ def read_lark(text: str, start: str) -> Grammar:
 
 
 def _pay_for_terminals(text: str) -> None:
-    """Count the work of nested terminals, because the loader visits each once per use."""
+    """Count the work of nested terminals: the loader visits a terminal once for each use."""
     plain = _OPAQUE.sub(" ", text)
     heads = [*_HEAD.finditer(plain)]
     ends = [*(head.start() for head in heads[1:]), len(plain)]
@@ -91,24 +98,27 @@ def _loaded(text: str) -> Any:
 
 @lru_cache(1)
 def _library() -> list[tuple[Any, str]]:
-    """Return the loader's trees of `_LIBRARY`, with their regular expressions."""
+    """Return lark's syntax trees of the terminals in `_LIBRARY`, with their regular expressions."""
     imports = "".join(f"%import common.{name}\n" for name in _LIBRARY)
     loaded = _loaded(f"start: {' '.join(_LIBRARY)}\n{imports}")
     return [(tree, _LIBRARY[name]) for name, (tree, _) in loaded.term_defs]
 
 
 class _Reader:
-    """Rules of one grammar, by the names that refer to them."""
+    """Reader of lark's syntax trees, which collects the rules of one grammar by name."""
 
     def __init__(self, loaded: Any) -> None:
         self._trees = {str(name): (params, tree) for name, params, tree, _ in loaded.rule_defs}
         self._rules: dict[str, Node] = {}
         self._pending: list[tuple[str, str, tuple[Node, ...]]] = []
-        self._known: dict[int, Automaton] = {}  # trees are shared, by terminals and imports
+        # By `id` of syntax trees, which terminals and imports share.
+        self._known: dict[int, Automaton] = {}
         self._terminals: dict[str, Automaton] = {}
         for name, (tree, priority) in loaded.term_defs:
             if tree is None:
-                raise ConstraintError(f"the terminal {name} is declared but not defined; define it")
+                raise ConstraintError(
+                    f"the terminal {name} is declared but not defined; define it in the grammar"
+                )
             if priority:
                 raise ConstraintError(
                     f"the priority {priority} of the terminal {name} is not supported, because "
@@ -128,7 +138,7 @@ class _Reader:
         while self._pending:
             written, name, arguments = self._pending.pop()
             params, tree = self._trees[name]
-            rules[written] = Reference(written)  # in the order of first use
+            rules[written] = Reference(written)  # keeps the order of first use
             with blamed(lambda name=name: f"the rule {name!r}"):  # type: ignore[misc]
                 rules[written] = self._rule(tree, dict(zip(params, arguments, strict=True)))
         ordered = {name: rules[name] for name in self._trees if name in rules}
@@ -136,13 +146,16 @@ class _Reader:
             raise ConstraintError(
                 f"the grammar has no rule {start!r}; use one of {', '.join(list(ordered)[:20])}"
             )
-        if self._ignored != Automaton.epsilon():  # no rule has such a name
-            rules["%"] = Sequence((self._ignored, Reference(start)))
+        if self._ignored != Automaton.epsilon():
+            rules["%"] = Sequence((self._ignored, Reference(start)))  # no other rule has this name
             start = "%"
         return Grammar(ordered | rules, start)
 
     def _rule(self, tree: Any, given: dict[str, Node]) -> Node:
-        """Return the right-hand side of a rule, with `given` as a template's arguments."""
+        """Return the right-hand side of a rule.
+
+        `given` maps the parameters of a template to its arguments.
+        """
         spend(PER_STEP)
         kind = getattr(tree, "data", None)
         if kind is None:
@@ -161,7 +174,7 @@ class _Reader:
         return self._token(self._terminals[name]) if symbol.is_term else Reference(name)
 
     def _instance(self, name: str, arguments: list[Node]) -> Node:
-        """Return a rule for a template with arguments, which are names and terminals."""
+        """Return a reference to the rule that a template defines for these arguments."""
         shown = [
             each.name if isinstance(each, Reference) else each.fingerprint.hex()
             for each in arguments
@@ -175,7 +188,7 @@ class _Reader:
         return Reference(written)
 
     def _token(self, terminal: Automaton) -> Automaton:
-        """Return a terminal followed by ignored terminals."""
+        """Return a terminal followed by any number of ignored terminals."""
         if id(terminal) not in self._tokens:
             self._tokens[id(terminal)] = Automaton.concatenate([terminal, self._ignored])
         return self._tokens[id(terminal)]
@@ -198,7 +211,7 @@ class _Reader:
                 if len(first) != 1 or len(last) != 1 or first > last:
                     raise ConstraintError(
                         f"expected a range in {name} from a smaller to a larger character, "
-                        f"got {first!r}..{last!r}"
+                        f"got {first!r}..{last!r}; exchange them"
                     )
                 language = one_of(ranges([(ord(first), ord(last))]))
             else:
@@ -209,7 +222,7 @@ class _Reader:
 
 
 def _combined(tree: Any, read: Any) -> Node:
-    """Return the node of a tree that rules and terminals may contain; `read` reads its parts."""
+    """Return the node for a syntax tree of a rule or terminal; `read` converts the tree's parts."""
     parts = tree.children
     match tree.data:
         case "expansions":
@@ -227,7 +240,7 @@ def _combined(tree: Any, read: Any) -> Node:
                 if low < 0 or high < low:
                     raise ConstraintError(
                         "expected a repetition from a smaller to a larger number, got ~ "
-                        f"{low}..{high}"
+                        f"{low}..{high}; exchange the numbers"
                     )
                 return Repeat(read(body), low, high)
             return Repeat(read(body), int(sign == "+"), 1 if sign == "?" else None)
@@ -235,7 +248,7 @@ def _combined(tree: Any, read: Any) -> Node:
 
 
 def _literal(token: Any, name: str) -> Automaton:
-    """Return the language of a text or a regular expression with its flags."""
+    """Return the language of a quoted text or a regular expression, with its flags."""
     pattern = _pattern(token)
     flags = "".join(sorted(pattern.flags))
     try:
@@ -261,7 +274,7 @@ def _literal(token: Any, name: str) -> Automaton:
     except ConstraintError as error:
         if type(error) is not ConstraintError:
             raise
-        raise ConstraintError(f"the terminal {name} ({token.value[:80]}): {error}") from error
+        raise ConstraintError(f"in the terminal {name} ({token.value[:80]}): {error}") from error
 
 
 def _pattern(token: Any) -> Any:

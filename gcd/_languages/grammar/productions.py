@@ -1,11 +1,12 @@
 """Automata for the regular part of a grammar, and productions for the rest.
 
-Rules are processed after the rules that they refer to. Rules that don't contain themselves, or only
-in a way that is a loop (`gcd._languages.grammar.recursion`), are regular if all rules that they
-refer to are. These become exact automata. The others become productions over symbols, which are
-automata or rules. A choice or repetition that contains such a rule becomes a separate rule, so that
-nothing is multiplied out: n optional parts are n rules, not 2^n productions. Recursion at the ends
-of rules, such as operators, is rewritten as loops first (`gcd._languages.grammar.chains`).
+Rules are processed after the rules to which they refer. A rule is *regular* if it doesn't contain
+itself, or only in a way that is equivalent to a loop (`gcd._languages.grammar.recursion`), and if
+all rules to which it refers are regular. Regular rules become exact automata. All other rules
+become productions over symbols, which are automata or rules. A choice or repetition that contains
+such a rule becomes a separate rule, so that nothing is multiplied out: n optional parts become n
+rules, not 2^n productions. Recursion at the ends of rules, such as chains of operators, is first
+rewritten as loops (`gcd._languages.grammar.chains`).
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ class Rules:
     Attributes:
         start: the start rule.
         productions: productions of each rule that is not regular, and of the parts of such rules.
-        owner: the rule that each symbol of `productions` is, or is a part of.
-        whole: for each symbol that is a part of another one (a state of its loops), the other one.
+        owner: for each symbol of `productions`, the rule that it is, or whose part it is.
+        whole: for each symbol that is a part of another symbol (a state of its loops), the other
+            symbol.
         counted: the symbols whose nested uses are limited.
-        fewest_bytes: length of the shortest text of each symbol, infinite if it has none.
+        fewest_bytes: length in bytes of the shortest text of each symbol; infinite if it has no
+            text.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -77,7 +80,7 @@ class Rules:
 
     @property
     def is_regular(self) -> bool:
-        """True if the whole language is regular."""
+        """True if the start rule is regular."""
         return self.start in self._regular
 
     def language(self, name: str) -> Automaton:
@@ -94,9 +97,13 @@ class Rules:
         return self._languages[name]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of a reference, given that of the rule and its production.
+        """Return the level of a reference: the number of counted rules that are nested around it.
 
-        A reference at the end of a rule doesn't count as nested.
+        A reference at the end of a rule doesn't count as nested in that rule.
+
+        Args:
+            name, level: the rule that contains the reference, and its level.
+            production, position: the production, and the index of the reference in it.
         """
         symbol = production[position]
         assert isinstance(symbol, str)
@@ -130,7 +137,7 @@ class Rules:
     # -- productions ----------------------------------------------------------------------------
 
     def _write(self, name: str, expression: Node, made: Productions, owner: str) -> None:
-        """Write the productions of a symbol."""
+        """Write the productions of a symbol into `made`."""
         self.owner[name] = owner
         made[name] = []
         options = expression.options if isinstance(expression, Choice) else (expression,)
@@ -141,7 +148,7 @@ class Rules:
         return tuple(symbol for part in parts for symbol in self._symbols(part, made, owner))
 
     def _symbols(self, part: Node, made: Productions, owner: str) -> Production:
-        """Return the sequence of symbols for an expression."""
+        """Return the sequence of symbols that an expression consists of."""
         spend(PER_STEP)
         if self._knows(references(part)):
             automaton = automaton_of_rule(part, self.language)
@@ -168,20 +175,23 @@ class Rules:
         return name
 
     def _rule(self, made: Productions, owner: str, ways: list[tuple[Symbol | None, ...]]) -> str:
-        """Return a symbol with these productions, in which None is the symbol itself."""
+        """Add a symbol with the given productions, and return its name.
+
+        In the productions, None stands for the symbol itself.
+        """
         name = f"{owner}/{len(self.owner)}"
         self.owner[name] = owner
         made[name] = [tuple(name if s is None else s for s in way) for way in ways]
         return name
 
     def _new_part(self, name: str) -> str:
-        """Return a symbol that is a part of another one."""
+        """Return a new symbol that is a part of the symbol `name`."""
         part = f"{self.owner[name]}/{len(self.owner)}"
         self.owner[part], self.whole[part] = self.owner[name], name
         return part
 
     def _measure(self, made: Productions) -> None:
-        """Find the fewest bytes of each symbol; drop productions without any text."""
+        """Find the fewest bytes of each symbol, and drop productions without any text."""
         fewest = self.fewest_bytes
         for name, ways in made.items():
             fewest[name] = math.inf
@@ -201,7 +211,7 @@ class Rules:
 
 
 def _fewest(language: Automaton) -> float:
-    """Return the fewest bytes of a text, infinite if there is none."""
+    """Return the fewest bytes of a text in a language; infinite if the language is empty."""
     if language.is_empty:
         return math.inf
     return float(graph.distances_to_accept(language.delta, language.accepting)[0])

@@ -1,18 +1,18 @@
 r"""Choice of the rules whose nested uses count toward a grammar's depth.
 
-A rule that refers to itself at the right end of its productions is equivalent to a loop and
-therefore regular; one that refers to itself elsewhere, as brackets do, is not. (No rule refers to
-itself at the left end: `gcd._languages.grammar.chains` has rewritten those.) So in a
-production `X -> Y_1 ... Y_n`, references to rules that lead back to X are of two kinds:
+A rule that refers to itself at the right end of its productions is a loop, and therefore regular. A
+rule that refers to itself elsewhere, as brackets do, is not. (No rule refers to itself at the left
+end, because `gcd._languages.grammar.chains` has rewritten such rules.) In a production `X -> Y_1
+... Y_n`, references to rules that lead back to X are of two kinds:
 
-* *tail*: Y_n, because what follows X follows Y_n;
+* *tail*: Y_n, because the text after X is also the text after Y_n;
 * *embedding*: all others.
 
-Unrolling terminates if every cycle with an embedding reference contains an embedding reference of a
-*counted* rule. The counted rules are chosen greedily, each so that the fewest references remain on
-such cycles. If none is needed, the rules are regular. Cf. Nederhof, "Practical experiments with
-regular approximation of context-free languages", Computational Linguistics 26 (2000), on strongly
-regular grammars and their automata.
+Unrolling terminates if every cycle that contains an embedding reference contains one in a *counted*
+rule. The counted rules are chosen greedily: each choice leaves as few references as possible on
+cycles that don't satisfy this condition. If no counted rule is needed, the rules are regular. Cf.
+Nederhof, "Practical experiments with regular approximation of context-free languages",
+Computational Linguistics 26 (2000), on strongly regular grammars and their automata.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Symbol = Automaton | str
 Production = tuple[Symbol, ...]
 Productions = dict[str, list[Production]]
 
-_MOST_TRIED = 12  # with more candidates, take the one with most references without a trial
-_PER_REFERENCE = 1000  # units per reference and round
+_MOST_TRIED = 12  # with more candidates, choose the rule with most references, without trying each
+_PER_REFERENCE = 1000  # units of work per reference and round
 
 
 class _Edge(NamedTuple):
@@ -39,12 +39,12 @@ class _Edge(NamedTuple):
 
 
 def counted_rules(productions: Productions, whole: Mapping[str, str]) -> set[str]:
-    """Return the symbols whose nested uses have to be counted, empty if all are regular.
+    """Return the symbols whose nested uses have to be counted; none if all rules are regular.
 
     Args:
-        productions: productions of some rules; other rules that they refer to do not lead back to
-            them.
-        whole: for each symbol that is a part of another one, the other one.
+        productions: productions of some rules. Other rules to which they refer must not lead back
+            to them.
+        whole: for each symbol that is a part of another symbol, the other symbol.
     """
     edges = [edge for name in productions for edge in _edges(name, productions, whole)]
     names = [name for name in productions if name not in whole]
@@ -68,7 +68,7 @@ def _edges(name: str, productions: Productions, whole: Mapping[str, str]) -> Ite
 
 
 def _not_regular(names: list[str], edges: list[_Edge], counted: Collection[str]) -> set[str]:
-    """Return the symbols with references that make a cycle without counted rules non-regular."""
+    """Return the symbols with embedding references on a cycle without counted rules."""
     spend(_PER_REFERENCE * (len(edges) + len(names)))
     below: dict[str, set[str]] = {name: set() for name in names}
     edges = [edge for edge in edges if edge.source not in counted or edge.is_tail]

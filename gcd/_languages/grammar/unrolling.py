@@ -1,18 +1,19 @@
 """Unrolling of recursive productions into automata, up to a depth.
 
-The texts of a rule also depend on its *level*, the number of counted rules around it. Each embedded
-rule and level gets one automaton, built after those that it embeds: one subset construction over a
-graph in which they are parts. In such a graph a rule is added once for each node that its texts
-lead to. A reference at the end of a production leads to the production's own target, so that right
-recursion is recognized and becomes a loop.
+The texts of a rule also depend on its *level*, the number of counted rules around it. A *place* is
+a rule at a level. Each place that is embedded in others gets one automaton, after the places that
+are embedded in it. It takes one subset construction over a graph that contains their automata as
+parts. Within the graph, a rule is added once for each node to which its texts lead. A reference at
+the end of a production leads to the production's own target, so right recursion is recognized and
+becomes a loop.
 
 References that would exceed `max_depth` are omitted, and the length of the shortest text that this
-excludes is recorded. With `max_bytes`, references that no text of this length contains are omitted
-as well. Both are computed from the *surroundings* of a rule at a level, which is the smallest
-number of bytes around it in any text (shortest paths, Dijkstra 1959).
+excludes is recorded. With `max_bytes`, references that occur only in longer texts are omitted as
+well. Both depend on the smallest number of bytes that surround the place in any text. This is a
+shortest-path problem (Dijkstra 1959).
 
-Cost: one graph for each rule and level. The automata's size grows exponentially with the depth; the
-base is the number of different places that embed a rule.
+Cost: one graph for each place. The size of the automata grows exponentially with the depth. The
+base is the number of positions in productions that embed a rule.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from gcd._languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, blamed
 from gcd._languages.grammar.recursion import Production, Productions, Symbol
 
 Place = tuple[str, int]
-"""Pair of a rule and its level."""
+"""Rule and its level."""
 
 
 @runtime_checkable
 class Analyzed(Protocol):
-    """Rules with analyzed recursion: `gcd._languages.grammar.productions.Rules`."""
+    """Interface of `gcd._languages.grammar.productions.Rules`, which cannot be imported here."""
 
     productions: Productions
     owner: dict[str, str]
@@ -43,7 +44,7 @@ class Analyzed(Protocol):
     fewest_bytes: dict[Symbol, float]
 
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
-        """Return the level of a reference, given that of the rule and its production."""
+        """Return the level of a reference in a production of the rule `name` at a level."""
         ...
 
 
@@ -51,7 +52,8 @@ class Unrolling:
     """Texts of a rule with at most `max_depth` nested counted rules.
 
     Attributes:
-        deeper: lower bound on the bytes of an excluded text; infinite if none is excluded.
+        deeper: lower bound on the length in bytes of the texts that the depth limit excludes;
+            infinite if it excludes none.
     """
 
     def __init__(
@@ -63,11 +65,15 @@ class Unrolling:
         self._max_depth = max_depth
         self._most = math.inf if max_bytes is None else max_bytes
         self._made: dict[Place, Automaton] = {}
-        self._around: dict[Place, float] = {}  # fewest bytes of a text around a place
+        self._around: dict[Place, float] = {}  # fewest bytes around a place in any text
         self._measure()
 
     def automaton(self) -> Automaton:
-        """Return the language; errors on limits name the rule that is too large."""
+        """Return the language of the start rule.
+
+        Raises:
+            StateLimitError, WorkLimitError: an automaton is too large; the message names its rule.
+        """
         pending = [self._start]
         while pending:
             place = pending[-1]
@@ -89,7 +95,11 @@ class Unrolling:
         return self._made.get(place)
 
     def admits(self, around: Place, name: str, level: int, others: float) -> bool:
-        """Return whether a rule at a level fits into another one beside at least `others` bytes."""
+        """Return whether the rule `name` may be used at a level inside the place `around`.
+
+        `others` is the fewest bytes of the other symbols in the production. The use is refused if
+        the text would be longer than `max_bytes`, or nested deeper than `max_depth`.
+        """
         needed = self._around.get(around, math.inf) + others + self._rules.fewest_bytes[name]
         if needed > self._most:
             return False
@@ -99,7 +109,7 @@ class Unrolling:
         return True
 
     def _measure(self) -> None:
-        """Find the surroundings of all places."""
+        """Find the fewest bytes around each place in any text."""
         pending: list[tuple[float, Place]] = [(0.0, self._start)]
         if self._start[1] > self._max_depth:
             self._made[self._start], pending = Automaton.empty(), []
@@ -114,7 +124,7 @@ class Unrolling:
                     heappush(pending, (around + others, inner))
 
     def _inside(self, place: Place) -> Iterator[tuple[Place, float]]:
-        """Yield the references in a place's productions, with the fewest other bytes of each."""
+        """Yield the places in the productions of a place, each with the fewest bytes around it."""
         name, level = place
         for production in self._rules.productions[name]:
             total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
@@ -126,7 +136,7 @@ class Unrolling:
 
 
 class _Graph:
-    """Graph of one place; `embedded` are the places that are parts of it."""
+    """Graph of the texts of a place; `embedded` lists the places whose automata are its parts."""
 
     def __init__(self, unrolling: Unrolling, place: Place) -> None:
         self.embedded: list[Place] = []
@@ -135,7 +145,7 @@ class _Graph:
         self._graph = Assembly()
         self._states = 0
         self._pending: list[tuple[str, int, int, int]] = []
-        self._entries: dict[tuple[str, int], int] = {}  # (rule, what follows) -> its first node
+        self._entries: dict[tuple[str, int], int] = {}  # (rule, node after it) -> first node
         self._first, self._end = self._node(), self._node()
         self._enter(*place, self._first, self._end)
         while self._pending:
@@ -151,7 +161,7 @@ class _Graph:
         return self._graph.node()
 
     def _enter(self, name: str, level: int, source: int, target: int) -> None:
-        """Connect two nodes by a rule."""
+        """Connect the node `source` to the node `target` by the texts of a rule."""
         key = name, target
         if key not in self._entries:
             self._entries[key] = self._node()
@@ -161,7 +171,7 @@ class _Graph:
     def _chain(
         self, name: str, level: int, production: Production, source: int, target: int
     ) -> None:
-        """Connect two nodes by the symbols of a production."""
+        """Connect the node `source` to the node `target` by the symbols of a production."""
         if not production:
             self._graph.skip(source, target)
         total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)

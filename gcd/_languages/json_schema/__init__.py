@@ -1,1 +1,1 @@
-"""Compiler from a JSON schema document to the language of its values."""
+"""Compiler from JSON Schema documents to the languages of their valid values."""

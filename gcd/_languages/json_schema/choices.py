@@ -1,8 +1,9 @@
 """Expansion of choices between schemas into cases.
 
-`alternatives` turns a conjunction of schemas into a list of cases. A case is a conjunction of plain
-schemas that a value must satisfy, and a list of schemas that it must not satisfy. Cases may
-overlap, and their union is exact:
+A conjunction of schemas is a tuple of schemas that a value must all satisfy. `alternatives` turns
+it into a list of cases. A case is a conjunction of plain schemas (without references and choices)
+that a value must satisfy, and a list of schemas that it must not satisfy. Cases may overlap. Their
+union is exactly the conjunction:
 
     anyOf [S, T]            S          or  T
     oneOf [S, T]            S, not T   or  T, not S
@@ -11,13 +12,13 @@ overlap, and their union is exact:
     dependentSchemas a: S   no member a    or  a member a, S          (dependentRequired likewise)
     enum [{…}, …]           one schema for each object or array; scalars stay a list of constants
 
-The cases of a conjunction of choices are the product of the cases of each. If the product is large,
+The cases of several choices are the product of the cases of each choice. If the product is large,
 `cases_of` returns the cases of each choice separately, so that their languages can be intersected.
 
 **`unevaluatedProperties` and `unevaluatedItems`** depend on which sibling schemas a value
-satisfies. With them, the cases of `anyOf` are all non-empty sets of satisfied branches with the
-other branches excluded, and the cases of `if` are "satisfied" and "not satisfied". Each case then
-determines which schemas hold.
+satisfies. Beside these keywords, there is a case of `anyOf` for each non-empty set of branches: the
+value satisfies these branches, and no others. The cases of `if` are "satisfied" and "not
+satisfied". Each case then determines which schemas hold.
 """
 
 from __future__ import annotations
@@ -44,18 +45,23 @@ from gcd._languages.json_schema.keywords import ABSENT, ANCHORS, DEFINITIONS, PL
 from gcd._languages.json_schema.outlines import Outline, meet, outline, possible_overlaps
 
 _MAX_CASES = 1_000
-# Keywords of schemas that only list scalars.
+# Keywords that a schema may have if it only lists scalars.
 _LISTING = frozenset(
     [*CONSTANTS, "type", "$ref", "allOf", "$schema", "$id", *ANCHORS, *DEFINITIONS]
 )
 _BRANCHING = ("anyOf", "oneOf", "enum")  # keywords with any number of branches
-_FEW_CASES = 16  # up to this many cases are multiplied out, not intersected
+_FEW_CASES = 16  # up to this many cases, the product is formed; more are intersected
 _PER_CASE, _PER_EXCLUDED = 4_000, 200  # units of work
-_MAX_BRANCHES = 6  # of an anyOf with a sibling `unevaluated…`
+_MAX_BRANCHES = 6  # branches of an anyOf with a sibling `unevaluated…`
 
 
 class Case(NamedTuple):
-    """Plain schemas that a value satisfies, and conjunctions that it doesn't satisfy."""
+    """Case of a conjunction: schemas that a value satisfies, and schemas that it doesn't satisfy.
+
+    Attributes:
+        places: plain schemas that the value satisfies.
+        excluded: conjunctions of schemas that the value doesn't satisfy.
+    """
 
     places: Conjunction
     excluded: tuple[Conjunction, ...]
@@ -66,16 +72,25 @@ _Split = tuple[Conjunction, list[list[_Branch]]]  # plain schemas, and choices
 
 
 def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
-    """Return cases whose union is the conjunction; see `Document.flatten` for `wide`."""
+    """Return cases whose union is the conjunction `places`.
+
+    `wide` is whether a schema that is nested too deeply has all values, instead of none.
+    """
     return _multiplied_out(document, places, _split(document, places, wide), wide)
 
 
 def cases_of(
     document: Document, places: Conjunction, *, wide: bool = False, closed: bool
 ) -> list[list[Case]]:
-    """Return lists of cases; the conjunction is the intersection of the unions of each list.
+    """Return lists of cases. The conjunction is the intersection of the lists' unions.
 
-    There is one list, that of `alternatives`, unless intersecting several is better.
+    There is one list, the result of `alternatives`, unless the intersection of several lists is
+    smaller.
+
+    Args:
+        document, places: the document, and the conjunction of schemas.
+        wide: whether a schema that is nested too deeply has all values, instead of none.
+        closed: whether objects exclude undeclared members by default.
     """
     split = _split(document, places, wide)
     separate = _separated(document, split, wide, closed)
@@ -105,12 +120,11 @@ def _multiplied_out(
 def _separated(
     document: Document, split: _Split | None, wide: bool, closed: bool
 ) -> list[list[Case]] | None:
-    """Return the cases of each choice separately, or None if multiplying them out is better.
+    """Return the cases of each choice separately, or None if their product should be formed.
 
-    The intersection of the lists' languages is the language of the conjunction. The branches are
-    not
-    asserted in this form, so they cannot determine which members are undeclared. The separation is
-    therefore used only if the branches don't affect undeclared members.
+    The intersection of the lists' languages is the language of the conjunction. In this form, the
+    branches are not asserted, so they cannot determine which members are undeclared. The choices
+    are therefore only separated if their branches don't affect undeclared members.
     """
     if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
         return None
@@ -146,14 +160,14 @@ def overlapping(
     *,
     closed: bool,
 ) -> list[Conjunction]:
-    """Return the excluded schemas that may share values with the plain ones.
+    """Return the excluded conjunctions that may share values with the schemas `places`.
 
-    `closed`: whether objects have no undeclared members, by convention.
+    `closed` is whether objects exclude undeclared members by default.
     """
     if not excluded:
         return []
     own = outline(document, places)
-    members = None  # members that an object here may have
+    members = None  # the only members that an object may have
     if closed and is_closed(places):
         members = frozenset(declared(place for place in places if place.asserted))
     return [
@@ -164,7 +178,7 @@ def overlapping(
 
 
 def _split(document: Document, places: Conjunction, wide: bool) -> _Split | None:
-    """Return the plain schemas and the choices, or None if no value satisfies them."""
+    """Return the plain schemas and the choices of a conjunction; None if no value satisfies it."""
     flat = document.flatten(places, wide=wide)
     if flat is None:
         return None
@@ -177,7 +191,7 @@ def _split(document: Document, places: Conjunction, wide: bool) -> _Split | None
 def _cases(
     document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
 ) -> list[Case]:
-    """Return the cases of one branch of each choice."""
+    """Return the cases for one branch of each choice."""
     held = tuple(place for branch in branches for place in branch[0])
     excluded = tuple((place,) for branch in branches for place in branch[1])
     spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
@@ -193,7 +207,7 @@ def _cases(
 def _combined(
     document: Document, plain: Conjunction, choices: list[list[_Branch]], limit: int
 ) -> list[tuple[_Branch, ...]] | None:
-    """Return the satisfiable combinations of one branch per choice; None for more than `limit`."""
+    """Return the satisfiable combinations of one branch for each choice; None if over `limit`."""
     found: list[tuple[tuple[_Branch, ...], Outline]] = [((), outline(document, plain))]
     for choice in choices:
         outlines = [outline(document, held) for held, _ in choice]
@@ -210,7 +224,7 @@ def _combined(
 
 
 def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError:
-    """Return the error for too many cases, which names the keyword with the most branches."""
+    """Return the error for too many cases; it names the keyword with the most branches."""
     keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
     _, keyword, place = max(
         (
@@ -225,7 +239,7 @@ def _too_many(document: Document, places: Conjunction) -> UnsupportedSchemaError
         keyword,
         place,
         "and its sibling choices (anyOf, oneOf, if, dependent…, constants) multiply to more "
-        f"than {_MAX_CASES} alternatives; write fewer, or nest them in separate properties",
+        f"than {_MAX_CASES} alternatives; write fewer, or move them into separate properties",
     )
 
 
@@ -298,10 +312,13 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
 def _constants_apart(
     document: Document, branches: list[Place]
 ) -> tuple[list[dict[Hashable, Any]], list[Place]]:
-    """Return the scalars of branches that only list scalars, by `identity`, and the other branches.
+    """Separate the branches that only list scalars from the other branches.
 
-    Schema generators write an enum as one branch per value, each with a title. These branches are
+    Schema generators write an enum as one branch for each value, with a title. Such branches are
     merged, because there may be thousands.
+
+    Returns:
+        The scalars of each branch that only lists scalars, by `identity`; and the other branches.
     """
     constants, others = [], []
     for branch in branches:
@@ -323,7 +340,10 @@ def _constants_apart(
 def _listing(
     document: Document, place: Place, name: str, listed: list[tuple[Hashable, Any]]
 ) -> Place:
-    """Return a schema of these scalars; of equal ones, keep the one written with a fraction."""
+    """Return a schema that lists the given scalars.
+
+    Of equal scalars, the one with a fraction (1.0) is kept rather than the integer (1).
+    """
     values: dict[Hashable, Any] = {}
     for key, value in listed:
         if not isinstance(values.get(key), float):
@@ -336,7 +356,7 @@ def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Br
         return [((branch,), ()) for branch in branches]
     if len(branches) > _MAX_BRANCHES:
         raise document.refuse(
-            "anyOfanyOf",
+            "anyOf",
             place,
             f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword; remove some",
         )

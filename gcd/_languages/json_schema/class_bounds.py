@@ -1,10 +1,9 @@
-"""Bounds that pydantic checks in Python, on types whose own schema has no such bound.
+"""Bounds that pydantic checks in Python code, on types whose own schema has no such bound.
 
 `Annotated[str | list[int], Field(min_length=2)]` calls `len` on the value after validation, and
-`Annotated[int | float, Field(gt=3)]` compares it. A bound is translated only if the Python value
-has
-the same size or order as the JSON value that it was parsed from. Other bounds are refused: a `UUID`
-has no length, and a set of `1` and `true` has one element.
+`Annotated[int | float, Field(gt=3)]` compares it. Such a bound is translated only if the Python
+value has the same size or order as the JSON value from which it was parsed. Other bounds are
+refused. For example, a `UUID` has no length, and a set of `1` and `true` has one element.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ def bounds_of(code: Any) -> dict[str, Any] | None:
 
 
 def bounded(found: dict[str, Any], core: Mapping[str, Any], bounds: Mapping[str, Any]) -> Any:
-    """Return a JSON schema within bounds.
+    """Return a JSON schema with bounds added, or a refusal if they can't be translated.
 
     Args:
         found: the JSON schema of the type without these bounds.
-        core: the core schema of that type.
+        core: pydantic's core schema of that type.
         bounds: the bounds, by pydantic's names.
     """
     names = ", ".join(bounds)
@@ -69,15 +68,15 @@ def bounded(found: dict[str, Any], core: Mapping[str, Any], bounds: Mapping[str,
     what = "a value that Python code changes" if kind.startswith("function-") else f"type {kind!r}"
     return refusal(
         f"a bound ({names})",
-        f"on {what} are not supported; move the bound to a type inside, or remove it",
+        f"is not supported on {what}; move the bound to one of the types inside it, or remove it",
     )
 
 
 def has_distinct_values(core: Mapping[str, Any] | None) -> bool:
-    """Return whether different JSON values of a type stay different in Python.
+    """Return whether different JSON values of a type are still different as Python values.
 
-    They don't in a set of numbers and booleans, where `1 == True`, nor in a set of stripped
-    strings.
+    They aren't in a set of numbers and booleans, because `1 == True`, or in a set of strings that
+    are stripped.
     """
     if core is None:
         return False
@@ -95,19 +94,21 @@ def has_distinct_values(core: Mapping[str, Any] | None) -> bool:
 
 
 def indistinct(schema: Mapping[str, Any], members: str) -> Any:
-    """Refuse a minimum size if Python counts equal members once; return None if all members differ.
+    """Refuse a minimum size if different JSON members may be equal in Python.
+
+    Python counts equal members of a set or dict once. Return None if this cannot happen.
 
     Args:
         schema: the core schema of a set or dict.
-        members: the key of its members' schema: "items_schema" or "keys_schema".
+        members: key of the schema of its members: "items_schema" or "keys_schema".
     """
     is_safe = _has_distinct(schema.get(members), is_key=members == "keys_schema")
     if (schema.get("min_length") or 0) < 2 or is_safe:
         return None
     return refusal(
         "a minimum size",
-        "of a set or dict whose members can be equal in Python are not supported; "
-        "use int, str or an enum for them",
+        "is not supported for a set or dict whose members may be equal in Python; "
+        "use int, str or an enum as the type of the members",
     )
 
 
@@ -120,7 +121,7 @@ def _choices(core: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _inner(core: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the core schema inside one that adds nothing when parsing JSON; None for others."""
+    """Return the core schema inside one that adds nothing when it parses JSON; None for others."""
     match core["type"]:
         case "json-or-python":
             inner: Mapping[str, Any] = core["json_schema"]
@@ -146,13 +147,16 @@ def _is_transparent(code: Any) -> bool:
 
 
 def _with_length(core: Mapping[str, Any]) -> frozenset[str]:
-    """Return the kinds of JSON values with the same length in Python; none if uncertain."""
+    """Return the types of JSON values that have the same length in Python; empty if uncertain."""
     kinds = _lengths(core)
     return _NO_LENGTH if kinds is None else kinds
 
 
 def _lengths(core: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the same as `_with_length`; none for types without a length, None if uncertain."""
+    """Return the types of JSON values that have the same length in Python.
+
+    The result is empty for types without a length, and None if it is uncertain.
+    """
     kind = core["type"]
     inner = _inner(core)
     if inner is not None:
@@ -186,7 +190,7 @@ def _lengths(core: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _has_numbers(core: Mapping[str, Any]) -> bool | None:
-    """Return whether a type has numbers in JSON's order; None if it may have other values."""
+    """Return whether a type has numbers, ordered in Python as in JSON; None if uncertain."""
     inner = _inner(core)
     if inner is not None:
         return _has_numbers(inner)

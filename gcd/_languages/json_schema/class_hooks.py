@@ -1,4 +1,4 @@
-"""Corrections of JSON schemas that pydantic's hooks changed, so that they match its validators."""
+"""Changes to JSON schemas that pydantic's hooks have altered, so that they match its validators."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gcd._languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGL
 from gcd._languages.text import class_texts
 from gcd._languages.text.dialects import TextPattern, refused, rust
 
-# Keywords that the generator leaves for the finisher; no finished schema has them.
+# Keywords that `class_schemas` writes for `Finisher`, which removes them.
 BYTES, KEYS = "~ bytes", "~ keys"
-_HOOKS = "pydantic.json_schema"  # module of the hooks that users write in annotations
+_HOOKS = "pydantic.json_schema"  # module of the hooks that users write as annotations
 _ANNOTATIONS = (
     "title",
     "description",
@@ -36,7 +36,13 @@ _BYTE_SIZE = r"^\s*(\d*\.?\d+)\s*(\w+)?"
 
 
 class Finisher:
-    """Translator of pydantic-specific formats and keywords into patterns."""
+    """Converter of pydantic-specific formats and keywords to patterns.
+
+    Args:
+        definitions: JSON schemas under `$defs`, by name.
+        compile_schema: function that compiles a JSON schema to a language, for strings that contain
+            JSON.
+    """
 
     def __init__(
         self, definitions: Mapping[str, Any], compile_schema: Callable[[Any], Automaton]
@@ -84,7 +90,10 @@ class Finisher:
         return found
 
     def _key_schema(self, schema: Any) -> Any:
-        """Return the schema of member names for keys that are validated by a schema of values."""
+        """Return the schema of member names for a type of keys.
+
+        In JSON, all keys are strings. `schema` describes the values that pydantic parses from them.
+        """
         if "$ref" in schema:
             name = schema["$ref"].removeprefix("#/$defs/")
             return self._key_schema(self.finished(self._definitions[name]))
@@ -110,12 +119,12 @@ class Finisher:
                 }
 
     def _json_texts(self, content: Any) -> Automaton:
-        """Return the JSON texts of a schema, for strings that contain JSON."""
+        """Return the JSON texts that satisfy the schema `content`."""
         definitions = {k: _without(v, VALIDATOR) for k, v in self._definitions.items()}
         return self._compile(self.finished({**content, "$defs": definitions}))
 
     def _validators(self, schema: Any, seen: set[str]) -> list[str]:
-        """Return the Python validators of a schema and of those that it refers to."""
+        """Return the Python validators of a schema, and of the schemas to which it refers."""
         if isinstance(schema, list):
             return [name for inner in schema for name in self._validators(inner, seen)]
         if not isinstance(schema, Mapping):
@@ -129,7 +138,7 @@ class Finisher:
 
 
 def is_user_hook(metadata: Mapping[str, Any], cls: Any) -> bool:
-    """Return whether the user changes the JSON schema of a type, in annotations or its class.
+    """Return whether the user changes the JSON schema of a type, by annotations or in its class.
 
     Args:
         metadata: metadata of the type's core schema.
@@ -154,14 +163,14 @@ def _is_pydantics(hook: Any) -> bool:
 
 
 def conjunction(changed: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
-    """Return the intersection of a hook's schema with what the type's validator accepts."""
+    """Return the intersection of a hook's schema and what the type's validator accepts."""
     if _without(changed, *_ANNOTATIONS) == _without(plain, *_ANNOTATIONS):
         return changed
     return {"allOf": [changed, plain]}
 
 
 def _without(schema: Any, *keywords: str) -> Any:
-    """Return a schema without some keywords, at every depth."""
+    """Return a schema without the given keywords, at every depth."""
     if isinstance(schema, list):
         return [_without(value, *keywords) for value in schema]
     if not isinstance(schema, Mapping):
@@ -178,7 +187,7 @@ def _without(schema: Any, *keywords: str) -> Any:
 
 
 def _of_format(name: str, of_bytes: bool) -> dict[str, Any] | None:
-    """Return the schema that pydantic's validator of a format accepts; None for other formats."""
+    """Return the schema of the strings that pydantic accepts for a format; None if unknown."""
     address = re.fullmatch("ipv(4|6|any)(address|interface|network)", name)
     if address:
         versions = address[1].replace("any", "46")
@@ -191,7 +200,10 @@ def _of_format(name: str, of_bytes: bool) -> dict[str, Any] | None:
         case "file-path" | "directory-path" | "socket-path":
             return refusal(f"format {name}", NO_FILES)
         case "regex":
-            return refusal("a Pattern", "are not a regular language; use str")
+            return refusal(
+                "a Pattern",
+                "is not supported, because regular expressions are not a regular language; use str",
+            )
         case "email" | "name-email":
             return texts("email", class_texts.emails)
         case "base64" | "base64url":

@@ -1,16 +1,16 @@
 """JSON schemas of Python types that describe exactly what pydantic's validator accepts.
 
-pydantic's own JSON schema omits what its core schema knows: that a `NaiveDatetime` has no offset,
-that patterns use Rust's syntax, that the keys of a `dict[int, ...]` are numerals. The public class
-`GenerateJsonSchema` receives the core schema of each type. The subclass in this module puts a
-pattern in its place that stands for exactly the accepted texts
-(`gcd._languages.text.dialects.TextPattern`). Additions by a type's own hooks afterwards, such as
-`"format": "uuid4"`, are replaced by `class_hooks.Finisher`.
+pydantic's own JSON schema omits facts that its core schema contains: that a `NaiveDatetime` has no
+offset, that patterns use Rust's syntax, that the keys of a `dict[int, ...]` are numerals. The
+public class `GenerateJsonSchema` receives the core schema of each type. The subclass in this module
+returns a pattern that stands for exactly the accepted texts
+(`gcd._languages.text.dialects.TextPattern`). Hooks of a type may add keywords afterwards, such as
+`"format": "uuid4"`; `class_hooks.Finisher` replaces them.
 
-If the JSON schema is narrower than the validator, as for a datetime that pydantic also parses from
-a number, the JSON schema applies. Types that can't be checked by an automaton (existing files,
-future dates, `Pattern`) become patterns that are refused with the JSON pointer of the part that
-uses them.
+If the JSON schema is narrower than the validator, the JSON schema applies. For example, pydantic
+also parses a datetime from a number, but its JSON schema only has strings. Types that an automaton
+can't check (existing files, future dates, `Pattern`) become patterns that raise an error. The error
+has the JSON pointer of the part that uses the type.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gcd._languages.text import class_texts
 from gcd._languages.text.dialects import python, rust
 from gcd._support.optional import missing
 
-# Modules of pydantic's types; code elsewhere in pydantic calls functions that users passed.
+# Modules of pydantic's own types. Code elsewhere in pydantic calls functions that users passed.
 _OWN = (
     "pydantic.types",
     "pydantic.networks",
@@ -61,7 +61,7 @@ _STRIPPED = r"\A(?:\S(?s:.*\S)?)?\z"
 
 
 def is_class(given: Any) -> bool:
-    """Return whether a value is a type or a pydantic adapter, rather than a schema."""
+    """Return whether a value is a type or a pydantic adapter rather than a JSON schema."""
     adapted = hasattr(given, "core_schema") and hasattr(given, "json_schema")
     special = type(given).__module__ in ("typing", "typing_extensions")  # NewType, `type X = ...`
     return isinstance(given, type) or get_origin(given) is not None or adapted or special
@@ -73,7 +73,7 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
     Args:
         given: a model, dataclass, TypedDict, enum, `Literal[...]`, `list[...]`, `A | B` or other
             type; or a `pydantic.TypeAdapter`.
-        compile_schema: compiles a JSON schema to a language, for strings that contain JSON.
+        compile_schema: function that compiles a JSON schema, for strings that contain JSON.
 
     Raises:
         ConstraintError: pydantic isn't installed (extra `pydantic`), or has no JSON schema for a
@@ -94,14 +94,14 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
             schema = adapter.json_schema(schema_generator=_generator())
     except PydanticInvalidForJsonSchema as error:
         raise ConstraintError(
-            f"expected types that JSON can represent in class {name}: {error.message}; "
-            "use types that can be parsed from JSON"
+            f"expected types that JSON can represent in the class {name}, got another: "
+            f"{error.message}; use types that can be parsed from JSON"
         ) from error
     except (PydanticUserError, PydanticOmit, SchemaError, NameError) as error:
         omitted = isinstance(error, PydanticOmit)
         cause = "it has no JSON schema" if omitted else str(error).splitlines()[0]
         raise ConstraintError(f"pydantic cannot parse the type {name}: {cause}") from error
-    if schema.keys() == {"$ref", "$defs", VALIDATOR}:  # the validator of the whole class
+    if schema.keys() == {"$ref", "$defs", VALIDATOR}:  # the class has a validator
         own = schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
         schema = {**own, **schema}
     found: dict[str, Any] = Finisher(schema.get("$defs", {}), compile_schema).finished(schema)
@@ -110,13 +110,13 @@ def class_schema(given: Any, compile_schema: Callable[[Any], Automaton]) -> dict
 
 @lru_cache(maxsize=1)
 def _generator() -> type:
-    """Return the generator class; pydantic is imported on first use."""
+    """Return the class that generates JSON schemas; pydantic is imported on first use."""
     from pydantic import PydanticInvalidForJsonSchema
     from pydantic.json_schema import GenerateJsonSchema
     from pydantic_core import PydanticOmit, SchemaError, SchemaValidator, ValidationError
 
     class ClassSchemas(GenerateJsonSchema):
-        """Generator of JSON schemas with patterns in the dialect of each class."""
+        """Generator of JSON schemas whose patterns are in the dialect that the class selects."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -171,16 +171,16 @@ def _generator() -> type:
             return found
 
         def tagged_union_schema(self, schema: Any) -> Any:
-            """Require the tag in each member of a tagged union, even if its class has a default."""
+            """Require the tag in each member of a tagged union, even if it has a default."""
             if callable(schema["discriminator"]):
                 return refusal(
                     "a union with a callable discriminator",
-                    "depend on a Python function; use the name of a member as discriminator",
+                    "depends on a Python function; use the name of a member as the discriminator",
                 )
             found = super().tagged_union_schema(schema)
             tag = found.get("discriminator", {}).get("propertyName")
             if tag is None:
-                return refusal("a union", "whose tag has several names are not supported")
+                return refusal("a union", "whose tag has several names is not supported; use one")
             choices = [{"allOf": [choice], "required": [tag]} for choice in found["oneOf"]]
             return {**found, "oneOf": choices}
 
@@ -189,13 +189,13 @@ def _generator() -> type:
             if isinstance(alias, list):
                 paths = alias if isinstance(alias[0], list) else [alias]
                 if not any(len(path) == 1 for path in paths):
-                    return refusal("a member", "at an AliasPath are not supported; use an alias")
+                    return refusal("a member", "at an AliasPath is not supported; use an alias")
             try:
                 return generate(schema)
             except PydanticOmit:
                 if self.field_is_required(schema, total=True):
-                    return refusal("a required member", "that SkipJsonSchema leaves out can never "
-                                   "be written; give it a default")  # fmt: skip
+                    return refusal("a required member", "that SkipJsonSchema leaves out cannot "
+                                   "occur in an answer; give it a default")  # fmt: skip
                 raise
 
         def model_field_schema(self, schema: Any) -> Any:
@@ -208,7 +208,7 @@ def _generator() -> type:
             return self._field(schema, super().dataclass_field_schema)
 
         def field_is_required(self, field: Any, total: bool) -> bool:
-            """Require a member whose default doesn't pass validation by its own type."""
+            """Require a member whose default value isn't valid for its own type."""
             return super().field_is_required(field, total) or self._has_bad_default(field["schema"])
 
         def _has_bad_default(self, schema: Any) -> bool:
@@ -232,10 +232,10 @@ def _generator() -> type:
             return refused_constants(schema["members"], of_enum=True) or super().enum_schema(schema)
 
         def is_subclass_schema(self, schema: Any) -> Any:
-            return refusal("a class", "cannot be read from JSON")
+            return refusal("a class", "cannot be parsed from JSON; use another type")
 
         def is_instance_schema(self, schema: Any) -> Any:
-            return refusal(f"instances of {schema['cls']!r}", "cannot be read from JSON")
+            return refusal(f"{schema['cls']!r}", "cannot be parsed from JSON; use another type")
 
         def custom_error_schema(self, schema: Any) -> Any:
             if schema.get("custom_error_type") == "is_hashable":
@@ -245,7 +245,7 @@ def _generator() -> type:
         def bytes_schema(self, schema: Any) -> Any:
             encoding = self._configs[-1].get("val_json_bytes", "utf8")
             if encoding != "utf8":
-                return refusal("bytes", f"in {encoding} are not supported; use Base64Bytes")
+                return refusal("a bytes value", f"in {encoding} is not supported; use Base64Bytes")
             found: dict[str, Any] = {"type": "string", "format": "binary", BYTES: True}
             fewest, most = schema.get("min_length") or 0, schema.get("max_length")
             if fewest or most is not None:
@@ -264,7 +264,7 @@ def _generator() -> type:
             return indistinct(schema, "items_schema") or super().frozenset_schema(schema)
 
         def chain_schema(self, schema: Any) -> Any:
-            """Intersect the steps of a chain; each validates the result of the previous one."""
+            """Intersect the steps of a chain; each step validates the previous step's result."""
             first, *others = schema["steps"]
             found = self.generate_inner(first)
             for step in others:
@@ -274,8 +274,8 @@ def _generator() -> type:
                 elif _is_kept(first):
                     found = {"allOf": [found, self.generate_inner(step)]}
                 else:
-                    return refusal("a chain of types", "whose first type changes the value "
-                                   "are not supported")  # fmt: skip
+                    return refusal("a chain of types", "whose first type changes the value is "
+                                   "not supported; remove the first type")  # fmt: skip
             return found
 
         def decimal_schema(self, schema: Any) -> Any:
@@ -293,16 +293,17 @@ def _generator() -> type:
 
         def time_schema(self, schema: Any) -> Any:
             if any(schema.get(bound) is not None for bound in BOUNDS):
-                return refusal("a time", "between bounds are not supported; remove the bounds")
+                return refusal("a time", "with bounds is not supported; remove the bounds")
             return texts("time", class_texts.times, timezone(schema))
 
         def timedelta_schema(self, schema: Any) -> Any:
             bounds = {k: schema[k] for k in BOUNDS if schema.get(k) is not None}
             if schema.get("multiple_of") is not None:
-                return refusal("a timedelta", "with multiple_of are not supported; remove it")
+                return refusal("a timedelta", "with multiple_of is not supported; remove it")
             if any(bounds.values()) or bounds.keys() & {"lt", "le"}:
                 return refusal(
-                    "a timedelta", "between bounds are not supported except `gt=0`, `ge=0`"
+                    "a timedelta",
+                    "with bounds is only supported for `gt=0` and `ge=0`; remove them",
                 )
             return texts(
                 "timedelta", class_texts.timedeltas, signed=not bounds, zero="gt" not in bounds
@@ -318,10 +319,10 @@ def _generator() -> type:
                 for default in ("default_host", "default_port"):
                     if schema.get(default) is not None:
                         return refusal(
-                            "a URL", f"with a {default} but no schemes are not supported"
+                            "a URL", f"with a {default} needs allowed_schemes; list them"
                         )
             schemes = tuple(schema.get("allowed_schemes") or ())
-            # Refers to the URL as pydantic writes it, with a trailing slash.
+            # pydantic counts the trailing slash that it adds to the URL.
             if "maxLength" in found:
                 found["maxLength"] -= 1
             return {**found, **texts("url", class_texts.urls, schemes)}
@@ -362,7 +363,7 @@ def _generator() -> type:
             code = _validator(schema)
             match code:
                 case "pydantic", "import_string":
-                    return refusal("an ImportString", "depend on what can be imported; use str")
+                    return refusal("an ImportString", "depends on what can be imported; use str")
                 case "pydantic", "PathType.validate_new":
                     return refusal("a NewPath", NO_FILES)
             is_own = code is not None and code[0] == "pydantic"
@@ -386,7 +387,7 @@ def _generator() -> type:
             return found
 
         def _with_hooks(self, schema: Any) -> Any:
-            """Return the schema after its type's hooks, within what its validator accepts."""
+            """Return the schema after a type's hooks, restricted to what the validator accepts."""
             is_known = "ref" in schema and schema["ref"] in self._seen
             self._seen.add(schema.get("ref"))
             found = super().generate_inner(schema)
@@ -423,7 +424,7 @@ def _generator() -> type:
 
 
 def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return (package, name) of the Python code that a core schema validates with; None if none."""
+    """Return the package and the name of the Python code that validates a core schema, or None."""
     given = schema.get("function")
     if schema["type"] in ("model", "dataclass"):
         code = _at_the_end(schema)
@@ -439,14 +440,14 @@ def _validator(schema: Mapping[str, Any]) -> tuple[str, str] | None:
         code = code.func
     module = getattr(code, "__module__", None) or ""
     name = getattr(code, "__qualname__", type(code).__qualname__).rpartition("<locals>.")[2]
-    if isinstance(code, type) and module == "ipaddress":  # called by pydantic for addresses
+    if isinstance(code, type) and module == "ipaddress":  # pydantic calls it for addresses
         module = _OWN[0]
     is_own = module in _OWN and name != "validate_email"
     return "pydantic" if is_own or name == _PATTERN_CHECK else module, name
 
 
 def _is_kept(core: Mapping[str, Any]) -> bool:
-    """Return whether a core schema returns plain JSON values unchanged."""
+    """Return whether pydantic leaves plain JSON values of a core schema unchanged."""
     if core["type"] == "union":
         return all(_is_kept(c[0] if isinstance(c, tuple) else c) for c in core["choices"])
     if core["type"] == "nullable":
@@ -457,7 +458,7 @@ def _is_kept(core: Mapping[str, Any]) -> bool:
 
 
 def _called(given: Any) -> Any:
-    """Return the function that a call schema calls; None for the class of a plain named tuple."""
+    """Return the function that a call schema calls; None for a plain named tuple."""
     if isinstance(given, type):
         own = next(cls for cls in given.__mro__ if "__new__" in vars(cls))
         return None if own.__bases__ == (tuple,) else own.__new__
@@ -465,7 +466,7 @@ def _called(given: Any) -> Any:
 
 
 def _at_the_end(schema: Mapping[str, Any]) -> Any:
-    """Return the method that receives a value once its members are known; None if none."""
+    """Return the method that the class calls once a value's members are known; None without one."""
     if schema.get("custom_init"):
         return schema["cls"].__init__
     if schema["cls"].__new__ is not object.__new__:
@@ -473,6 +474,6 @@ def _at_the_end(schema: Mapping[str, Any]) -> Any:
     name = {"model": "model_post_init", "dataclass": "__post_init__"}[schema["type"]]
     if not schema.get("post_init"):
         return None
-    # If a model has private attributes, pydantic's own method wraps the model's.
+    # If a model has private attributes, pydantic wraps the model's method in its own.
     own = getattr(schema["cls"], name)
     return getattr(own, "__wrapped__", own)

@@ -1,4 +1,4 @@
-"""JSON schemas of the strings, dates and numbers that pydantic parses as values."""
+"""JSON schemas of the strings, dates and numbers that pydantic parses into Python values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcd._languages.text.dialects import TextPattern, refused
 from gcd._languages.values.multiples import multiples
 from gcd._languages.values.numbers import Bound, decimals, integers
 
-# pydantic's names of bounds, mapped to JSON Schema's.
+# pydantic's name of each bound -> JSON Schema's name.
 FACETS = {
     "gt": "exclusiveMinimum",
     "ge": "minimum",
@@ -24,13 +24,16 @@ FACETS = {
     "multiple_of": "multipleOf",
 }
 BOUNDS = ("gt", "ge", "lt", "le")
-NO_FILES = "depend on the file system; use str or Path"
-_LARGEST = 10**300  # larger numbers are infinite as floats, or nearly so
-_EXACT_DIGITS = 15  # of a float
+NO_FILES = "depends on the file system; use str or Path"
+_LARGEST = 10**300  # about the largest float; larger numbers become infinite
+_EXACT_DIGITS = 15  # decimal digits that a float represents exactly
 
 
 def texts(name: str, build: Callable[..., Automaton], *args: Any, **options: Any) -> dict[str, Any]:
-    """Return the schema of the strings that an automaton builder accepts."""
+    """Return the schema of the strings that `build(*args, **options)` accepts.
+
+    `name` and the arguments describe these strings in messages.
+    """
     shown = ", ".join([*map(str, args), *(f"{k}={v}" for k, v in options.items())])
     label = f"{name}({shown})" if shown else name
     return {
@@ -40,14 +43,20 @@ def texts(name: str, build: Callable[..., Automaton], *args: Any, **options: Any
 
 
 def refusal(name: str, reason: str) -> dict[str, Any]:
-    """Return a schema that is refused, with its pointer, wherever it is used."""
+    """Return a schema that raises an error with its JSON pointer wherever it is used.
+
+    Args:
+        name: what is refused, such as "a time".
+        reason: the rest of the sentence, such as "with bounds is not supported; remove the bounds".
+    """
     return {"type": "string", "pattern": refused(name, reason)}
 
 
 def refused_constants(values: Sequence[Any], *, of_enum: bool) -> dict[str, Any] | None:
-    """Refuse constants that pydantic doesn't parse from JSON; return None for all others.
+    """Return a refusal of constants that pydantic doesn't parse from JSON; None for all others.
 
-    pydantic parses a member of a plain `Enum` from its value as an enum, but not as a `Literal`.
+    pydantic parses a member of a plain `Enum` from its value if it is in an enum, but not in a
+    `Literal`.
     """
     for value in values:
         is_plain = isinstance(value, Enum) and not isinstance(value, str | int | float)
@@ -61,17 +70,17 @@ def refused_constants(values: Sequence[Any], *, of_enum: bool) -> dict[str, Any]
 
 
 def timezone(schema: Mapping[str, Any]) -> str:
-    """Return whether a time has an offset: "none", "free" or "needed"."""
+    """Return whether times have a UTC offset: "none", "free" (may have one) or "needed"."""
     constraint = schema.get("tz_constraint")
     return {"naive": "none", None: "free"}.get(constraint, "needed")
 
 
 def dates(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a core schema's dates."""
+    """Return the JSON schema for pydantic's core schema of a date."""
     if schema.get("now_op") == "future":
-        return refusal("a date in the future", "depend on the clock; use a plain one")
+        return refusal("a date in the future", "depends on the clock; use a plain date")
     first, last = None, None
-    if schema.get("now_op") == "past":  # in every time zone
+    if schema.get("now_op") == "past":  # two days ago is in the past in every time zone
         last = datetime.date.today() - datetime.timedelta(days=2)
     day = datetime.timedelta(days=1)
     lows = [b for b in (schema.get("ge"), schema.get("gt") and schema["gt"] + day) if b]
@@ -81,13 +90,13 @@ def dates(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def datetimes(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a core schema's dates with times."""
+    """Return the JSON schema for pydantic's core schema of a datetime."""
     if any(schema.get(bound) is not None for bound in BOUNDS):
-        return refusal("a datetime", "between bounds are not supported; remove the bounds")
+        return refusal("a datetime", "with bounds is not supported; remove the bounds")
     if schema.get("now_op") == "future":
-        return refusal("a datetime in the future", "depend on the clock; use AwareDatetime")
+        return refusal("a datetime in the future", "depends on the clock; use AwareDatetime")
     if isinstance(schema.get("tz_constraint"), int):
-        return refusal("a datetime", "with a single offset are not supported; use AwareDatetime")
+        return refusal("a datetime", "with a single offset is not supported; use AwareDatetime")
     last = None
     if schema.get("now_op") == "past":
         last = datetime.date.today() - datetime.timedelta(days=2)
@@ -95,7 +104,7 @@ def datetimes(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finite(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of numbers that are finite as floats."""
+    """Add bounds to a schema of numbers, so that the numbers are finite as floats; return it."""
     if not found.keys() & {"minimum", "exclusiveMinimum"}:
         found["minimum"] = -_LARGEST
     if not found.keys() & {"maximum", "exclusiveMaximum"}:
@@ -104,12 +113,12 @@ def finite(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def facets(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bounds of a core schema under JSON Schema's names."""
+    """Return the bounds in a core schema under JSON Schema's names."""
     return {FACETS[k]: _number(schema[k]) for k in FACETS if schema.get(k) is not None}
 
 
 def decimal_numbers(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return schemas of the JSON numbers that a `Decimal` accepts, to be joined by `anyOf`."""
+    """Return JSON schemas whose union is the numbers that a `Decimal` accepts."""
     plain: dict[str, Any] = {"type": "number", **facets(schema)}
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     if digits is None and places is None:
@@ -131,7 +140,7 @@ def _number(value: Any) -> int | float:
 
 
 def decimal_text(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of the strings that a `Decimal` accepts."""
+    """Return the JSON schema of the strings that a `Decimal` accepts."""
     options = {k: schema[k] for k in FACETS if schema.get(k) is not None}
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     return texts("decimal", _decimals_between, digits=digits, places=places, **options)
@@ -160,11 +169,11 @@ def _bounds(given: Mapping[str, Any]) -> tuple[Bound | None, Bound | None]:
 
 
 def number_bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bounds of a JSON schema under pydantic's names."""
+    """Return the bounds in a JSON schema under pydantic's names."""
     return {short: schema[name] for short, name in FACETS.items() if name in schema}
 
 
 def numerals(kind: str, multiple_of: Any = None, **bounds: Any) -> Automaton:
-    """Return the numerals of a kind, "integer" or "number", within bounds."""
+    """Return the language of numbers of a JSON type, "integer" or "number", within bounds."""
     found = (integers if kind == "integer" else decimals)(*_bounds(bounds))
     return found if multiple_of is None else found & multiples(_exact(multiple_of))

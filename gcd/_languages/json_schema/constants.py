@@ -1,7 +1,7 @@
-"""Equality of constants (`const`, `enum`), and schemas for constant objects and arrays.
+"""Constants (`const`, `enum`): their equality, and schemas for constant objects and arrays.
 
-Scalars stay a list of values. A constant object or array becomes a schema that only it satisfies,
-so that its members are described, ordered and compared like all others.
+Constant scalars stay a list of values. A constant object or array becomes a schema that only this
+value satisfies. Its members are then described, ordered and compared like all others.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ CONSTANTS = ("const", "enum")
 
 
 def values_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    """Return the constants under one of the two keywords."""
+    """Return the constants in a schema's `const` or `enum`."""
     return [schema["const"]] if keyword == "const" else list(schema["enum"])
 
 
 def has_containers(schema: Mapping[str, Any], keyword: str) -> bool:
-    """Return whether the constants include an object or an array."""
+    """Return whether the constants under a keyword include an object or an array."""
     return keyword in schema and any(map(_is_container, values_of(schema, keyword)))
 
 
 def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    """Return schemas such that a value is one of the constants if it satisfies one of them."""
+    """Return schemas for the constants under a keyword.
+
+    A value is one of the constants if and only if it satisfies one of the schemas.
+    """
     values = values_of(schema, keyword)
     scalars = [value for value in values if not _is_container(value)]
     found: list[Any] = [{"enum": scalars}] if scalars else []
@@ -35,7 +38,10 @@ def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 
 
 def identity(value: Any) -> Hashable:
-    """Return a key that is equal for scalars equal in JSON Schema: 1 and 1.0, not 1 and true."""
+    """Return a key for a scalar; keys are equal if JSON Schema considers the scalars equal.
+
+    1 and 1.0 are equal, but 1 and true are not.
+    """
     return isinstance(value, bool), value
 
 
@@ -67,7 +73,7 @@ def few_values(language: Automaton, limit: int) -> list[Any] | None:
 
 
 def exact(number: int | float) -> Decimal:
-    """Return the number exactly as written in the schema."""
+    """Return a number exactly as it is written in the schema."""
     return Decimal(repr(number))
 
 

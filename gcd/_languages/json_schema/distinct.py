@@ -1,4 +1,4 @@
-"""Arrays with distinct elements, enumerated over the elements' values if these are few."""
+"""Possible values of array elements that must be distinct, if there are few values."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from gcd._automata.automaton import Automaton
 from gcd._automata.limits import max_states
 from gcd._languages.json_schema.constants import few_values
 
-# Reasons why a keyword that requires distinct elements or names cannot be enforced.
+# For each keyword that requires distinct elements or names, why it may not be enforceable, as the
+# continuation of an error message.
 NOT_HELD = {
     "uniqueItems": (
-        "needs elements of few different values, such as those of an enum of a dozen, or a small "
-        "`maxItems`; remove it (for a pydantic set, use a list) and validate afterwards; "
-        "outside of "
-        '`not`, `oneOf` and `if`, unsupported="warn" skips it with a warning'
+        "can only be enforced for elements with few possible values, such as an enum of a dozen "
+        "values, or with a small `maxItems`; remove it (for a pydantic set, use a list) and "
+        "validate the finished text; outside of `not`, `oneOf` and `if`, "
+        'unsupported="warn" skips it with a warning'
     ),
     "minProperties": (
-        "asks for more different undeclared names than can be told apart; declare them, or lower "
-        'it; outside of `not`, `oneOf` and `if`, unsupported="warn" skips it with a warning'
+        "requires more undeclared names than an automaton can count; declare the names, or lower "
+        'the minimum; outside of `not`, `oneOf` and `if`, unsupported="warn" skips it with a '
+        "warning"
     ),
 }
-_MAX_VALUES = 1_000  # enumerated at most
+_MAX_VALUES = 1_000  # most values of an element that are enumerated
 
 
 class Choices(NamedTuple):
-    """Values of elements that must be distinct.
+    """Possible values of array elements that must be distinct.
 
     Attributes:
-        elements: for each of the first elements, and for every further one, the JSON texts of its
-            possible values.
-        number: number of each text.
+        elements: a table from JSON texts to values, for each of the first elements, and one for all
+            further elements.
+        number: a number for each JSON text.
         length: most elements of an array.
-        steps: total number of transitions out of all sets of used values.
+        steps: total number of transitions out of all sets of values that are already used.
     """
 
     elements: list[dict[str, Any]]
@@ -45,12 +47,13 @@ class Choices(NamedTuple):
 
 
 def choices_of(languages: Sequence[Callable[[], Automaton]], longest: int | None) -> Choices | None:
-    """Return the values of elements, or None if there are too many to track which were used.
+    """Return the possible values of elements; None if there are too many to track used values.
 
     Args:
-        languages: JSON texts of each of the first elements, and of every further one. A language is
-            built only after all languages before it turned out to be small.
-        longest: most elements of an array; None for any number.
+        languages: functions that build the language of JSON texts of each of the first elements,
+            and one for all further elements. A language is built only if all languages before it
+            were small.
+        longest: most elements of an array; None if there is no limit.
     """
     found = []
     number: dict[str, int] = {}
@@ -64,7 +67,7 @@ def choices_of(languages: Sequence[Callable[[], Automaton]], longest: int | None
             number.setdefault(text, len(number))
         length = len(number) if longest is None else min(longest, len(number))
         steps = 0
-        for taken in range(length):  # all values of the last element lead to the same state
+        for taken in range(length):  # after the last element, no value needs to be tracked
             ways = comb(len(number), taken)
             steps += ways if taken == length - 1 else ways * (len(number) - taken)
             if steps > max_states():

@@ -1,19 +1,19 @@
-"""JSON schema documents, and the links from each schema in them to others.
+"""JSON Schema documents, and the links from each schema in them to others.
 
-A schema is a conjunction of keywords. Some stand for another schema of the same value (`$ref`,
-`allOf`), and some choose between schemas or exclude them (`anyOf`, `not`, `if`, …). The others
+A schema is a conjunction of keywords. Some keywords stand for another schema of the same value
+(`$ref`, `allOf`). Some choose between schemas or exclude them (`anyOf`, `not`, `if`, …). The others
 describe the value itself, or the schemas of its elements and members. `Document.flatten` resolves
-the first kind, `gcd._languages.json_schema.choices` expands the second, and
+the first kind. `gcd._languages.json_schema.choices` expands the second kind.
 `gcd._languages.json_schema.facets` merges the rest into one description of a value.
 
-Every reachable schema is checked once, at the start. Unsupported keywords are refused by name,
-malformed ones are reported with their location and value, and keywords without effect in the
-schema's draft are collected in `Document.ignored`. All drafts are translated into the vocabulary of
-draft 2020-12 (`gcd._languages.json_schema.drafts`); pointers refer to the document as written.
+Every reachable schema is checked once, at the start. An error names unsupported keywords, and
+malformed keywords with their location and value. Keywords without effect in the schema's draft are
+collected in `Document.ignored`. All drafts are translated into the vocabulary of draft 2020-12
+(`gcd._languages.json_schema.drafts`); pointers refer to the document as written.
 
 Recursion: a schema that refers to itself is entered at most `max_depth` times on a path from the
-root; beyond that it has no values. A cycle that never enters an object or an array constrains no
-value, and is an error.
+root. Beyond that depth it has no values. A cycle that never enters an object or an array constrains
+no value, and is an error.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from gcd._languages.json_schema.drafts import Schema, draft_named, escape
 from gcd._languages.json_schema.ignored import IgnoredKeyword
 from gcd._languages.json_schema.keywords import VALIDATOR, check_rules
 from gcd._languages.json_schema.references import References
-from gcd._languages.text.dialects import search_language
+from gcd._languages.text.dialects import REFUSED, search_language
 
-# Units of work per repeated visit to a schema, and per schema found inside another.
+# Units of work per visit to a schema that is already known, and per schema found inside another.
 _PER_SCHEMA, _PER_PLACE = 2_000, 1_000
-_MAX_BESIDE = 64  # nested schemas of the same value, with references followed
-_MADE = "~ "  # prefix of generated schemas' names; impossible in a JSON pointer
-# Keyword -> function from a count to the longest text in bytes that cannot exceed the count. A
-# character takes at least one byte, an element two with its comma, a member five with its comma,
-# quotes and colon.
+_MAX_BESIDE = 64  # most nested schemas of the same value, including references
+_MADE = "~ "  # prefix of the names of generated schemas; no JSON pointer contains it
+# Keyword -> function from an upper bound on a count to the greatest length in bytes at which no
+# text can exceed the bound. A character takes at least one byte; an element with its comma takes
+# two; a member with its comma, quotes and colon takes five.
 HORIZONS: dict[str, Callable[[int], int]] = {
     "maxLength": lambda count: int(count) + 2,
     "maxItems": lambda count: 2 * int(count) + 2,
@@ -62,16 +62,18 @@ _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 @dataclass(frozen=True)
 class Place:
-    """Schema of the document, identified by its pointer.
+    """Schema of the document, identified by its pointer and the recursion depth.
 
     Attributes:
         pointer: JSON pointer from the document's root.
-        entered: (pointer, count) of the recursive schemas entered on the path to this one.
+        entered: pairs (pointer, count) of the recursive schemas that were entered on the path to
+            this schema.
         schema: the schema itself, in the vocabulary of draft 2020-12.
         asserted: whether values have to satisfy the schema, rather than only being compared with it
-            (`not` and the like). Only asserted schemas determine which members are undeclared.
+            (as with `not`). Only asserted schemas determine which members are undeclared.
         plain: whether `$ref`, `allOf` and the choosing keywords have been resolved.
-        under: the schemas of the same value around this one that have `unevaluated…`.
+        under: pointers of the schemas that contain this schema, apply to the same value, and have
+            an `unevaluated…` keyword.
     """
 
     pointer: str
@@ -83,7 +85,7 @@ class Place:
 
     @property
     def scalar(self) -> str | None:
-        """Content of a schema that describes scalars alone; None for any other."""
+        """Key of a schema that only describes scalars, equal for equal schemas; otherwise None."""
         return self.schema.scalar if isinstance(self.schema, Schema) else None
 
 
@@ -94,19 +96,21 @@ class Document:
     """Schema of any draft with its references resolved.
 
     Args:
+        root: the schema, as parsed JSON.
         base: JSON pointer of the schema within the user's input, for messages.
-        hidden: first pointer step in this document that the user's input doesn't have.
-        max_depth: how often a schema may be entered on one path.
-        assert_formats: whether `format` constrains.
-        draft: the draft of the schema; None for the one that `$schema` names, or a lenient reading.
+        hidden: first step of pointers in this document that doesn't exist in the user's input.
+        max_depth: how often a recursive schema may be entered on one path.
+        assert_formats: whether `format` constrains values.
+        draft: the draft of the schema; None for the draft that `$schema` names, or else 2020-12
+            with the spellings of older drafts.
         refuse_unknown: whether a keyword without effect is an error.
 
     Attributes:
         ignored: keywords without effect in reachable schemas.
-        outlines: outlines computed so far (`gcd._languages.json_schema.outlines`).
-        upper_bounds: upper bounds of counts in reachable schemas, and the longest text that cannot
-            reach each bound.
-        validators: Python validators that also check values in reachable schemas.
+        outlines: outlines that have been computed (`gcd._languages.json_schema.outlines`).
+        upper_bounds: upper bounds of counts in reachable schemas, each with the greatest length in
+            bytes at which no text can exceed it.
+        validators: Python validators that also check the values of reachable schemas.
     """
 
     def __init__(
@@ -126,12 +130,13 @@ class Document:
         chosen = draft_named(draft)
         if isinstance(root, bool) and chosen is not None and not chosen.boolean_schemas:
             raise ConstraintError(
-                f"expected the schema to be an object in draft {draft}, got {root}"
+                f"expected the schema to be an object in draft {draft}, got {root}; write an "
+                "object, or select a newer draft"
             )
         self._references = References(root, base, chosen, assert_formats=assert_formats)
-        # Schemas directly inside each schema or referred to by it.
+        # For each schema, the schemas directly inside it, and those to which it refers.
         self._below: dict[str, set[str]] = {}
-        self._declaring: set[str] = set()  # schemas with `properties`
+        self._declaring: set[str] = set()  # pointers of schemas with `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
         self.outlines: dict[Place, Any] = {}
         self.upper_bounds: list[Caveat] = []
@@ -139,25 +144,26 @@ class Document:
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
-            raise UnsupportedSchemaError(first.keyword, first.pointer, first.reason)
+            reason = f'{first.reason}; correct it, or set unknown="ignore"'
+            raise UnsupportedSchemaError(first.keyword, first.pointer, reason)
         self._cycle_of = cycles(self._below)
 
     def root(self) -> Conjunction:
-        """Return the whole document as a schema."""
+        """Return the conjunction that consists of the whole document."""
         return (self._enter("", ()),)
 
     @property
     def depth_hint(self) -> str:
-        """Hint for empty documents whose recursion may have been cut short."""
+        """Hint for errors about documents without values, if a depth limit may be the reason."""
         if not self._cycle_of:
             return ""
         return (
-            f" with max_depth={self._max_depth}; the schema contains itself: give it a way to end, "
-            "such as an optional member, or raise max_depth if it has one"
+            f" with max_depth={self._max_depth}; the schema contains itself, so give it a way to "
+            "end, such as an optional member; if it has one, raise max_depth"
         )
 
     def is_recursive(self, pointer: str) -> bool:
-        """Return whether a schema leads to one that contains itself."""
+        """Return whether a schema contains itself, or leads to a schema that does."""
         found: set[str] = set()
         stack = [pointer.partition(_MADE)[0]]
         while stack:
@@ -169,11 +175,11 @@ class Document:
         return False
 
     def named(self, pointer: str) -> str:
-        """Return a pointer from the root of the user's input."""
+        """Convert a pointer from the document's root to one from the root of the user's input."""
         return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
 
     def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
-        """Make the error for an unsupported keyword in this schema."""
+        """Make the error for an unsupported keyword in a schema."""
         written = place.schema.name_of(keyword)
         return UnsupportedSchemaError(written, self.named(place.pointer), reason)
 
@@ -182,24 +188,27 @@ class Document:
     def child(self, place: Place, *path: str | int) -> Place:
         """Return the schema of an element or a member of the value.
 
-        `path` leads to it from the value's schema.
+        `path` is the path from the value's schema to the schema of the element or member.
         """
         return self._at(place, path, asserted=place.asserted)
 
     def beside(self, place: Place, *path: str | int, asserted: bool | None = None) -> Place:
-        """Return another schema of the same value, at a path below this one."""
+        """Return the schema at a path below another schema; both apply to the same value."""
         asserted = place.asserted if asserted is None else asserted
         return self._at(place, path, asserted=asserted, under=_under(place))
 
     def made(self, place: Place, name: str, schema: Any) -> Place:
-        """Return a generated schema of the same value; schemas with the same name are equal."""
+        """Return a generated schema of the same value.
+
+        Two generated schemas are equal if `place` and `name` are equal.
+        """
         return replace(
             place, pointer=f"{place.pointer}{_MADE}{name}", plain=False, under=_under(place),
             schema=Schema(schema) if isinstance(schema, Mapping) else schema,
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
-        """Return schemas for the constants of this one, with objects and arrays spelled out.
+        """Return schemas for the constants under a keyword: one for scalars, one for each other.
 
         A constant evaluates no elements or members, so `unevaluated…` never applies to its schema.
         """
@@ -224,14 +233,15 @@ class Document:
         return Place(pointer, self._kept(pointer, place.entered), schema, asserted, under=under)
 
     def _read(self, pointer: str, raw: Any) -> Any:
-        if _MADE in pointer:  # already in the vocabulary of draft 2020-12
+        if _MADE in pointer:  # generated schemas are already in the vocabulary of draft 2020-12
             return Schema(raw) if isinstance(raw, Mapping) else raw
         return self._references.read(pointer, raw)
 
     def flatten(self, places: Iterable[Place], *, wide: bool = False) -> Conjunction | None:
-        """Resolve `true`, `$ref` and `allOf` in a conjunction; return None if it is unsatisfiable.
+        """Resolve `true`, `$ref` and `allOf` in a conjunction; return None if it has no values.
 
-        Schemas entered too often have no values or, if `wide`, all values.
+        A schema that has been entered more than `max_depth` times has no values or, if `wide`, all
+        values.
         """
         found: dict[Place, None] = {}
         for place in places:
@@ -242,7 +252,7 @@ class Document:
     def _flatten_into(self, found: dict[Place, None], place: Place, wide: bool) -> bool:
         if isinstance(place.schema, bool):
             return place.schema
-        if place in found:  # its references have been followed, too
+        if place in found:  # its references have also been followed
             return True
         spend(_PER_SCHEMA)
         found[place] = None
@@ -262,9 +272,10 @@ class Document:
         )
 
     def closure(self, places: Conjunction) -> Conjunction:
-        """Return every schema that applies to the same value, in whatever way.
+        """Return every schema that applies to the same value as the given schemas.
 
-        Order and repetition don't matter here, nor how the schemas' verdicts are combined.
+        This includes the branches of choices and the schemas under `not`. The result is sorted by
+        pointers.
         """
         if places not in self._closures:
             found: dict[Place, None] = {}
@@ -288,7 +299,10 @@ class Document:
         return self._closures[places]
 
     def declares_members(self, places: Conjunction, inside: bool) -> bool:
-        """Return whether these schemas of a value have `properties`, or any `inside` them do."""
+        """Return whether these schemas of a value have `properties`.
+
+        If `inside`, also return True if any schema inside them has.
+        """
         if any("properties" in place.schema for place in self.closure(places)):
             return True
         stack = [place.pointer.partition(_MADE)[0] for place in places if inside]
@@ -302,15 +316,17 @@ class Document:
         return False
 
     def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
-        """Return the texts that contain a match of this schema's pattern."""
+        """Return the texts that contain a match of a pattern in this schema."""
         try:
             return search_language(pattern)
         except LimitError as error:
-            if isinstance(error, StateLimitError):  # other parts may have used up the work
+            if isinstance(error, StateLimitError):  # a work limit may be due to other parts
                 error.blame(keyword, self.named(place.pointer))
             raise
         except ConstraintError as error:
-            raise self.refuse(keyword, place, f"contains {pattern!r}: {error}") from error
+            kind = getattr(pattern, "kind", "")
+            what = "stands for a Python type" if kind == REFUSED else f"contains {pattern!r}"
+            raise self.refuse(keyword, place, f"{what}: {error}") from error
 
     # -- references -------------------------------------------------------------------------
 
@@ -331,10 +347,10 @@ class Document:
     def _kept(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[str, int], ...]:
-        """Keep only the counts that matter below: those of schemas that can be entered again.
+        """Drop the counts that don't matter for this schema and the schemas below it.
 
-        Those schemas lead here, so they can be entered again if they share a cycle with this
-        schema.
+        Counts matter only for schemas that can be entered again from here. Since these schemas lead
+        here, they are on a cycle with this schema.
         """
         if not entered:
             return entered
@@ -379,19 +395,22 @@ class Document:
             elif not isinstance(schema, bool):
                 raise ConstraintError(
                     f"expected the schema {at(self.named(pointer))} to be an object or a boolean, "
-                    f"got {shown(schema)}"
+                    f"got {shown(schema)}; correct it"
                 )
             self._below[pointer] = {entry[0] for entry in below}
             stack.extend(below)
         self._refuse_empty_cycles(same_value)
         for pointer, keyword, reason in ignored:
-            # Schemas are here only if references point here.
+            # A keyword that contains the target of a reference has an effect.
             inside = f"{pointer}/{escape(keyword)}/"
             if not any(target.startswith(inside) for target in targets):
                 yield IgnoredKeyword(self.named(pointer), keyword, reason)
 
     def _check(self, schema: Schema, pointer: str) -> None:
-        """Raise if this schema has an error, not counting the schemas inside it."""
+        """Raise an error if this schema is malformed or unsupported.
+
+        Schemas inside it are not checked.
+        """
         for fault in schema.faults:
             if fault.refused:
                 raise UnsupportedSchemaError(fault.keyword, self.named(pointer), fault.reason)
@@ -402,18 +421,18 @@ class Document:
             )
 
     def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
-        """Refuse a schema that leads back to itself without entering an object or array.
+        """Raise an error for a schema that leads back to itself within the schemas of one value.
 
-        Also refuse one that leads to too many others before entering an object or array.
+        Also raise an error for a schema that leads through too many schemas of the same value.
         """
-        done: dict[str, int] = {}  # nesting depth of schemas of the same value
-        for group in components(same_value):  # successors come before a schema
+        done: dict[str, int] = {}  # longest chain of schemas of one value
+        for group in components(same_value):  # a schema comes after those to which it leads
             pointer = group[0]
             if len(group) > 1 or pointer in same_value[pointer]:
                 first = next(each for each in same_value if each in group)
                 raise ConstraintError(
                     f"the schema {at(self.named(first))} leads back to itself without entering an "
-                    "object or array, so it has no effect; remove the cycle"
+                    "object or array, so it constrains no value; remove the cycle"
                 )
             done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
             if done[pointer] > _MAX_BESIDE:
@@ -430,7 +449,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
-    """Yield the paths to schemas inside this one that apply to the same value."""
+    """Yield the paths to schemas inside a schema that apply to the same value."""
     for keyword in _SAME_VALUE:
         if keyword in schema:
             inside = schema[keyword]
@@ -443,7 +462,7 @@ def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
 
 
 def _under(place: Place) -> frozenset[str]:
-    """Return the schemas around those of the same value inside this one."""
+    """Return the attribute `under` of the schemas of the same value inside a schema."""
     if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
         return place.under | {place.pointer}
     return place.under

@@ -1,8 +1,8 @@
 """Translation of schemas of any draft into the keywords of draft 2020-12.
 
-Five drafts are in use (4, 6, 7, 2019-09, 2020-12). They differ in their keywords and in how some
-are spelled. `translate` rewrites one schema, not those inside it, so that all other modules handle
-a single vocabulary:
+Five drafts are in use (4, 6, 7, 2019-09, 2020-12). They have different keywords, and spell some of
+them differently. `translate` rewrites one schema, without the schemas inside it, so that all other
+modules handle a single vocabulary:
 
     written as                              in drafts      is read as
     `items: [S, T]`, `additionalItems: U`   4 to 2019-09   `prefixItems: [S, T]`, `items: U`
@@ -11,12 +11,12 @@ a single vocabulary:
     `id`                                    4              `$id`
     anything beside `$ref`                  4, 6, 7        nothing, definitions excepted
 
-A schema without `$schema` is treated as 2020-12, with all of these spellings and `$recursiveRef`
-(`LENIENT`); the siblings of `$ref` count there.
+A schema without `$schema` is treated as 2020-12, but all of these spellings and `$recursiveRef` are
+also understood (`LENIENT`). The siblings of `$ref` count there.
 
-A keyword that a draft doesn't know is an annotation by that draft's own rules. It is left out, and
-recorded with the reason in `Schema.ignored`. A keyword that a draft forbids, or that is known but
-not supported, is a `Fault`, which becomes an error when the schema is used. A schema records how
+A draft treats a keyword that it doesn't know as an annotation. Such a keyword is left out, and
+recorded with the reason in `Schema.ignored`. A keyword that a draft forbids, or that is not
+supported, is a `Fault`, which becomes an error when the schema is used. A schema also records how
 its keywords were written, because JSON pointers in references and messages refer to the original
 document.
 
@@ -46,7 +46,8 @@ from gcd._languages.text.formats import FORMATS
 
 _ORDER = ("4", "6", "7", "2019-09", "2020-12")
 
-# First and last draft of each constraining keyword; None means the newest draft.
+# First and last draft of each keyword that constrains, identifies or refers; None: the newest
+# draft.
 _SPANS: dict[str, tuple[str, str | None]] = {
     **dict.fromkeys(
         (
@@ -73,7 +74,7 @@ _SPANS: dict[str, tuple[str, str | None]] = {
     **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), ("2020-12", None)),
 }
 _INSIDE = frozenset([*SINGLE, *LISTS, *NAMED, "$defs", "definitions"])
-# Types of scalars, and keywords that describe them.
+# Types of scalars, and keywords that describe scalars.
 _SCALARS = ("string", "integer", "number", "boolean", "null")
 _OF_SCALARS = frozenset(
     [
@@ -81,9 +82,9 @@ _OF_SCALARS = frozenset(
         *("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"),
     ]
 )
-# Keywords of draft 3 that later drafts removed; a schema without a draft may still mean them.
+# Keywords of draft 3 that later drafts removed. A schema without `$schema` may still use them.
 _DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
-# Formats that a draft defines and no automaton decides: annotations, as the standard permits.
+# Formats that are not enforced, which the standard permits, with the first draft that defines them.
 _NOT_BUILT = dict.fromkeys(("idn-email", "idn-hostname", "iri", "iri-reference", "regex"), "7")
 _BESIDE_REF = frozenset(["$ref", "$schema", "$defs", "definitions"])  # allowed beside `$ref`
 
@@ -97,7 +98,8 @@ class Draft:
         keywords: keywords that constrain, identify or refer.
         ref_alone: whether the siblings of `$ref` are ignored.
         boolean_schemas: whether `true` and `false` are schemas.
-        boolean_bounds: whether `exclusiveMinimum` is `true` or `false` (None: that or a number).
+        boolean_bounds: whether `exclusiveMinimum` is `true` or `false`; None: it may also be a
+            number.
         anchors_in_ids: whether an identifier may be a fragment, which then names the schema.
         contains_evaluates: whether elements that satisfy `contains` count as evaluated.
         lenient: whether this is 2020-12 with the spellings of all drafts, instead of a real draft.
@@ -113,7 +115,7 @@ class Draft:
     lenient: bool = False
 
     def knows_format(self, name: str) -> bool:
-        """Return whether the draft defines a format that is not supported here."""
+        """Return whether the draft defines a format that is not enforced here."""
         return name in _NOT_BUILT and self._is_since(_NOT_BUILT[name])
 
     def _is_since(self, first: str) -> bool:
@@ -153,14 +155,17 @@ _BY_URI = {
     **{f"json-schema.org/draft-0{name}/schema": DRAFTS[name] for name in ("4", "6", "7")},
     **{f"json-schema.org/draft-0{name}/hyper-schema": DRAFTS[name] for name in ("4", "6", "7")},
     **{f"json-schema.org/draft/{name}/schema": DRAFTS[name] for name in ("2019-09", "2020-12")},
-    "json-schema.org/schema": LENIENT,  # the current draft, whichever that was
+    "json-schema.org/schema": LENIENT,  # the draft that was current when the schema was written
 }
 
 
 class Fault(NamedTuple):
     """Problem in a schema that becomes an error if the schema is used.
 
-    `refused` distinguishes unsupported keywords from malformed ones.
+    Attributes:
+        keyword: the keyword with the problem.
+        reason: the problem, as the continuation of a message.
+        refused: whether the keyword is not supported, rather than malformed.
     """
 
     keyword: str
@@ -169,12 +174,12 @@ class Fault(NamedTuple):
 
 
 class Schema(dict[str, Any]):
-    """Mapping from keywords, in the vocabulary of draft 2020-12, to values as written.
+    """Mapping from keywords, in the vocabulary of draft 2020-12, to their values as written.
 
     Attributes:
-        written: keyword here, or keyword and name in it -> keyword in the document, where they
-            differ.
-        ignored: (keyword as written, reason) of keywords without effect in this draft.
+        written: how keywords were written in the document, where this differs. A key is a keyword
+            here, or a keyword and a name under it.
+        ignored: pairs (keyword as written, reason) of keywords without effect in this draft.
         faults: problems that become errors when the schema is used.
     """
 
@@ -186,7 +191,7 @@ class Schema(dict[str, Any]):
 
     @cached_property
     def scalar(self) -> str | None:
-        """The schema as text, if it describes scalars by its own keywords alone; None otherwise."""
+        """The schema as text if its own keywords describe only scalars; otherwise None."""
         types = self.get("type")
         listed = types if isinstance(types, list) else [types]
         if not self.keys() <= _OF_SCALARS or not all(each in _SCALARS for each in listed):
@@ -198,13 +203,18 @@ class Schema(dict[str, Any]):
         return self.written.get((keyword,), keyword)
 
     def path(self, *steps: str | int) -> str:
-        """Return the JSON pointer, as written, from this schema along these steps."""
+        """Return the JSON pointer from this schema along the given steps, as written."""
         first = self.written.get(steps[:2]) or self.written.get(steps[:1]) or steps[0]
         return "".join("/" + escape(str(step)) for step in (first, *steps[1:]))
 
     def schemas_inside(self, *, definitions: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield (JSON pointer from here, schema as written) for the schemas directly inside."""
-        if _INSIDE.isdisjoint(self):  # most schemas
+        """Yield the schemas directly inside this one.
+
+        Yields:
+            Pairs (JSON pointer from this schema, schema as written). If `definitions`, this
+            includes the schemas under `$defs` and `definitions`.
+        """
+        if _INSIDE.isdisjoint(self):  # true for most schemas
             return
         for keyword in SINGLE:
             if keyword in self:
@@ -221,14 +231,14 @@ class Schema(dict[str, Any]):
 
 
 def escape(step: str) -> str:
-    """Escape a step of a JSON pointer."""
+    """Escape one step of a JSON pointer."""
     if "~" not in step and "/" not in step:
         return step
     return step.replace("~", "~0").replace("/", "~1")
 
 
 def draft_named(name: object) -> Draft | None:
-    """Return the draft that the option `draft` names, or None for None."""
+    """Return the draft that the option `draft` names; None if the option is None."""
     if name is None:
         return None
     if not isinstance(name, str) or name not in DRAFTS:
@@ -238,7 +248,7 @@ def draft_named(name: object) -> Draft | None:
 
 
 def draft_of(uri: object) -> Draft | None:
-    """Return the draft that a `$schema` names, or None if it is unknown."""
+    """Return the draft that the URI in a `$schema` names, or None if it is unknown."""
     if not isinstance(uri, str):
         return None
     return _BY_URI.get(uri.partition("://")[2].rstrip("#"))
@@ -247,12 +257,12 @@ def draft_of(uri: object) -> Draft | None:
 def translate(
     raw: Mapping[str, Any], draft: Draft, *, assert_formats: bool, chosen: bool = False
 ) -> Schema:
-    """Return one schema in the vocabulary of draft 2020-12, without raising.
+    """Return a schema in the vocabulary of draft 2020-12, and record its faults without raising.
 
     Args:
         raw: the schema as written.
         draft: the draft of the schema.
-        assert_formats: whether `format` constrains.
+        assert_formats: whether `format` constrains values.
         chosen: whether the user selected the draft, which then overrides `$schema`.
     """
     schema = Schema({})
@@ -289,7 +299,7 @@ def translate(
 
 
 def _why_ignored(keyword: str, raw: Mapping[str, Any], draft: Draft) -> str:
-    """Return why an unknown keyword has no effect; "" where nobody expects an effect."""
+    """Return why an unknown keyword has no effect; "" if nobody expects it to have one."""
     if keyword.startswith(EXTENSION):
         return ""
     if keyword == "nullable":
@@ -310,10 +320,10 @@ def _rename(schema: Schema, old: str, new: str) -> None:
 
 
 def _check_dialect(schema: Schema, draft: Draft) -> None:
-    """Check that a schema inside another doesn't change the draft of the document."""
+    """Record a fault if a schema inside another one changes the draft of the document."""
     if "$schema" not in schema or draft_of(schema["$schema"]) is draft:
         return
-    reason = "is only supported at the root, and beside an identifier; remove it"
+    reason = "is only supported at the root, and beside `$id`; remove it"
     schema.faults.append(Fault("$schema", reason, refused=True))
 
 
@@ -327,7 +337,7 @@ def _translate_format(schema: Schema, draft: Draft, assert_formats: bool) -> Non
             return
         reason = f"is {name!r}, which is not a known format"
         if draft.knows_format(name):
-            reason = f"is {name!r}, which no automaton decides here, so it only annotates"
+            reason = f"is {name!r}, a format that no automaton decides here, so it has no effect"
         schema.ignored.append(("format", reason))
 
 
@@ -350,9 +360,9 @@ def _translate_items(schema: Schema, draft: Draft) -> None:
     more = schema.pop("additionalItems", None)
     items = schema.get("items")
     if not isinstance(items, list) or "additionalItems" not in draft.keywords:
-        return  # `additionalItems` has no effect then; a list of draft 2020-12 is malformed
+        return  # `additionalItems` has no effect then; in draft 2020-12, a list is malformed
     if "prefixItems" in schema:
-        reason = "is a list beside prefixItems, which is ambiguous; keep one"
+        reason = "is a list beside prefixItems, which is ambiguous; keep one of them"
         schema.faults.append(Fault("items", reason, refused=False))
     del schema["items"]
     if items:
@@ -378,7 +388,7 @@ def _translate_dependencies(schema: Schema) -> None:
         if here and isinstance(there, Mapping):
             twice = sorted(here.keys() & there.keys())
             if twice:
-                reason = f"has {twice[0]!r}, as has {new}, which is ambiguous; keep one"
+                reason = f"has {twice[0]!r}, and so has {new}, which is ambiguous; keep one"
                 schema.faults.append(Fault("dependencies", reason, refused=False))
             schema[new] = {**here, **there}
             schema.written.update({(new, name): "dependencies" for name in here})
@@ -393,5 +403,6 @@ def _refuse_boolean_schemas(schema: Schema) -> None:
     for pointer, sub in schema.schemas_inside(definitions=True):
         if isinstance(sub, bool) and pointer not in may_be:
             keyword = pointer.split("/")[1]
-            reason = f"has the schema {str(sub).lower()}, but schemas in draft 4 must be objects"
+            written = "{}" if sub else '{"not": {}}'
+            reason = f"must contain objects in draft 4, got {str(sub).lower()}; write {written}"
             schema.faults.append(Fault(keyword, reason, refused=False))

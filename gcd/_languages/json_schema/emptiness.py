@@ -1,4 +1,4 @@
-"""Reasons why no value satisfies a schema, for messages."""
+"""Reasons why no value satisfies a schema, for error messages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from gcd._languages.json_schema.outlines import outline
 def why_empty(values: SchemaLanguages) -> str:
     """Return the reason why a document has no values, as the continuation of a message.
 
-    The reason names the innermost required part without values, or a required member that another
-    keyword excludes. For a recursive document, only parts that have no values at any depth count;
-    if
-    there are none, the depth limit is the reason.
+    The reason names the innermost required part that has no values, or a required member that
+    another keyword excludes. For a recursive document, only parts that have no values at any depth
+    count. If there are none, the depth limit is the reason.
     """
     document = values.document
     found = _contradiction(values, document.root(), set())
@@ -25,7 +24,10 @@ def why_empty(values: SchemaLanguages) -> str:
 
 
 def _contradiction(values: SchemaLanguages, places: Conjunction, seen: set[str]) -> str | None:
-    """Return the innermost part of schemas that has no values; "" for the schemas themselves."""
+    """Return the innermost part without values, as the continuation of a message.
+
+    Return "" if the schemas `places` have no values by themselves, and None if no reason is found.
+    """
     document = values.document
     flat = document.flatten(places) or ()
     closed_out = _closed_out(values, flat)
@@ -39,13 +41,13 @@ def _contradiction(values: SchemaLanguages, places: Conjunction, seen: set[str])
         if inner:
             return inner
         if inner is not None:
-            return f": the part at {document.named(place.pointer)!r} has none"
+            return f": the schema at {document.named(place.pointer)!r} has no values; correct it"
     recursive = any(document.is_recursive(place.pointer) for place in (*places, *flat))
     return None if recursive and not outline(document, places).has_no_value() else ""
 
 
 def _needed(document: Document, flat: Conjunction) -> Iterator[Place]:
-    """Yield the schemas of required members, and of elements of arrays that may not be empty."""
+    """Yield the schemas of required members, and of elements of arrays that must not be empty."""
     for same in flat:
         for name in same.schema.get("required", ()):
             for holder in flat:
@@ -63,9 +65,9 @@ def _closed_out(values: SchemaLanguages, flat: Conjunction) -> str | None:
     for name in dict.fromkeys(n for place in flat for n in place.schema.get("required", ())):
         for place in flat:
             own = own_member_places(document, place, name)
-            keyword, remedy = None, "allow it there"
+            keyword, remedy = None, "change that keyword"
             if not own and place.schema.get("additionalProperties") is False:
-                keyword, remedy = "additionalProperties", "declare it"
+                keyword, remedy = "additionalProperties", "declare the member in `properties`"
             elif any(inner.schema is False for inner in own):
                 declared = place.schema.get("properties", {}).get(name) is False
                 keyword = "properties" if declared else "patternProperties"
@@ -77,6 +79,6 @@ def _closed_out(values: SchemaLanguages, flat: Conjunction) -> str | None:
                 pointer = document.named(place.pointer)
                 return (
                     f": the member {name!r} is required, but {keyword!r} {at(pointer)} excludes "
-                    f"it; {remedy}, or make it optional"
+                    f"it; {remedy}, or make the member optional"
                 )
     return None

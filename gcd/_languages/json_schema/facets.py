@@ -1,13 +1,15 @@
 """Merging of plain schemas (without references and choices) into one description of a value.
 
-Keywords for one kind of value don't affect the others: `{"minLength": 3}` admits every number. So
-the description has a part for each kind, and a value is checked against the part for its kind.
-Merging schemas instead of their languages keeps siblings exact: `properties` beside an `anyOf` of
-`required` describes one object, whose members have one order.
+Keywords for one kind of value don't affect the others. For example, `{"minLength": 3}` accepts
+every number. So the description has a part for each kind of value, and a value only has to fit the
+part for its kind. Schemas are merged, rather than their languages, so that siblings stay exact. For
+example, `properties` beside an `anyOf` of `required` describes one object, whose members have one
+order.
 
-**Comparison.** A description may be compared with another, as in "this but not that". Both then
-have to write the members of an object in one order. So the schemas of everything that is compared
-are passed as `compared_with`; they contribute only names.
+**Comparison.** The language of one description may be subtracted from that of another, for "this
+but not that". Both languages then have to write the members of an object in the same order. So all
+schemas with which the value is compared are passed as `compared_with`. They only contribute the
+names of members.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from gcd._languages.json_schema.document import HORIZONS, Conjunction, Document,
 from gcd._languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
 from gcd._languages.values.numbers import Bound
 
-# Units of work per value, per schema of a value, and per name and schema.
+# Units of work per value, per schema of a value, and per pair of a name and a schema.
 _PER_VALUE, _PER_SCHEMA, _PER_MEMBER = 20_000, 1_000, 20
-_MAX_PATTERNS = 6  # matched by undeclared names
+_MAX_PATTERNS = 6  # most patterns that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 _WITH_MEMBERS = frozenset([*OPENING, "properties"])
 
@@ -35,10 +37,10 @@ class Property(NamedTuple):
     """Member of an object that has a position in the order.
 
     Attributes:
-        name: its key.
-        places: every schema its value must satisfy.
-        required, forbidden: whether it must be present, or must be absent.
-        compared_with: the schemas its value is compared with.
+        name: its name.
+        places: all schemas that its value must satisfy.
+        required, forbidden: whether it must be present, and whether it must be absent.
+        compared_with: schemas with which its value is compared.
     """
 
     name: str
@@ -49,14 +51,14 @@ class Property(NamedTuple):
 
 
 class Other(NamedTuple):
-    """Undeclared members whose names match these patterns and no others of `patterns`."""
+    """Undeclared members whose names match the patterns `matched` and no others of the object."""
 
     matched: tuple[str, ...]
     places: Conjunction
 
 
 class Contains(NamedTuple):
-    """Number of elements that must satisfy a schema."""
+    """Requirement that between `fewest` and `most` elements of an array satisfy a schema."""
 
     place: Place
     fewest: int
@@ -68,26 +70,26 @@ class Facets:
     """Description of a value.
 
     Attributes:
-        kinds: its possible JSON types; "number" comes with "integer".
-        constants: the only possible scalars, by `identity` (None: no `enum` or `const`).
+        kinds: its possible JSON types; if "number" is one of them, so is "integer".
+        constants: the only possible scalars, by `identity`; None if there is no `enum` or `const`.
         length: shortest and longest string, in code points; None means no upper bound.
-        patterns, formats: (pattern or format, schema that has it) of a string.
+        patterns, formats: pairs (pattern or format of a string, schema that has it).
         lower, upper: bounds of a number.
-        divisors: numbers that a number has to be a multiple of.
+        divisors: a number has to be a multiple of each of them.
         size: fewest and most elements of an array.
         head: schemas of the first elements, one conjunction for each.
         items: schemas of every further element.
         contains: schemas that some elements must satisfy.
-        unique: a schema that requires distinct elements, None if there is none.
+        unique: a schema that requires distinct elements; None if there is none.
         container: notation of an array in Python.
         properties: members with a position in the order.
-        others: undeclared members, empty if there may be none.
+        others: undeclared members; empty if there must be none.
         patterns_of_names: patterns that distinguish undeclared members, with their schemas.
-        names: schemas that every member's name must satisfy.
+        names: schemas that the name of every member must satisfy.
         count: fewest and most members.
-        fewest_members: the schema that requires the most members, None if there is none.
-        compared_others: the schemas that values of undeclared members are compared with.
-        compared_items: the schemas that elements are compared with.
+        fewest_members: the schema that requires the most members; None if there is none.
+        compared_others: schemas with which the values of undeclared members are compared.
+        compared_items: schemas with which elements are compared.
     """
 
     kinds: frozenset[str]
@@ -117,10 +119,10 @@ class Facets:
 def merge(
     document: Document, places: Conjunction, compared_with: Conjunction, *, closed: bool
 ) -> Facets:
-    """Return the description of the values that satisfy every one of these plain schemas.
+    """Return the description of the values that satisfy all of the given plain schemas.
 
-    `closed`: exclude undeclared members if some asserted schema has `properties` and none has
-    `additionalProperties` or the like. Otherwise they are allowed, as in the standard.
+    `closed` excludes undeclared members if an asserted schema has `properties`, and none has a
+    keyword of `OPENING`. Otherwise they are allowed, as in the standard.
     """
     described = (*places, *compared_with)
     names = {name for place in described for name in place.schema.get("properties", ())}
@@ -176,9 +178,9 @@ def merge(
 def within_reach(facets: Facets, max_bytes: int) -> Facets:
     """Remove bounds that no text of at most `max_bytes` bytes can reach.
 
-    A character of a string takes at least one byte, an element two with its comma, a member five
-    with its comma, quotes and colon. An unreachable upper bound has no effect. An unreachable lower
-    bound means that no value satisfies it, so the interval becomes empty.
+    A character of a string takes at least one byte; an element with its comma takes two; a member
+    with its comma, quotes and colon takes five. An upper bound that cannot be reached has no
+    effect. A lower bound that cannot be reached excludes all values, so the interval becomes empty.
     """
     elements = (max_bytes - 1) // 2
     return replace(
@@ -194,7 +196,7 @@ def within_reach(facets: Facets, max_bytes: int) -> Facets:
 
 
 def horizons(facets: Facets, kind: str) -> list[int]:
-    """Return the longest texts that cannot reach the upper bounds on values of a kind."""
+    """Return the greatest lengths in bytes at which no text exceeds the upper bounds of a kind."""
     bounds = {
         "string": [("maxLength", facets.length[1])],
         "array": [("maxItems", facets.size[1])]
@@ -205,7 +207,7 @@ def horizons(facets: Facets, kind: str) -> list[int]:
 
 
 def without_upper_bounds(facets: Facets, kind: str) -> Facets:
-    """Remove the upper bounds on counts from the description of the values of one kind."""
+    """Remove the upper bounds on counts from the part of a description for one kind of value."""
     match kind:
         case "string":
             return replace(facets, length=(facets.length[0], None))
@@ -219,14 +221,14 @@ def without_upper_bounds(facets: Facets, kind: str) -> Facets:
 
 
 def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
-    """Return the bounds of a count that never exceeds `highest`."""
+    """Return bounds that are equivalent for a count that never exceeds `highest`."""
     if fewest > max(highest, 0):
         return 1, 0
     return fewest, None if most is None or most >= highest else most
 
 
 def is_closed(places: Conjunction) -> bool:
-    """Return whether asserted schemas exclude undeclared members."""
+    """Return whether the asserted schemas exclude undeclared members, by convention."""
     asserted = [place.schema for place in places if place.asserted]
     return any("properties" in schema for schema in asserted) and not any(
         keyword in schema for schema in asserted for keyword in OPENING
@@ -234,16 +236,16 @@ def is_closed(places: Conjunction) -> bool:
 
 
 def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the JSON types that a schema's `type` admits."""
+    """Return the JSON types that the `type` of a schema allows."""
     types = schema.get("type", TYPES)
     names = {types} if isinstance(types, str) else set(types)
     return frozenset(names | {"integer"} if "number" in names else names)
 
 
 def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
-    """Return the scalars, by `identity`, that all these schemas list; None if none lists any.
+    """Return the scalars that all given schemas list, by `identity`; None if no schema lists any.
 
-    Schemas that list objects or arrays are handled as choices, and skipped here.
+    Schemas that list objects or arrays are skipped, because they are handled as choices.
     """
     found: dict[Hashable, Any] | None = None
     for schema in schemas:
@@ -289,7 +291,7 @@ def _head_length(schemas: list[Mapping[str, Any]]) -> int:
 
 
 def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
-    """Return the schemas of the element at an index; None is any element after the first ones."""
+    """Return the schemas of the element at an index, or of all later elements if it is None."""
     found = []
     for place in places:
         if index is not None and index < len(place.schema.get("prefixItems", ())):
@@ -307,7 +309,7 @@ def _element_places(document: Document, places: Conjunction, index: int | None) 
                 for other in _evaluated_by(places, place)
             ):
                 raise document.refuse(
-                    "unevaluatedItems", place, "beside contains is not supported; use items"
+                    "unevaluatedItems", place, "is not supported beside contains; use items"
                 )
             found.append(document.child(place, "unevaluatedItems"))
     return tuple(found)
@@ -316,7 +318,7 @@ def _element_places(document: Document, places: Conjunction, index: int | None) 
 def _compared_items(
     document: Document, places: Conjunction, compared_with: Conjunction
 ) -> Conjunction:
-    """Return the schemas that the elements are compared with, including those that are counted."""
+    """Return the schemas with which elements are compared, including those of `contains`."""
     found = [child for place in places for child in _at(document, place, "contains")]
     for place in compared_with:
         found += _at(document, place, "items", "contains", "unevaluatedItems")
@@ -326,7 +328,7 @@ def _compared_items(
 
 
 def _evaluated_by(places: Conjunction, place: Place) -> list[Place]:
-    """Return the schemas whose verdicts an `unevaluated…` keyword of `place` depends on."""
+    """Return the schemas on whose results an `unevaluated…` keyword of `place` depends."""
     return [p for p in places if p.pointer == place.pointer or place.pointer in p.under]
 
 
@@ -342,11 +344,11 @@ def _properties(
     order = declared(asserted)
     allowed = set(order)
     if not shut:
-        # Compared languages must agree on the order: `compared_with`, the same for all, comes
-        # first.
+        # Languages that are compared must agree on the order. `compared_with` is the same for all
+        # of them, so its names come first.
         order = {**order, **declared(compared_with), **declared(places)}
         allowed = set(order)
-    # Most compared schemas say nothing about members.
+    # Skip schemas without keywords for members, which are the majority.
     places, compared_with = (
         tuple(place for place in conjunction if not _WITH_MEMBERS.isdisjoint(place.schema))
         for conjunction in (places, compared_with)
@@ -368,7 +370,7 @@ def _properties(
 
 
 def declared(places: Iterable[Place]) -> dict[str, None]:
-    """Return names in the order of their declaration."""
+    """Return the names of declared members in the order of their declaration."""
     schemas = [place.schema for place in places]
     return _names(
         [
@@ -390,7 +392,7 @@ def _names(lists: Iterable[Iterable[str]]) -> dict[str, None]:
 
 
 def _member_places(document: Document, places: Conjunction, name: str) -> Conjunction:
-    """Return every schema that a declared member's value must satisfy."""
+    """Return all schemas that the value of a declared member must satisfy."""
     found: list[Place] = []
     for place in places:
         own = own_member_places(document, place, name)
@@ -408,12 +410,12 @@ def _member_places(document: Document, places: Conjunction, name: str) -> Conjun
 
 
 def own_member_places(document: Document, place: Place, name: str) -> list[Place]:
-    """Return the schemas of a member in one schema's `properties` and `patternProperties`."""
+    """Return the schemas of a member under one schema's `properties` and `patternProperties`."""
     found = []
     if name in place.schema.get("properties", ()):
         found.append(document.child(place, "properties", name))
     for pattern in place.schema.get("patternProperties", ()):
-        # Raises with the pattern's pointer if it is refused.
+        # This raises an error with the pattern's pointer if the pattern is not supported.
         document.pattern(pattern, place, "patternProperties")
         if matches(pattern, name):
             found.append(document.child(place, "patternProperties", pattern))
@@ -432,7 +434,7 @@ def _at(document: Document, place: Place, *keywords: str) -> list[Place]:
 
 
 def _compared_others(document: Document, compared_with: Conjunction) -> Conjunction:
-    """Return the schemas that the values of undeclared members are compared with."""
+    """Return the schemas with which the values of undeclared members are compared."""
     found: list[Place] = []
     for place in compared_with:
         found += _at(document, place, "additionalProperties", "unevaluatedProperties")
@@ -447,13 +449,13 @@ def _patterns_of_names(places: Conjunction) -> tuple[tuple[str, Place], ...]:
 
 
 def _others(document: Document, places: Conjunction) -> tuple[Other, ...]:
-    """Return undeclared members, one entry for each set of patterns that a name may match."""
+    """Return the undeclared members, grouped by the set of patterns that their names match."""
     patterns = _patterns_of_names(places)
     if len(patterns) > _MAX_PATTERNS:
         raise document.refuse(
             "patternProperties",
             patterns[-1][1],
-            f"contains more than {_MAX_PATTERNS} patterns that undeclared names may match; "
+            f"has more than {_MAX_PATTERNS} patterns that undeclared names may match; "
             "declare the names, or merge the patterns",
         )
     found = []

@@ -1,7 +1,7 @@
 """Warnings about keywords in a schema that constrain nothing.
 
-Every draft treats unknown keywords as annotations: values are validated as if the keyword were
-absent. A misspelled constraint looks the same, so every such keyword is reported.
+All drafts treat unknown keywords as annotations: values are validated as if the keyword were
+absent. A misspelled constraint would have no effect either, so a warning lists every such keyword.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ _SHOWN = 5
 
 
 class IgnoredKeyword(NamedTuple):
-    """Schema keyword without effect in the draft that the schema uses.
+    """Schema keyword that has no effect in the draft of the schema.
 
     Attributes:
-        pointer: JSON pointer (RFC 6901) of the schema that contains it, `""` for the root.
+        pointer: JSON pointer (RFC 6901) of the schema that contains the keyword, `""` for the root.
         keyword: the keyword as written.
-        reason: why it has no effect, as a predicate that follows the keyword.
+        reason: why it has no effect, as the continuation of a sentence that begins with the
+            keyword.
     """
 
     pointer: str
@@ -42,17 +43,21 @@ class IgnoredKeywordWarning(UserWarning):
 
     @classmethod
     def of(cls, ignored: Sequence[IgnoredKeyword]) -> IgnoredKeywordWarning:
-        """Return a warning about these keywords."""
+        """Return a warning that lists the given keywords."""
         listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
         more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
         return cls(
             f"keywords that constrain nothing: {'; '.join(listed)}{more}. The warning's `ignored` "
-            'lists all; set unknown="ignore" to hide it, or unknown="refuse" to raise an error',
+            'lists all of them; pass unknown="ignore" to hide it, or unknown="refuse" to raise '
+            "an error",
             ignored,
         )
 
 
 def warn_of(ignored: Sequence[IgnoredKeyword]) -> None:
-    """Issue one warning, attributed to the caller's caller, if any keyword is ignored."""
+    """Issue one warning if there are keywords without effect.
+
+    The warning is attributed to the caller of the function that calls this one.
+    """
     if ignored:
         warnings.warn(IgnoredKeywordWarning.of(ignored), stacklevel=3)

@@ -1,7 +1,7 @@
-"""Keywords of JSON schemas, and the well-formed values of each.
+"""Keywords of JSON schemas, and the values that each keyword may have.
 
 The vocabulary is that of draft 2020-12. `gcd._languages.json_schema.drafts` translates the other
-drafts into it, and leaves out annotations. There are three sorts of keywords: those that constrain
+drafts into it, and leaves out annotations. There are three kinds of keywords: those that constrain
 a value by themselves (`PLAIN`), those that choose between schemas or exclude them (`CHOICES`), and
 those that stand for another schema (`$ref`, `allOf`).
 """
@@ -17,11 +17,12 @@ from gcd._languages.values.numbers import MAX_DIGITS
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 _TOO_LARGE = 10**MAX_DIGITS
-CONTAINER = "x-python-container"  # notation of an array in Python: "list", "tuple" or "set"
-VALIDATOR = "~ validator"  # generated here: Python code that also checks the value
-ABSENT = "x-absent"  # names of members that must be absent; generated here
-
-UNSEEN = "x-contains-unseen"  # generated here: `unevaluatedItems` ignores what `contains` found
+# Extension of this project: notation of an array in Python, "list", "tuple" or "set".
+CONTAINER = "x-python-container"
+# Keywords of generated schemas.
+VALIDATOR = "~ validator"  # Python code that also checks the value
+ABSENT = "x-absent"  # names of members that must be absent
+UNSEEN = "x-contains-unseen"  # elements that satisfy `contains` don't count as evaluated
 
 # Annotations of any draft; they constrain nothing.
 ANNOTATIONS = frozenset(
@@ -32,8 +33,8 @@ ANNOTATIONS = frozenset(
         *("discriminator", "example", "externalDocs", "xml"),  # from OpenAPI
     ]
 )
-EXTENSION = "x-"  # prefix that OpenAPI and other dialects reserve for users' keywords
-# Formats of OpenAPI's registry that annotate and constrain nothing.
+EXTENSION = "x-"  # prefix of users' own keywords in OpenAPI and other dialects
+# Formats of OpenAPI's registry that are annotations only.
 DESCRIBING_FORMATS = frozenset(
     [
         *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "double-int"),
@@ -67,7 +68,7 @@ def _is_positive(value: object) -> bool:
 
 
 def _is_names(value: object) -> bool:
-    """Return whether a value is a list of names; repetition is harmless, so it is allowed."""
+    """Return whether a value is a list of names, possibly with repetitions."""
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
@@ -181,7 +182,7 @@ _RULES: dict[str, _Rule] = {
 _INTERNAL = frozenset([ABSENT, UNSEEN, VALIDATOR, "$recursiveRef", "$recursiveAnchor"])
 HONORED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - _IDENTITY - _INTERNAL))
 
-# Keywords that contain schemas: directly, in lists, or under names.
+# Keywords that contain a schema, a list of schemas, or an object of schemas.
 SINGLE = (
     *("items", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
     *("propertyNames", "not", "if", "then", "else"),
@@ -191,7 +192,7 @@ NAMED = ("properties", "patternProperties", "dependentSchemas")
 
 
 def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield each malformed keyword of one schema, with the problem of its value."""
+    """Yield each malformed keyword of a schema, and the problem with its value."""
     for keyword, value in keywords.items():
         holds, expected = _RULES[keyword]
         if not holds(value):

@@ -1,12 +1,12 @@
-"""Languages of a document's schemas in one notation, each built once.
+"""Languages of the schemas of a document in one notation; each language is built once.
 
 **Narrow and wide.** A language may be narrower than the standard
-(`gcd._languages.json_schema.schema` lists the differences), which is safe because every text in it
-is valid. But "this and not that" is a difference of languages, and the subtracted language must not
-be too small. So each language comes in two forms:
+(`gcd._languages.json_schema.schema` lists the differences). This is safe, because every text in it
+is valid. But "this and not that" is a difference of languages, and the language that is subtracted
+must not be too small. So each conjunction of schemas has two languages:
 
     narrow    every text is the text of a value that satisfies the schemas
-    wide      every text of such a value, if any narrow language of this place could hold it
+    wide      every text of such a value that any narrow language of these schemas may contain
 
 and
 
@@ -14,16 +14,16 @@ and
     wide(P and not S)   = wide(P) - narrow(P and S).
 
 They differ in how scalars are spelled. A wide language has every spelling of keys and constants,
-whole numbers with a fraction of zeros, zero with a sign, and numbers with an exponent whatever
-their value (equality of those is not regular). In both forms, the members of objects have one
-order, that of all compared schemas (`compared_with`), and the asserted schemas determine whether
-undeclared members are allowed.
+whole numbers with a fraction of zeros, zero with a sign, and all numbers with an exponent. The
+values of numbers with an exponent are not checked, because comparing them is not regular. In both
+languages, the members of objects have one order, which depends on all compared schemas
+(`compared_with`). In both, the asserted schemas determine whether undeclared members are allowed.
 
-**Objects that need undeclared members.** Excluding undeclared members (`closed`) may leave no
-objects where the standard has some. For example, if each of two objects in a `oneOf` admits the
-other's members, only an undeclared member distinguishes them. Such a value, with everything inside
-it, follows the standard instead. Only the asserted schemas decide which values these are, so
-compared languages agree on them.
+**Objects that need undeclared members.** If undeclared members are excluded (`closed`), there may
+be no objects left where the standard has some. An example is a `oneOf` of two object schemas in
+which each branch allows the members of the other: only an undeclared member distinguishes them.
+Such a value, and everything inside it, follows the standard instead. The asserted schemas alone
+determine which values these are, so languages that are compared agree on them.
 """
 
 from __future__ import annotations
@@ -61,19 +61,20 @@ from gcd._languages.values.objects import BRACES, Frame, Member, mapping
 
 
 class SchemaLanguages:
-    """Languages of a document's schemas in one notation, each built once.
+    """Languages of the schemas of a document in one notation; each language is built once.
 
     Args:
-        document: the schemas.
+        document: the document of the schemas.
         notation: the notation of values.
-        max_depth: nesting of values that the schema leaves free.
+        max_depth: greatest nesting depth of values that the schema doesn't describe.
         closed: whether undeclared members are excluded by default.
-        any_order: objects of up to this many declared names accept their members in any order.
-        max_bytes: longest text that matters (`gcd._automata.horizon`), None for any.
-        counted: upper bounds that only texts longer than this can reach are ignored; None: all are
-            enforced.
-        unsupported: "refuse" what no automaton can enforce; "warn": enforce upper bounds for texts
-            up to a length, and skip the rest; "ignore": skip all of it.
+        any_order: objects with at most this many declared names accept their members in any order.
+        max_bytes: longest text that matters (`gcd._automata.horizon`); None if there is no limit.
+        counted: a length in bytes; upper bounds that only longer texts exceed are not enforced.
+            None: all are enforced.
+        unsupported: treatment of keywords that no automaton can enforce. "refuse": raise an error.
+            "warn": enforce upper bounds for texts up to a length, and skip all others. "ignore":
+            skip all.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class SchemaLanguages:
         self._unsupported = unsupported
         self._opened: dict[frozenset[Place], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
-        self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Place.scalar`
+        self._scalars: dict[tuple[str, bool], Automaton] = {}  # by `Place.scalar`, `wide`
         self.parts = Parts(document)
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
@@ -110,12 +111,12 @@ class SchemaLanguages:
         wide: bool = False,
         frame: Frame = BRACES,
     ) -> Automaton:
-        """Return the texts of the values that satisfy all these schemas.
+        """Return the texts of the values that satisfy all of the given schemas.
 
         Args:
             places: the schemas.
-            compared_with: schemas that this language is compared with.
-            wide: see the module docstring.
+            compared_with: schemas with which this language is compared.
+            wide: whether to return the wide language, as the module docstring defines it.
             frame: delimiters around the members, if the value is an object.
         """
         scalar = places[0].scalar if len(places) == 1 and frame is BRACES else None
@@ -129,7 +130,7 @@ class SchemaLanguages:
         return found
 
     def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
-        """Return whether the value is only satisfiable with undeclared members."""
+        """Return whether the value can only satisfy the schemas with undeclared members."""
         own = tuple(place for place in places if place.asserted)
         key = frozenset(own)
         if key not in self._opened:
@@ -143,7 +144,7 @@ class SchemaLanguages:
 
     @cached_property
     def _standard(self) -> SchemaLanguages:
-        """The same schemas with undeclared members allowed."""
+        """Languages of the same schemas, with undeclared members allowed."""
         return self._in(self.notation, closed=False)
 
     def _by_convention(
@@ -181,7 +182,7 @@ class SchemaLanguages:
         parts = [p for case in cases for p in self._case(*case, compared_with, wide, frame)]
         if len(parts) == 1:
             return parts[0]
-        # Cases often agree on most kinds of value; each language counts once.
+        # Cases often have the same language for most kinds of values; use each language once.
         return self.parts.once(_union, *dict.fromkeys(parts))
 
     def _case(
@@ -192,7 +193,7 @@ class SchemaLanguages:
         wide: bool,
         frame: Frame,
     ) -> list[Automaton]:
-        """Return languages whose union is that of one case."""
+        """Return languages whose union is the language of one case."""
         excluded = overlapping(self.document, places, excluded, closed=self._closed)
         if not excluded:
             return self._plain(places, compared_with, wide, frame)
@@ -209,15 +210,15 @@ class SchemaLanguages:
 
     @cached_property
     def _hashable(self) -> SchemaLanguages:
-        """The same schemas, restricted to values that may be elements of a set."""
+        """Languages of the same schemas, for values that may be elements of a Python set."""
         assert self.notation.hashable is not None
         return self._in(self.notation.hashable)
 
     @cached_property
     def _in_every_spelling(self) -> SchemaLanguages:
-        """The same schemas, with keys and constants of narrow forms in every spelling.
+        """Languages of the same schemas; narrow forms have every spelling of keys and constants.
 
-        Subtracting more valid texts makes a wide language more exact.
+        A wide language becomes more exact if more valid texts are subtracted from it.
         """
         values = self._in(replace(self.notation, choice=self.notation.every_spelling))
         values._opened = self._opened
@@ -225,7 +226,7 @@ class SchemaLanguages:
 
     @cached_property
     def _as_json(self) -> SchemaLanguages:
-        """The same schemas in one spelling, to enumerate their values."""
+        """Languages of the same schemas in one spelling, to enumerate their values."""
         return self._in(json_notation("compact"))
 
     def _in(self, notation: Notation, *, closed: bool | None = None) -> SchemaLanguages:
@@ -245,7 +246,7 @@ class SchemaLanguages:
     def _plain(
         self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> list[Automaton]:
-        """Return languages whose union is that of a conjunction of plain schemas, one per kind."""
+        """Return languages whose union is that of plain schemas, one for each kind of value."""
         if not places and not compared_with and frame is BRACES:
             return [any_value(self.notation, self._max_depth)]
         facets = merge(self.document, places, compared_with, closed=self._closed)
@@ -275,7 +276,7 @@ class SchemaLanguages:
     def _without_upper_bounds(
         self, kind: str, places: Conjunction, facets: Facets, wide: bool
     ) -> Automaton:
-        """Return one kind's values without upper bounds that need too many states; add a caveat."""
+        """Return one kind's values without its upper bounds; record a caveat for each bound."""
         least = self._least_element(facets) if kind == "array" else 1
         caveats = not_counted(self.document, places, kind, least, unsupported=self._unsupported)
         causes = tuple(k for k in CAUSES[kind] if k not in UPPER_BOUNDS[kind])
@@ -292,7 +293,7 @@ class SchemaLanguages:
         return min((len(e.shortest()) for e in elements if not e.is_empty), default=1)
 
     def _of_kind(self, kind: str, facets: Facets, wide: bool) -> Automaton:
-        """Return the values of one kind, cached by what they depend on, as cases often agree."""
+        """Return the values of one kind, cached by the parts of `facets` that they depend on."""
         f = facets
         match kind:
             case "null":
@@ -352,7 +353,7 @@ class SchemaLanguages:
     def _containing(
         self, facets: Facets, contains: Contains, wide: bool, brackets: Brackets
     ) -> Automaton:
-        """Return the arrays with the right number of elements that satisfy a schema."""
+        """Return the arrays in which an allowed number of elements satisfies `contains`."""
         most = facets.size[1]
         head = facets.head if most is None else facets.head[:most]
         compared_with = facets.compared_items
@@ -383,7 +384,7 @@ class SchemaLanguages:
     def _distinct(
         self, language: Automaton, facets: Facets, wide: bool, brackets: Brackets
     ) -> Automaton:
-        """Return the arrays of a language whose elements are distinct."""
+        """Restrict a language of arrays to those with distinct elements."""
         most = facets.size[1]
         head = list(facets.head if most is None else facets.head[:most])
         rest = self.language(facets.items, facets.compared_items, wide=True)
@@ -416,7 +417,7 @@ class SchemaLanguages:
     def _not_held(
         self, language: Automaton, keyword: str, place: Place | None, held: Automaton | None = None
     ) -> Automaton:
-        """Return a language without a keyword that can't be enforced, with a caveat; or raise."""
+        """Return `held`; if it is None, add a caveat for `keyword` and return `language`."""
         if held is not None:
             return held
         assert place is not None

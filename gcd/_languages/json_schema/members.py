@@ -1,4 +1,4 @@
-"""Undeclared members of objects: disjoint languages of their keys, and their values."""
+"""Undeclared members of objects: languages of their names and of their values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from gcd._automata.automaton import Automaton
 from gcd._errors import StateLimitError, UnsupportedSchemaError
 from gcd._languages.json_schema.document import Conjunction, Document, Place
 from gcd._languages.json_schema.facets import Facets
-from gcd._languages.json_schema.scalars import IN_PYTHON_STYLE
 from gcd._languages.values.names import can_tell, checksums, enough_names
 from gcd._languages.values.notation import Notation
 from gcd._languages.values.objects import Frame, Member
@@ -26,10 +25,14 @@ def undeclared_members(
 ) -> list[Member]:
     """Return the undeclared members that the description of an object allows.
 
+    The languages of their names are disjoint.
+
     Args:
-        document, notation, facets: the schemas, the notation of values, and the object.
-        names: possible keys, quotes included; None for any.
-        values: function from schemas to the language of values that satisfy them.
+        document: the document of the schemas.
+        notation: the notation of values.
+        facets: the description of the object.
+        names: the language of possible names, including quotes; None if any name is possible.
+        values: function from schemas to the language of the values that satisfy them.
         frame: delimiters around the members.
     """
     found = []
@@ -49,8 +52,8 @@ def undeclared_members(
             raise UnsupportedSchemaError(
                 "additionalProperties",
                 document.named(""),
-                "leaves the names of arguments open, which is not supported in Python style; "
-                'declare them in "properties", or use style="json"',
+                "allows arguments with any name, which is not supported in Python style; "
+                'declare the arguments in "properties", or use style="json"',
             )
         found.append(Member(key, value, False))
     return found
@@ -64,13 +67,16 @@ def with_enough_names(
     extras: Sequence[Member],
     names: Sequence[Any] | None,
 ) -> Automaton | None:
-    """Return the objects of a language with enough different names; None if too many are required.
+    """Restrict a language to objects with enough different names.
+
+    Return None if this takes too many states.
 
     Args:
-        found: the objects with enough members, in which undeclared ones may occur twice.
-        notation, facets: the notation of values, and the object.
-        members, extras: the declared and undeclared members.
-        names: the names that all members have, if these are few; None otherwise.
+        found: objects with enough members, in which an undeclared name may occur twice.
+        notation: the notation of values.
+        facets: the description of the object.
+        members, extras: the declared and the undeclared members.
+        names: the only possible names, if there are few; otherwise None.
     """
     fewest = facets.count[0]
     if fewest < 2 or fewest <= sum(member.required for member in members) or not extras:
@@ -96,5 +102,9 @@ def _undeclared(notation: Notation, facets: Facets) -> Automaton:
 
 def _quoted(document: Document, notation: Notation, pattern: str, place: Place) -> Automaton:
     if notation.quoted is None:
-        raise document.refuse("patternProperties", place, f"is not {IN_PYTHON_STYLE}")
+        raise document.refuse(
+            "patternProperties",
+            place,
+            'is not supported in Python style; declare the names, or use style="json"',
+        )
     return notation.quoted(document.pattern(pattern, place, "patternProperties"))

@@ -1,19 +1,19 @@
-"""Outlines: coarse descriptions of schemas' values that show which schemas exclude each other.
+"""Outlines: coarse descriptions of the values of schemas, which show that schemas are disjoint.
 
-Deciding with automata whether two schemas have a value in common costs a product. Most pairs of a
-`oneOf` don't need it. A `kind` is `"a"` in one schema and `"b"` in the other, one schema excludes a
-member that the other requires, or one describes objects and the other strings. An outline stores
-such differences. It is never narrower than the schema:
+Deciding with automata whether two schemas have a value in common takes a product of automata. Most
+pairs of branches in a `oneOf` don't need it. For example, `kind` is `"a"` in one schema and `"b"`
+in the other, one schema excludes a member that the other requires, or one describes objects and the
+other strings. An outline stores such properties. It is never narrower than the schema:
 
     outline(S and T) = meet(outline(S), outline(T))        outline(S or T) = join(...)
 
-So schemas exclude each other if the meet of their outlines `has_no_value`. The converse does not
-hold: outlines ignore patterns, formats, divisors and negations. Members are outlined on demand,
-only as deep as needed.
+So schemas have no common value if the meet of their outlines `has_no_value`. The converse does not
+hold, because outlines ignore patterns, formats, divisors and negations. Outlines of members are
+computed on demand, only as deep as needed.
 
-For a choice with many branches, `possible_overlaps` looks for a tag: a member that branches require
-and whose values they list. It compares only branches that share a value of the tag, which takes
-O(branches) outline computations instead of O(branches^2).
+For a choice with many branches, `possible_overlaps` looks for a *tag*: a member that branches
+require, and whose possible values they list. It compares only branches that share a value of the
+tag. This takes O(branches) outline computations instead of O(branches^2).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gcd._languages.json_schema.document import Document, Place
 from gcd._languages.json_schema.facets import own_member_places, scalar_constants, types_of
 from gcd._languages.json_schema.keywords import ABSENT, TYPES
 
-Step = str | int  # to a member, or to an element by its index
+Step = str | int  # name of a member, or index of an element
 
 _DEPTH = 3  # levels of members that are examined
 _FIRST = 4  # elements of an array that are examined
@@ -37,7 +37,8 @@ _PER_MEET, _PER_OUTLINE = 1_000, 4_000  # units of work
 _CONTAINERS = frozenset(["array", "object"])
 _NUMBERS = frozenset(["integer", "number"])
 
-# A facet, the kinds of value that it describes, the keywords with its least and its greatest value.
+# Each row: a quantity, the kinds of values that have it, and the keywords with its least and its
+# greatest value.
 _FACETS = (
     ("length", frozenset(["string"]), ("minLength",), ("maxLength",)),
     ("value", _NUMBERS, ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
@@ -53,8 +54,9 @@ class Outline:
 
     Attributes:
         kinds: possible JSON types of a value.
-        scalars: possible scalars, by `constants.identity`; None for any.
-        required: members that an object has, and elements that an array has.
+        scalars: possible scalars, by `constants.identity`; None if any scalar is possible.
+        required: names of members that an object must have, and indices of elements that an array
+            must have.
     """
 
     __slots__ = ("_bounds", "_find", "_members", "kinds", "required", "scalars")
@@ -81,15 +83,15 @@ class Outline:
         self._members: dict[Step, Outline] = {}
 
     def member(self, step: Step) -> Outline:
-        """Return the outline of a member or an element, if there is one."""
+        """Return the outline of a member or an element."""
         if step not in self._members:
             self._members[step] = self._find(step)
         return self._members[step]
 
     def has_no_value(self, closed_to: frozenset[str] | None = None) -> bool:
-        """Return whether the outline shows that no value fits.
+        """Return whether the outline shows that no value fits it.
 
-        `closed_to`: the only members that objects may have, None for any.
+        `closed_to` lists the only members that objects may have; None if they may have any.
         """
         if closed_to is not None and any(
             isinstance(step, str) and step not in closed_to for step in self.required
@@ -113,7 +115,7 @@ class Outline:
 
     @property
     def tag(self) -> frozenset[Hashable] | None:
-        """Scalars that include every value; None if the value may be something else."""
+        """The only possible values, if they are all scalars that are listed; otherwise None."""
         return None if self.kinds & _CONTAINERS else self.scalars
 
 
@@ -130,7 +132,7 @@ NOTHING = Outline(frozenset(), None, {}, frozenset(), _nothing)
 
 
 def meet(parts: Sequence[Outline]) -> Outline:
-    """Return the outline of values that fit all of these."""
+    """Return the outline of the values that fit all given outlines."""
     parts = [part for part in parts if part is not ANYTHING]
     if len(parts) < 2:
         return parts[0] if parts else ANYTHING
@@ -151,7 +153,7 @@ def meet(parts: Sequence[Outline]) -> Outline:
 
 
 def join(parts: Sequence[Outline]) -> Outline:
-    """Return an outline of values that fit any of these."""
+    """Return an outline of all values that fit at least one of the given outlines."""
     parts = [part for part in parts if part.kinds]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
@@ -185,7 +187,7 @@ def join(parts: Sequence[Outline]) -> Outline:
 
 
 def outline(document: Document, places: Iterable[Place]) -> Outline:
-    """Return the outline of the values that satisfy all these schemas."""
+    """Return the outline of the values that satisfy all of the given schemas."""
     return meet([_of_place(document, place) for place in places])
 
 
@@ -218,7 +220,7 @@ def possible_overlaps(outlines: Sequence[Outline]) -> list[list[int]]:
 
 
 def _tags(part: Outline, depth: int = _DEPTH - 1) -> dict[tuple[Step, ...], frozenset[Hashable]]:
-    """Return listed values of the value itself, and of its parts by their paths of steps."""
+    """Return the listed values of a value and of its parts, by their paths of steps."""
     if part.tag is not None:
         return {(): part.tag}
     if depth == 0 or len(part.kinds) != 1 or not part.kinds <= _CONTAINERS:
@@ -243,7 +245,7 @@ def _of_place(document: Document, place: Place) -> Outline:
 
 
 def _of_schema(document: Document, place: Place) -> Outline:
-    """Return the outline of a schema alone, without its references and `allOf`."""
+    """Return the outline of a schema, without the schemas of its references and `allOf`."""
     schema = place.schema
     spend(_PER_OUTLINE)
     scalars = scalar_constants([schema])

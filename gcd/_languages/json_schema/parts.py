@@ -1,15 +1,15 @@
-"""Cache of the languages of a schema's parts, and accounting of each keyword's cost.
+"""Cache of the languages of a schema's parts, and accounting of the cost of each keyword.
 
-A schema repeats itself: the cases of an `anyOf` agree on most members, recursion repeats a
+A schema repeats itself. The cases of an `anyOf` agree on most members, recursion repeats a
 definition at every depth, and a `oneOf` compares each branch with all others. `Parts` receives
-every language of one document and
+every language of a document.
 
-* **stores each language once.** Equal automata become one object, so that repeated constructions
-  from equal parts are recognized (`Parts.once`);
-* **accounts for costs.** Work spent while a keyword is compiled (`gcd._automata.limits`) is
-  attributed to that keyword's location, minus what the schemas below it took. If the work limit is
-  exceeded, the error names the keyword and JSON pointer with the highest total, not the one that
-  happened to come last. If an automaton has too many states, the error names the innermost keyword.
+* **It stores each language once.** Equal automata become one object. Repeated constructions from
+  equal parts are then recognized, and their results reused (`Parts.once`).
+* **It accounts for costs.** Work that is spent while a keyword is compiled (`gcd._automata.limits`)
+  is attributed to that keyword and its location, minus the work for the schemas below it. If the
+  work limit is exceeded, the error names the keyword with the highest total, not the one that was
+  compiled last. If an automaton has too many states, the error names the innermost keyword.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from gcd._languages.json_schema.document import Conjunction, Document, Place
 
 P = ParamSpec("P")
 
-# Units per table entry kept until the end; 125 million entries, 500 MB, exhaust the default.
+# Units of work per table entry that stays in memory: 125 million entries (500 MB) exhaust the
+# default limit.
 _PER_KEPT_ENTRY = 16
-_MAX_NESTING = 80  # blocks of `compiling`, two for each level of values
+_MAX_NESTING = 80  # most nested blocks of `compiling`; each level of values takes two
 
-# #: Keywords that make the values of a kind large, most frequent causes first.
+# For each kind of value, the keywords that make its automaton large, most frequent causes first.
 CAUSES = {
     "array": (
         *("uniqueItems", "maxContains", "minContains", "maxItems", "minItems", "contains"),
@@ -46,7 +47,7 @@ CAUSES = {
     ),
     "string": ("maxLength", "minLength", "pattern", "format"),
 }
-# #: Upper bounds of counts, which may be dropped, and the next causes of large languages.
+# For each kind of value, the upper bounds of counts that may be dropped.
 UPPER_BOUNDS = {
     "array": ("maxItems", "maxContains"),
     "object": ("maxProperties",),
@@ -56,11 +57,11 @@ CHOICES = ("oneOf", "not", "if", "anyOf", "dependentSchemas", "dependentRequired
 
 
 class Parts:
-    """Languages of one document's schemas, in all notations, and their costs.
+    """Languages of one document's schemas in all notations, and their costs.
 
     Attributes:
-        caveats: what the languages don't enforce in every text.
-        excluding: caveats of subtracted schemas, which may exclude valid texts.
+        caveats: keywords that the languages don't enforce in every text.
+        excluding: caveats of subtracted schemas; these may exclude valid texts.
     """
 
     def __init__(self, document: Document) -> None:
@@ -68,22 +69,22 @@ class Parts:
         self._kept: dict[Automaton, Automaton] = {}
         self._made: dict[tuple[Hashable, ...], Automaton] = {}
         self._costs: dict[tuple[str | None, str], int] = {}
-        self._inside = 0  # units spent by parts inside the current one
+        self._inside = 0  # units spent in blocks inside the current block
         self._nesting = 0
-        # Keyword and pointer that work is attributed to.
+        # Keyword and pointer to which work is attributed.
         self._present: tuple[str | None, str] = None, ""
         self.caveats: dict[Caveat, None] = {}
         self.excluding: list[Caveat] = []
 
     def keep(self, language: Automaton) -> Automaton:
-        """Return the automaton that represents all equal to this one."""
+        """Return the stored automaton that equals this one; if there is none, store this one."""
         if language not in self._kept:
-            spend(_PER_KEPT_ENTRY * language.delta.size, "the schema's parts together")
+            spend(_PER_KEPT_ENTRY * language.delta.size, "all parts of the schema together")
             self._kept[language] = language
         return self._kept[language]
 
     def once(self, build: Callable[P, Automaton], *args: P.args, **kwargs: P.kwargs) -> Automaton:
-        """Call `build` once for equal arguments, if they are hashable; return its automaton."""
+        """Return `build(*args, **kwargs)`, computed only once for equal arguments."""
         key = (build, args, tuple(kwargs.items()))
         if key not in self._made:
             self._made[key] = self.keep(build(*args, **kwargs))
@@ -93,12 +94,13 @@ class Parts:
     def compiling(self, places: Conjunction, keywords: Sequence[str]) -> Iterator[None]:
         """Attribute the work inside the block to the first of the keywords that the schemas have.
 
-        If they have none of them, the work is attributed to the keyword of the enclosing block.
+        If they have none of the keywords, the work is attributed to the keyword of the enclosing
+        block.
 
         Raises:
-            StateLimitError, WorkLimitError: raised by the block, with the keyword and pointer
-                added.
-            ConstraintError: if blocks are nested too deeply.
+            StateLimitError, WorkLimitError: raised by the block; a state limit error gets the
+                keyword and its pointer.
+            ConstraintError: blocks are nested too deeply.
         """
         around = self._present
         cause = self._present = self._cause(places, keywords)
@@ -124,12 +126,12 @@ class Parts:
             self._nesting -= 1
 
     def has_caveat(self, place: Place) -> bool:
-        """Return whether a keyword of this schema is not enforced; caveats name each schema."""
+        """Return whether some keyword of this schema is not enforced, and has a caveat."""
         pointer = self._document.named(place.pointer)
         return any(caveat.pointer == pointer for caveat in self.caveats)
 
     def blame_most_costly(self, error: LimitError) -> None:
-        """Add to an error the keyword that most of the work was attributed to."""
+        """Add to an error the keyword to which most of the work was attributed."""
         if error.pointer is None and self._costs:
             error.blame(*max(self._costs, key=lambda cause: self._costs[cause]), self._hint)
 

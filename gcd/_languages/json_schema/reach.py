@@ -1,9 +1,9 @@
 """Omission of upper bounds that no answer reaches, with caveats.
 
-`"maxLength": 65536` takes some 20 states per character, and no answer of a few hundred tokens ever
-reaches it. If a schema takes too many states or too much work, its largest upper bounds are not
-counted. The automaton is then exact only for texts too short to reach any of them
-(`gcd._automata.horizon`), and longer budgets are refused.
+`"maxLength": 65536` takes some 20 states for each character, and no answer of a few hundred tokens
+is that long. If a schema takes too many states or too much work, its largest upper bounds are not
+counted. The automaton is then exact only for texts that are too short to exceed any of them
+(`gcd._automata.horizon`), and budgets that allow longer texts are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gcd._languages.json_schema.facets import Facets
 from gcd._languages.json_schema.parts import UPPER_BOUNDS
 
 _PER_COUNT = 20  # states per counted character of a string
-_ROOM = 8  # fraction of the states for counts, because schemas are used several times
+_ROOM = 8  # counts may take an 8th of the states, because schemas occur several times
 _LEAST = 1_000  # bytes: budgets are never restricted to shorter texts
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
@@ -32,9 +32,13 @@ def within_limits(build: Build, *, unsupported: str) -> Automaton:
     """Compile a schema; if it is too large, retry without its largest upper bounds.
 
     Args:
-        build: function to the language, from the longest text in bytes whose reachable bounds are
-            counted (or None), and a list that receives the upper bounds.
+        build: function that compiles the schema. Its first argument is a length in bytes: upper
+            bounds that only longer texts can exceed are not counted; None to count all. The second
+            argument is a list to which it appends the upper bounds.
         unsupported: as in `gcd.json_schema`.
+
+    Raises:
+        StateLimitError, WorkLimitError: the schema is still too large.
     """
     bounds: list[Caveat] = []
     try:
@@ -51,12 +55,15 @@ def within_limits(build: Build, *, unsupported: str) -> Automaton:
 
 
 def least_horizon(unsupported: str) -> int:
-    """Return the smallest horizon from which upper bounds may be left uncounted."""
+    """Return the shortest length in bytes to which omitting upper bounds may limit the texts."""
     return _LEAST if unsupported == "warn" else 0
 
 
 def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[int]:
-    """Yield horizons up to which bounds are counted: most bounds first, then as few as possible."""
+    """Yield lengths in bytes to try as the first argument of `build` in `within_limits`.
+
+    The first length counts as many bounds as possible, the second one as few as possible.
+    """
     if not isinstance(error, StateLimitError) and error.keyword not in HORIZONS:
         return
     sizes = sorted((bound.max_bytes or 0, _PER_COUNT * int(bound.value)) for bound in bounds)
@@ -73,14 +80,17 @@ def _less(bounds: Sequence[Caveat], error: LimitError, least: int) -> Iterator[i
 
 
 def may_drop(reaches: Sequence[int], error: StateLimitError, unsupported: str) -> bool:
-    """Return whether upper bounds with these horizons may be dropped after this error."""
+    """Return whether upper bounds may be dropped after this error.
+
+    `reaches` are the lengths to which dropping each of them would limit the texts.
+    """
     if unsupported == "refuse" or error.pointer is not None:  # the error belongs to an inner part
         return False
     return min(reaches, default=-1) >= least_horizon(unsupported)
 
 
 def too_many_elements(document: Document, facets: Facets, least: int) -> StateLimitError:
-    """Return the error for an array with too many states, which names the counts involved.
+    """Return the error for an array with too many states; it names the counts involved.
 
     Args:
         document: the document of the array's schemas.
@@ -107,7 +117,7 @@ def too_many_elements(document: Document, facets: Facets, least: int) -> StateLi
 def not_counted(
     document: Document, places: Conjunction, kind: str, least: int, *, unsupported: str
 ) -> list[Caveat]:
-    """Return the caveats that apply if the upper bounds on values of one kind are not counted.
+    """Return the caveats for upper bounds that are not counted, on values of one kind.
 
     Args:
         document: the document of the schemas.
@@ -134,22 +144,23 @@ def not_counted(
 def held_to(
     language: Automaton, max_bytes: int | None, what: str, caveats: Sequence[Caveat] = ()
 ) -> Automaton:
-    """Restrict a language to texts of at most `max_bytes` bytes (None: no limit).
+    """Restrict a language to texts of at most `max_bytes` bytes.
 
     Args:
         language: the language to restrict.
-        max_bytes: the longest text in bytes.
-        what: the beginning of a message, with a placeholder for the number.
-        caveats: what the language doesn't enforce in all texts.
+        max_bytes: length of the longest text in bytes; None if there is no limit.
+        what: beginning of the error message, with a placeholder for the number.
+        caveats: keywords that the language doesn't enforce in all texts.
 
     Raises:
         EmptyLanguageError: every text is longer.
-        StateLimitError: upper bounds are not counted, and every text may reach one of them.
+        StateLimitError: upper bounds are not counted, and every text is long enough to exceed one.
     """
     shortest = len(language.shortest())
     if max_bytes is not None and shortest > max_bytes:
         raise EmptyLanguageError(
-            f"no {what.format(max_bytes)}; the shortest has {shortest}, so raise max_bytes"
+            f"no {what.format(max_bytes)}; the shortest text has {shortest} bytes, so raise "
+            "max_bytes"
         )
     known = [max_bytes, *(caveat.max_bytes for caveat in caveats)]
     limit = min((each for each in known if each is not None), default=None)
@@ -159,7 +170,7 @@ def held_to(
 
 
 def out_of_reach(caveats: Sequence[Caveat], shortest: int | None = None) -> StateLimitError:
-    """Return the error for omitted upper bounds that every text is long enough to reach."""
+    """Return the error for omitted upper bounds, if every text is long enough to exceed one."""
     first = next(caveat for caveat in caveats if caveat.max_bytes is not None)
     least = "" if shortest is None else f", all of {shortest} bytes and more,"
     what = f"counting up to {first.value} in texts that reach it{least}"

@@ -1,15 +1,15 @@
 """Resolution of `$ref`, `$dynamicRef` and `$recursiveRef` in a document.
 
-A document contains one or more schema resources: the root, and every schema with its own `$id`, a
-URI reference resolved against the enclosing schema's URI (RFC 3986, section 5). A reference is
-resolved likewise, against the URI of its resource; its fragment is a JSON pointer from the
-resource's root, or an `$anchor` in it. Other documents are never downloaded: references to them are
-refused by name.
+A document contains one or more schema resources: the root, and every schema with its own `$id`. An
+`$id` is a URI reference, which is resolved against the URI of the enclosing schema (RFC 3986,
+section 5). A `$ref` is also a URI reference, which is resolved against the URI of its resource. Its
+fragment is a JSON pointer from the resource's root, or the name of an `$anchor` in the resource.
+Other documents are never downloaded: references to them raise an error.
 
-**`$dynamicRef`** means the outermost resource on the path from the root that has the
-`$dynamicAnchor`. If only one schema in the document has the anchor, or the root has it, the target
-is that schema; otherwise the reference is refused. `$recursiveRef` is the same with a single
-unnamed anchor, `$recursiveAnchor`.
+**`$dynamicRef`** refers to the outermost resource with that `$dynamicAnchor` on the path from the
+root. If only one schema in the document has the anchor, or the root resource has it, the target is
+that schema. Otherwise the reference is refused. `$recursiveRef` works in the same way, with a
+single anchor without a name, `$recursiveAnchor`.
 
 This module also determines the draft of each resource, which decides what an identifier is and
 where schemas are (`gcd._languages.json_schema.drafts`). `References.read` returns each schema in
@@ -26,19 +26,19 @@ from gcd._errors import ConstraintError, UnsupportedSchemaError, at
 from gcd._languages.json_schema.drafts import DRAFTS, LENIENT, Draft, Schema, draft_of, translate
 from gcd._languages.json_schema.keywords import ANCHORS
 
-_MAX_NESTING = 64  # schemas inside schemas
+_MAX_NESTING = 64  # most levels of schemas inside schemas
 _MAX_SCHEMAS = 50_000
 _ROOT_URI = "schema:/root"  # URI of a document without an $id
-_RECURSIVE = "$recursiveAnchor"  # used as a dynamic anchor; no anchor name contains a dollar sign
+_RECURSIVE = "$recursiveAnchor"  # no other anchor begins with a dollar sign
 
 
 class Resource(NamedTuple):
-    """Schema with its own URI, and everything inside it up to the next such schema.
+    """Schema with its own URI, and everything inside it except other resources.
 
     Attributes:
         uri: URI without a fragment.
-        pointer: JSON pointer of its root.
-        draft: its draft.
+        pointer: JSON pointer of the resource's root schema.
+        draft: draft of the resource.
     """
 
     uri: str
@@ -51,9 +51,9 @@ class References:
 
     Args:
         root: the document.
-        base: JSON pointer to prepend to the document's pointers in messages.
+        base: JSON pointer that messages put before the document's pointers.
         draft: draft of the document, overriding `$schema`; None to follow `$schema`.
-        assert_formats: whether `format` constrains.
+        assert_formats: whether `format` constrains values.
     """
 
     def __init__(self, root: Any, base: str, draft: Draft | None, *, assert_formats: bool) -> None:
@@ -90,10 +90,13 @@ class References:
             )
 
     def read(self, pointer: str, raw: Any) -> Any:
-        """Return the schema at a pointer in the vocabulary of draft 2020-12; keep non-schemas."""
+        """Return the schema at a pointer in the vocabulary of draft 2020-12.
+
+        Values that are not objects are returned unchanged.
+        """
         if not isinstance(raw, Mapping):
             return raw
-        if pointer not in self._schemas:  # where schemas are not expected, as below "x-types"
+        if pointer not in self._schemas:  # a schema below an unknown keyword such as "x-types"
             self._schemas[pointer] = self._translated(raw, self._around(pointer).draft)
         return self._schemas[pointer]
 
@@ -103,12 +106,12 @@ class References:
         )
 
     def target(self, keyword: str, reference: str, pointer: str) -> str:
-        """Return the pointer of the target of a reference at `pointer`.
+        """Return the pointer of the target of a reference in the schema at `pointer`.
 
         Raises:
-            UnsupportedSchemaError: if the target is outside the document, or depends on the path
+            UnsupportedSchemaError: the target is outside of the document, or depends on the path
                 taken.
-            ConstraintError: if the target doesn't exist.
+            ConstraintError: the target doesn't exist.
         """
         here = self._around(pointer)
         uri, fragment = urldefrag(_joined(here.uri, reference))
@@ -119,8 +122,8 @@ class References:
             raise UnsupportedSchemaError(
                 keyword,
                 shown,
-                f"refers to {reference!r}, which is not in the document; only references inside "
-                "it are resolved, so put that schema under $defs",
+                f"refers to {reference!r}, which is not in the document; other documents are "
+                "never downloaded, so put that schema under $defs",
             )
         is_anchor = fragment != "" and not fragment.startswith("/")
         named = self._anchors.get((uri, fragment), []) if is_anchor else tops
@@ -148,7 +151,7 @@ class References:
         return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
 
     def _outermost(self, keyword: str, found: str, anchor: str, shown: str) -> str:
-        """Return the target of a dynamic reference that leads to `found` by itself."""
+        """Return the target of a reference; `found` is the target if it is not dynamic."""
         everywhere = self._dynamic.get(anchor, [])
         dynamic = "$recursiveRef" if anchor == _RECURSIVE else "$dynamicRef"
         if keyword != dynamic or found not in everywhere or len(everywhere) == 1:
@@ -164,7 +167,11 @@ class References:
         )
 
     def lookup(self, pointer: str) -> Any:
-        """Return the target of a pointer from the root; raise `KeyError` or the like if missing."""
+        """Return the value at a pointer from the document's root.
+
+        Raises:
+            KeyError, IndexError, TypeError, ValueError: there is no such value.
+        """
         found = self._root
         for step in pointer.split("/")[1:]:
             if isinstance(found, Mapping):
@@ -180,7 +187,7 @@ class References:
     def _enter(
         self, pointer: str, raw: Mapping[str, Any], around: Resource
     ) -> tuple[Schema, Resource]:
-        """Record the identifiers of a schema; return the schema and the resource it belongs to."""
+        """Record the identifiers of a schema; return the schema and its resource."""
         draft = self._draft_at(pointer, raw, around)
         around = around._replace(draft=draft)
         schema = self._translated(raw, draft)
@@ -202,24 +209,31 @@ class References:
         return schema, around
 
     def _draft_at(self, pointer: str, raw: Mapping[str, Any], around: Resource) -> Draft:
-        """Return the draft of a schema: the option's, its own `$schema`'s, or the enclosing one."""
+        """Return the draft of a schema.
+
+        It is the option's draft, the draft of the schema's own `$schema`, or the draft of the
+        enclosing resource.
+        """
         if self._draft is not None or "$schema" not in raw:
             return around.draft
         if pointer and not around.draft.lenient and not ("$id" in raw or "id" in raw):
-            return around.draft  # `$schema` may only repeat it
+            return around.draft  # here, `$schema` must not change the draft
         found = draft_of(raw["$schema"])
         if found is None:
             raise UnsupportedSchemaError(
                 "$schema",
                 self._base + pointer,
                 f"names the dialect {raw['$schema']!r}, which is not supported; pass the "
-                "closest draft: "
-                "draft=" + ", ".join(f'"{name}"' for name in DRAFTS),
+                "closest draft with the option draft: "
+                + " or ".join(f'"{name}"' for name in DRAFTS),
             )
         return found
 
     def _identified(self, pointer: str, around: Resource, uri: str, fragment: str) -> Resource:
-        """Return the resource of a schema with an identifier; a fragment only names the schema."""
+        """Return the resource of a schema with an identifier.
+
+        An identifier that is only a fragment names the schema, and doesn't begin a new resource.
+        """
         uri = urldefrag(_joined(around.uri, uri)).url if uri else around.uri
         if fragment:
             self._anchors.setdefault((uri, fragment), []).append(pointer)
@@ -229,7 +243,7 @@ class References:
         return Resource(uri, pointer, around.draft)
 
     def _around(self, pointer: str) -> Resource:
-        """Return the resource around a pointer, which may be outside of all known schemas."""
+        """Return the resource that contains a pointer; no known schema has to be there."""
         while pointer not in self._resource_of:
             pointer = pointer.rpartition("/")[0]
         return self._resource_of[pointer]

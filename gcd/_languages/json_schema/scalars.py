@@ -1,7 +1,7 @@
 """Languages of numbers, strings and constants, from the description of a value.
 
-`wide` is explained in `gcd._languages.json_schema.languages`: it means every spelling, and also
-every number with an exponent.
+The argument `wide` selects the wide language (`gcd._languages.json_schema.languages`), which has
+every spelling of a value, and all numbers with an exponent.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from gcd._languages.values.multiples import multiples, whole_numbers
 from gcd._languages.values.notation import Notation
 from gcd._languages.values.numbers import Bound, decimals, integers, numbers, with_exponent
 
-IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
 _PER_CONSTANT = 2_000  # units of work
 
 
 def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the numbers ("number") or whole numbers ("integer") that fit the description."""
+    """Return the numbers of a JSON type, "number" or "integer", that fit the description."""
     lower, upper = facets.lower, facets.upper
     if kind == "number" and not facets.divisors:
         return numbers(lower, upper, wide=wide)
@@ -49,7 +48,7 @@ def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def strings(document: Document, notation: Notation, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the JSON strings that satisfy the description."""
+    """Return the JSON strings, with their quotes, that fit the description."""
     shortest, longest = facets.length
     if longest is not None and longest < shortest:
         return Automaton.empty()
@@ -59,14 +58,15 @@ def strings(document: Document, notation: Notation, facets: Facets, *, wide: boo
         said = facets.patterns or facets.formats
         keyword, place = "pattern" if facets.patterns else "format", said[0][1]
         option = "" if facets.patterns else ', or formats="ignore"'
-        raise document.refuse(keyword, place, f"is not {IN_PYTHON_STYLE}{option}")
+        style = f'is not supported in Python style; remove it, or use style="json"{option}'
+        raise document.refuse(keyword, place, style)
     language = content(document, facets, wide=wide)
     with _counted_beside(facets):
         return notation.quoted(language)
 
 
 def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
-    """Return the possible content of a string, before it is quoted."""
+    """Return the texts of strings that fit the description, without quotes and escapes."""
     parts = [texts(*facets.length)]
     for name, _ in facets.formats:
         language = text_format(name, widest=wide)
@@ -81,9 +81,8 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 def _counted_beside(facets: Facets) -> Iterator[None]:
     """Add to a state-limit error the length and the keywords that are counted together with it.
 
-    The automaton tracks a position in a format or pattern and a number of characters, so their
-    states
-    multiply.
+    The automaton tracks both a position in a format or pattern and the number of characters, so
+    their states multiply.
     """
     try:
         yield
@@ -97,17 +96,18 @@ def _counted_beside(facets: Facets) -> Iterator[None]:
         if longest is not None:
             length = f"maxLength {longest}"
             hint += (
-                "; or pass max_bytes=n to gcd.json_schema, the most bytes of an answer: up "
-                f"to n = {longest + 2}, no characters need counting"
+                "; or pass max_bytes=n to gcd.json_schema, the most bytes of an answer: with "
+                f"n of at most {longest + 2}, the length isn't counted"
             )
         what = f"{length} beside {' and '.join(said)}"
         raise StateLimitError(error.limit, what, hint) from error
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
-    """Return the texts of these scalars, built at once because there may be thousands.
+    """Return the texts of the given scalars.
 
-    If `wide`, use every spelling, and add every number with an exponent if there are numbers.
+    If `wide`, use every spelling. If one of the scalars is a number, then also add all numbers with
+    an exponent. All scalars are compiled at once, because there may be thousands.
     """
     parts: list[Automaton] = []
     strings: list[str] = []
@@ -140,14 +140,14 @@ def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Au
 
 
 def _digits(number: Decimal) -> str:
-    """Write a number without an exponent and without trailing zeros in its fraction."""
+    """Format a number without an exponent, and without trailing zeros in its fraction."""
     text = format(number, "f")
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text
 
 
 def fitting_constants(document: Document, facets: Facets) -> list[object]:
-    """Return the constants of a description that satisfy the rest of it."""
+    """Return the constants of a description that fit the rest of the description."""
     values = list((facets.constants or {}).values())
     spend(_PER_CONSTANT * len(values))
     said = facets.patterns or facets.formats
@@ -156,9 +156,9 @@ def fitting_constants(document: Document, facets: Facets) -> list[object]:
 
 
 def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
-    """Return whether a scalar satisfies the description, as the standard defines it.
+    """Return whether a scalar fits the description, as the standard defines it.
 
-    `said` is the language of a string's content, if a pattern or a format restricts it.
+    If a pattern or a format restricts strings, `said` is the language of their texts.
     """
     kind = kind_of(value)
     if kind not in facets.kinds:

@@ -1,36 +1,36 @@
 """Compiler from a JSON schema to the byte language of its valid values' texts.
 
-A schema of any draft from 4 to 2020-12 is translated into the vocabulary of the newest
-(`gcd._languages.json_schema.drafts`) and expanded into cases of plain schemas
+A schema of any draft from 4 to 2020-12 is translated into the vocabulary of 2020-12
+(`gcd._languages.json_schema.drafts`). It is then expanded into cases of plain schemas
 (`gcd._languages.json_schema.choices`). Each case is merged into one description of a value
-(`gcd._languages.json_schema.facets`) and built as a language
-(`gcd._languages.json_schema.languages`). Each part of the schema is compiled once, however often it
-is used.
+(`gcd._languages.json_schema.facets`), and the language of this description is built
+(`gcd._languages.json_schema.languages`). A part of the schema is compiled once, however often it is
+used.
 
 The language is narrower than the standard in these respects, and in no others:
 
-* **Order.** Members come in the order of their declaration: a schema's own `properties`, then
-  those of its `$ref`, `allOf`, `anyOf` and so on, then names that occur only in `required` and the
-  like, then undeclared ones. `any_order=n` lets objects of up to n declared names take any order.
-  No declared name occurs twice; an undeclared one may, which RFC 8259 permits. It then counts as
-  two members for `maxProperties`, and as one for `minProperties`, where names are distinguished by
-  a checksum and one pair in 13 is taken for one name (`gcd._languages.values.names`).
-* **Undeclared members** are excluded where a schema has `properties` but no
-  `additionalProperties`, `patternProperties` or `unevaluatedProperties`, as is common in structured
-  generation. Write `additionalProperties`, or pass `additional_properties="open"`, for the
-  standard's reading. If this leaves a value no objects where the standard has some, that value
-  follows the standard.
-* **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor, or compared
-  with others under `not`, `oneOf` and the like, have no exponent. Integers and numbers
-  with a bound or a divisor are never `-0` (`gcd._languages.values.numbers`). Constants are written
+* **Order.** Members come in the order of their declaration. A schema's own `properties` are first,
+  and those of its `$ref`, `allOf`, `anyOf` and so on follow. Then come names that occur only in
+  other keywords such as `required`, and last undeclared names. `any_order=n` allows any order in
+  objects of up to n declared names. A declared name occurs at most once. An undeclared name may
+  occur twice, which RFC 8259 permits. `maxProperties` then counts two members. `minProperties`
+  counts one: it distinguishes names by a checksum, which takes one pair of names in 13 for the same
+  name (`gcd._languages.values.names`).
+* **Undeclared members** are excluded where a schema has `properties` but no `additionalProperties`,
+  `patternProperties` or `unevaluatedProperties`, as is common in structured generation. Write
+  `additionalProperties`, or pass `additional_properties="open"`, to follow the standard. If a value
+  could then have no objects although the standard has some, that value follows the standard.
+* **Numbers.** Integers have no fraction or exponent. Numbers have no exponent if they have a bound
+  or a divisor, or are compared with others under `not`, `oneOf` and the like. Integers, and numbers
+  with a bound or a divisor, are never `-0` (`gcd._languages.values.numbers`). Constants are written
   as `json.dumps` writes them, or as an integer if they are whole.
-* **Keys and constants** have one spelling (`escapes="all"` for every one); the members of
-  constant objects keep their order in the schema.
-* **Depth.** Where the schema doesn't describe a value, arrays and objects nest at most `max_depth`
-  deep; a schema that contains itself is entered at most `max_depth` times on a path.
+* **Keys and constants** have one spelling, unless `escapes="all"`. The members of constant objects
+  keep their order in the schema.
+* **Depth.** Where the schema doesn't describe a value, arrays and objects are nested at most
+  `max_depth` deep. A schema that contains itself is entered at most `max_depth` times on a path.
 
-By the standard, keywords for one kind of value don't affect others, so `{"properties": ...}`
-without `"type": "object"` also admits every number.
+According to the standard, keywords for one kind of value don't affect others. So `{"properties":
+...}` without `"type": "object"` also accepts every number.
 """
 
 from __future__ import annotations
@@ -83,43 +83,44 @@ def json_schema(
     The module docstring lists where the language is narrower than the standard.
 
     Args:
-        schema: a JSON schema as parsed JSON (a mapping or a boolean) or as JSON text, or a type
+        schema: a JSON schema as parsed JSON (a mapping or a boolean) or as JSON text; or a type
             that pydantic validates: a model class, a dataclass, a TypedDict, an enum,
             `Literal[...]`, `list[...]`, `A | B`, a `TypeAdapter`. Patterns of a class use Rust's
-            syntax (or Python's, if its `regex_engine` selects it), and texts that its validator
-            refuses are excluded.
+            syntax (or Python's, if its `regex_engine` selects it). Texts that the validator of the
+            class refuses are excluded.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
-        max_depth: maximum nesting of values that the schema doesn't describe, and of recursive
-            schemas.
-        escapes: spelling of keys and constants, "canonical" (as `json.dumps`) or "all".
+        max_depth: greatest nesting depth of values that the schema doesn't describe, and of
+            recursive schemas.
+        escapes: spelling of keys and constants, "canonical" (as `json.dumps` writes them) or "all".
         additional_properties: "closed" excludes undeclared members where a schema has `properties`
             but no keyword for undeclared members; "open" allows them.
-        any_order: objects with at most this many declared names accept them in any order; n names
-            in any order take 2^n times as many states.
-        formats: "assert" (`format` constrains) or "ignore" (`format` is an annotation).
+        any_order: objects with at most this many declared names accept them in any order. For n
+            names, this takes 2^n times as many states.
+        formats: "assert" (`format` constrains values) or "ignore" (`format` is an annotation).
         max_bytes: compile only the texts of at most this many bytes, exactly. Limits that no such
             text reaches, such as `"maxLength": 32767`, then don't take states. Budgets whose tokens
             could have more bytes are refused (`gcd.OverlongBudgetError`).
         draft: "4", "6", "7", "2019-09" or "2020-12", overriding `$schema`. None: the draft that
-            `$schema` names; without `$schema`, 2020-12, where the spellings of older drafts are
-            understood, too.
+            `$schema` names. Without `$schema`, it is 2020-12, and the spellings of older drafts are
+            also understood.
         unknown: treatment of keywords and formats that the draft doesn't have, and that therefore
             have no effect: "warn", "ignore", or "refuse".
         unsupported: treatment of keywords that no automaton of the allowed size can enforce.
             "warn": a warning names them. Upper bounds such as `"maxLength": 65536` are enforced for
-            texts too short to reach them, and longer budgets are refused
+            texts too short to exceed them, and budgets that allow longer texts are refused
             (`gcd.OverlongBudgetError`). `uniqueItems` over arbitrary strings, and Python validators
             of a class, aren't enforced, so validate the finished text. "ignore": none of these are
             enforced, without a warning. "refuse": they are errors. The result's `caveats` lists
             them.
 
     Raises:
-        UnsupportedSchemaError: for an unsupported keyword, with its JSON pointer.
-        ConstraintError: for a malformed schema or option, or a `$ref` that cannot be followed.
-        EmptyLanguageError: if no value satisfies the schema.
-        StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
-            allows, or all of them take more work than `gcd.work_limit`; with the keyword and the
+        UnsupportedSchemaError: a keyword is not supported; the error has its JSON pointer.
+        ConstraintError: the schema or an option is malformed, or the target of a `$ref` doesn't
+            exist.
+        EmptyLanguageError: no value satisfies the schema.
+        StateLimitError, WorkLimitError: an automaton has more states than `gcd.state_limit` allows,
+            or all of them take more work than `gcd.work_limit`. The error has the keyword and the
             JSON pointer of the part that takes the most.
 
     Warns:
@@ -146,7 +147,7 @@ def json_schema(
             raise UnsupportedSchemaError(
                 caveat.keyword,
                 caveat.pointer,
-                f"{caveat.value} is Python code, which an automaton cannot run; set "
+                f"{caveat.value} is Python code, which an automaton cannot run; pass "
                 'unsupported="ignore" and validate the finished text',
             )
 
@@ -170,7 +171,9 @@ def json_schema(
         if language.is_empty and values.parts.excluding:
             raise out_of_reach(values.parts.excluding)
         if language.is_empty:
-            raise EmptyLanguageError(f"no value satisfies the schema{why_empty(values)}")
+            limit = "" if max_bytes is None else f" in {max_bytes} bytes; raise max_bytes, or"
+            reason = why_empty(values) or f"{limit or ';'} correct the schema"
+            raise EmptyLanguageError(f"no value satisfies the schema{reason}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
         what = "text of at most {} bytes satisfies the schema"
         return held_to(language, max_bytes, what, (*document.validators, *values.parts.caveats))
@@ -184,11 +187,16 @@ def json_schema(
 def ignored_keywords(
     schema: Any, *, formats: str = "assert", draft: str | None = None
 ) -> tuple[IgnoredKeyword, ...]:
-    """Return the keywords of a schema that have no effect; `json_schema` warns about them.
+    """Return the keywords of a schema that have no effect, about which `json_schema` warns.
 
     Only schemas that are reachable from the root are searched. Annotations that every draft has,
-    such as titles and descriptions, are not included. Arguments and errors are those of
-    `json_schema`.
+    such as titles and descriptions, are not included.
+
+    Args:
+        schema, formats, draft: as in `json_schema`.
+
+    Raises:
+        ConstraintError: as in `json_schema`.
     """
     _check_option("formats", formats, FORMATS)
     document = Document(
@@ -202,12 +210,12 @@ def ignored_keywords(
 
 
 def _parsed(schema: Any) -> Any:
-    """Return the schema of a JSON text or a type; return everything else unchanged."""
+    """Return the schema of a JSON text or a type; return all other values unchanged."""
     if is_class(schema):
         return class_schema(schema, partial(json_schema, unknown="ignore", unsupported="refuse"))
     if hasattr(schema, "model_json_schema"):
         raise ConstraintError(
-            f"expected a pydantic model class, got its instance {schema!r}; pass the class"
+            f"expected a pydantic model class, got its instance {shown(schema)}; pass the class"
         )
     if not isinstance(schema, (str, bytes)):
         return schema
@@ -228,7 +236,7 @@ def check_options(
     max_bytes: object,
     unsupported: object,
 ) -> None:
-    """Raise `ConstraintError` unless the options common to all schema languages are valid."""
+    """Raise `ConstraintError` unless the options that all schema languages share are valid."""
     _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
     _check_option("escapes", escapes, ("canonical", "all"))
     _check_option("unknown", unknown, ("warn", "ignore", "refuse"))

@@ -1,1 +1,1 @@
-"""Compilers from database schemas to languages of SQL queries."""
+"""Compiler from database schemas to languages of SQL queries."""

@@ -1,10 +1,10 @@
 """Tables and views of an open SQLite database that a query may name.
 
 Views and generated columns are included like tables and columns. Objects that belong to SQLite
-itself or to a module are silently excluded: `sqlite_` tables, the shadow tables of full-text and
-R-tree indexes, and the hidden columns of virtual tables, which `*` excludes too. Tables and views
-that cannot be queried (a view of a missing table, a virtual table whose module is missing) are
-excluded with a warning that names them.
+itself or to a module are excluded without a warning. These are `sqlite_` tables, the shadow tables
+of full-text and R-tree indexes, and the hidden columns of virtual tables, which `*` excludes too.
+Tables and views that cannot be queried (a view of a missing table, a virtual table whose module is
+missing) are excluded with a warning that names them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from collections.abc import Iterator, Sequence
 
 from gcd._languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folded, quoted
 
-# PRAGMA table_xinfo lists generated columns as well; SQLite has it since 3.26, these since 3.31.
+# PRAGMA table_xinfo also lists generated columns. SQLite has had it since 3.26, and generated
+# columns since 3.31.
 _COLUMNS = "table_xinfo" if sqlite3.sqlite_version_info >= (3, 26) else "table_info"
 _HAS_TABLE_LIST = sqlite3.sqlite_version_info >= (3, 37)
-_VIRTUAL = 1  # `hidden` of a virtual table's hidden column; 2 and 3 are generated columns
+_VIRTUAL = 1  # `hidden` of a virtual table's hidden columns; 2 and 3: generated columns
 _SPACE = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
 _NAME = r"""("(?:[^"]|"")*"|'(?:[^']|'')*'|`(?:[^`]|``)*`|\[[^]]*\]|[^\s"'`\[(]+)"""
-# SQLite stores the statement of a virtual table this way, with the user's module.
+# Matches the statement that SQLite stores for a virtual table, with the name of its module.
 _USING = re.compile(
     rf"CREATE VIRTUAL TABLE {_SPACE}*{_NAME}{_SPACE}*USING{_SPACE}*{_NAME}", re.I | re.S
 )
-_ERROR = 1  # SQLITE_ERROR, in the lowest byte of an error's code: the statement is at fault
+_ERROR = 1  # SQLITE_ERROR, in the lowest byte of an error's code, means an error in the statement
 _SHADOWS = {
     "fts3": ("content", "segments", "segdir", "docsize", "stat"),
     "fts4": ("content", "segments", "segdir", "docsize", "stat"),
@@ -35,7 +36,7 @@ _SHADOWS = {
     "rtree_i32": ("node", "rowid", "parent"),
     "geopoly": ("node", "rowid", "parent"),
 }
-"""Tables that modules keep for a virtual table t, named t_content and so on."""
+"""For each module, the suffixes of its shadow tables: t_content and so on for a table t."""
 
 
 def read_catalog(connection: sqlite3.Connection) -> SqlSchema:
@@ -59,14 +60,15 @@ def read_catalog(connection: sqlite3.Connection) -> SqlSchema:
 
 
 def table_names(connection: sqlite3.Connection) -> set[str]:
-    """Return the names of an open database's tables, without views."""
+    """Return the names of the tables of an open database, without views."""
     return {n for (n,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _shadow_names(connection: sqlite3.Connection) -> set[str]:
-    """Return the folded names of shadow tables.
+    """Return the names of shadow tables in lower case.
 
-    PRAGMA table_list marks them, but it knows only the modules of this process.
+    PRAGMA table_list marks shadow tables, but only for modules that this process has loaded. So the
+    names are also derived from the statements of virtual tables.
     """
     names: set[str] = set()
     for table, sql in connection.execute(
@@ -84,7 +86,7 @@ def _shadow_names(connection: sqlite3.Connection) -> set[str]:
 
 
 def _table(connection: sqlite3.Connection, name: str, kind: str) -> Table | None:
-    """Return a table or view as queries see it; None, and a warning, if it cannot be queried."""
+    """Return a table or view; or issue a warning and return None if it cannot be queried."""
     try:
         rows = connection.execute(
             f"SELECT * FROM pragma_{_COLUMNS}(?) ORDER BY cid", (name,)
@@ -92,7 +94,7 @@ def _table(connection: sqlite3.Connection, name: str, kind: str) -> Table | None
         connection.execute(f"EXPLAIN SELECT * FROM {quoted(name)}").fetchall()
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", _ERROR) & 255 != _ERROR:
-            raise  # the file cannot be read
+            raise  # the error is not in the statement: the file cannot be read
         _warn(f"SQLite cannot query the {kind} {name!r} ({error}), so it is excluded")
         return None
     visible = [row for row in rows if row[6:] != (_VIRTUAL,)]

@@ -1,8 +1,9 @@
-"""Size of the supported part of SQL: how much is joined, nested and combined.
+"""Limits on the supported part of SQL: how many tables are joined, and how deep queries are nested.
 
 Every option costs states, because an automaton's only memory is its state. From the FROM clause to
-the end it tracks which tables are joined, and before a set operator also how many columns were
-selected. `SqlDialect.widest` finds the largest dialect of a list that fits into a number of states.
+the end of a query, the state contains the joined tables. Before a set operator, it also contains
+the number of selected columns. `SqlDialect.narrower` lists smaller and smaller dialects, and
+`gcd.widest_dialect` finds the first one that fits into a number of states.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ class SqlDialect:
 
     Attributes:
         tables: most tables that one SELECT joins.
-        subquery_depth: how deep sub-queries are nested, 0 for none.
+        subquery_depth: greatest nesting depth of sub-queries; 0 for no sub-queries.
         subquery_tables: most tables that a sub-query joins.
-        compound_columns: most columns on either side of UNION, INTERSECT, EXCEPT; 0 for no set
+        compound_columns: most columns on either side of UNION, INTERSECT and EXCEPT; 0 for no set
             operators.
         compound_tables: most tables that either side of a set operator joins.
         grouped_parts: whether sub-queries and the sides of set operators may have GROUP BY.
         any_join: whether tables may be joined on any two of their columns, rather than only along
             foreign keys.
-        values: the strings that columns are compared with; None for any printable ASCII.
+        values: the strings with which columns are compared; None for any printable ASCII string.
 
     Raises:
         ConstraintError: a number is negative, or `tables` is 0; `values` is empty, or contains
@@ -59,10 +60,15 @@ class SqlDialect:
             )
         for value in self.values or ():
             if not isinstance(value, str) or "\0" in value:
-                raise ConstraintError(f"expected a value as str without zero bytes, got {value!r}")
+                raise ConstraintError(
+                    f"expected values to be strings without zero bytes, got {value!r}; remove it"
+                )
 
     def narrower(self) -> Iterator[SqlDialect]:
-        """Yield this dialect, then narrower and narrower ones; the rarest features go first."""
+        """Yield this dialect, then dialects with fewer and fewer features.
+
+        Features are removed in a fixed order, rare ones first.
+        """
         dialect = self
         yield dialect
         for limits in (

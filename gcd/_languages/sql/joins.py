@@ -1,8 +1,8 @@
-"""Joins: the tables that a query may join, and on which columns.
+"""Joins: the tables that a query may join, and the columns on which it joins them.
 
-A query lists its tables one after the other; each but the first is joined on one of its columns
-and one of a table before it. So the tables of a query are a connected set of the graph that has an
-edge wherever two tables may be joined.
+A query lists its tables one after the other. Each table but the first is joined on one of its
+columns and one column of a table before it. Draw a graph of all tables with an edge between two
+tables that may be joined. The tables of a query are then a connected set of this graph.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from gcd._languages.literal import choice, literal
 from gcd._languages.sql import words
 from gcd._languages.sql.schema import SqlSchema
 
-TableSet = frozenset[str]
+TableSet = frozenset[str]  # names of tables
 
-_STATES_PER_SET = 32  # at least: each set has its own words from WHERE to LIMIT
+_STATES_PER_SET = 32  # fewest states for a set of tables
 
 
 class Joins:
-    """Joins of a schema.
+    """Joins of the tables of a schema.
 
     Args:
         schema: tables and foreign keys.
-        any_columns: whether two tables may be joined on any of their columns; if not, on foreign
-            keys.
+        any_columns: whether two tables may be joined on any of their columns; if not, only along
+            foreign keys.
     """
 
     def __init__(self, schema: SqlSchema, *, any_columns: bool) -> None:
@@ -44,17 +44,19 @@ class Joins:
             self._neighbors[name] = (set(names) if any_columns else set(self._on[name])) - {name}
 
     def table_sets(self, most: int) -> set[TableSet]:
-        """Return the sets of at most this many tables that a query may join.
+        """Return the sets of at most `most` tables that a query may join.
 
         Raises:
-            StateLimitError: there are too many sets for an automaton within the limit.
+            StateLimitError: an automaton for so many sets would have too many states.
         """
         found: set[TableSet] = set()
         latest = {frozenset([name]) for name in self._neighbors}
         while latest:
             found |= latest
             if len(found) * _STATES_PER_SET > max_states():
-                raise StateLimitError(max_states(), f"a choice of {len(found)} sets of tables")
+                raise StateLimitError(
+                    max_states(), f"a query over any of {len(found)} sets of tables"
+                )
             latest = {
                 tables | {name}
                 for tables in latest
@@ -64,9 +66,10 @@ class Joins:
         return found
 
     def condition(self, listed: TableSet, table: str) -> Automaton:
-        """Return the conditions after ON that join `table` to listed ones, the older column first.
+        """Return the conditions after ON that join `table` to one of the tables in `listed`.
 
-        The language is empty if they have nothing to join on.
+        The column of the listed table comes first. The language is empty if there are no columns to
+        join on.
         """
         key = listed & self._neighbors[table], table
         if key not in self._conditions:
@@ -81,11 +84,11 @@ class Joins:
         return self._conditions[key]
 
     def neighbors(self, tables: TableSet) -> set[str]:
-        """Return the tables that one of these may be joined with."""
+        """Return the tables that may be joined with one of the given tables."""
         return {other for table in tables for other in self._neighbors[table]} - tables
 
     def _references(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield foreign keys in both directions, with names as the schema's tables spell them."""
+        """Yield the foreign keys in both directions, with names as the schema spells them."""
         for key in self._schema.foreign_keys:
             here = self._schema[key.table]
             there = self._schema[key.referred_table]

@@ -1,26 +1,28 @@
 """Language of SELECT statements over a schema, as a graph.
 
-A statement is well-formed SQL by its local order of words, and valid for the schema if all its
-columns belong to tables that it joins. The states enforce the second condition:
+A statement is well-formed SQL because of the local order of its words. It is valid for the schema
+if all its columns belong to tables that it joins. The states of the automaton enforce the second
+condition:
 
-* The SELECT list comes before FROM. In the list, the state is the set of tables that its columns
-  belong to; FROM then has to list them. A column is offered only if some joinable set of tables
-  contains its table and those before it.
-* In FROM, the state is the tables listed, and those still missing. The next clauses begin where
-  none is missing.
-* After FROM, the state is only the set of joined tables. Every clause offers their columns.
+* The SELECT list comes before FROM. In the list, the state is the set of tables to which its
+  columns belong; FROM then has to list these tables. A column may follow only if there is a set of
+  tables that may be joined, and that contains this column's table and those of the columns before
+  it.
+* In FROM, the state is the set of tables that have been listed, and the set of those that are still
+  missing. The next clauses begin when none is missing.
+* After FROM, the state is only the set of joined tables. All clauses may use their columns.
 * Where a set operator may follow, the state also includes the number of selected columns, because
   both sides need the same number.
 
-So with T joinable sets of tables, and C bytes of column names in a set, there are O(T C) states for
-each clause. The construction is a union over table sets with shared parts, and one subset
-construction resolves the remaining nondeterminism (a prefix that two tables share). A sub-query
-ends its WHERE clause and its statement. So inside it the state doesn't include the outer tables,
-and all outer statements share one copy of it.
+So with T sets of tables that may be joined, and C bytes of column names in a set, there are O(T C)
+states for each clause. The construction is a union over sets of tables with shared parts. One
+subset construction then resolves the remaining nondeterminism (a prefix that two tables share). A
+sub-query ends its WHERE clause and its statement. So inside the sub-query, the state doesn't
+include the outer tables, and all outer statements share one copy of the sub-query.
 
-SQLite's other rules: aggregates don't occur in WHERE or GROUP BY, are not nested, and occur in
-ORDER BY only after GROUP BY. HAVING needs a GROUP BY; a sub-query selects one column; ORDER BY and
-LIMIT end a statement, not one side of a set operator.
+The graph also follows SQLite's other rules. Aggregates don't occur in WHERE or GROUP BY, are not
+nested, and occur in ORDER BY only after GROUP BY. HAVING needs a GROUP BY. A sub-query selects one
+column. ORDER BY and LIMIT end a statement, not one side of a set operator.
 """
 
 from __future__ import annotations
@@ -43,13 +45,15 @@ from gcd._languages.sql.schema import SqlSchema, quoted
 
 @dataclass(frozen=True)
 class _Scope:
-    """Properties of one SELECT that its surroundings depend on.
+    """Properties of one SELECT that matter for the statements around it.
 
     Attributes:
-        kind: the first or only one of a statement, the right side of a set operator, a sub-query.
-        columns: of `first`, how many columns a set operator's other side must have, 0 if none may
-            follow; of the others, how many columns must be selected.
-        depth: of a sub-query, how many statements it is nested in.
+        kind: "first" for the first or only SELECT of a statement, "right" for the right side of a
+            set operator, "nested" for a sub-query.
+        columns: for "first", the number of columns that the other side of a set operator must
+            select, 0 if no set operator may follow; for the other kinds, the number of columns to
+            select.
+        depth: number of statements around a sub-query; 0 for the other kinds.
     """
 
     kind: Literal["first", "right", "nested"]
@@ -58,18 +62,23 @@ class _Scope:
 
     @property
     def alone(self) -> _Scope:
-        """The same scope once the number of columns doesn't matter."""
+        """The same scope for positions where the number of columns doesn't matter."""
         return replace(self, columns=0)
 
 
 class Queries:
-    """Graph of all statements; see the module docstring."""
+    """Builder of the graph of all statements, which the module docstring describes.
+
+    Args:
+        schema: tables and foreign keys.
+        dialect: limits on the statements.
+    """
 
     def __init__(self, schema: SqlSchema, dialect: SqlDialect) -> None:
         self._schema = schema
         self._dialect = dialect
         self._graph = Assembly()
-        self._states = 0  # in all parts of the graph
+        self._states = 0  # number of states on all edges of the graph
         self._nodes: dict[Hashable, int] = {}
         self._columns: dict[TableSet, Automaton] = {}
         self._texts: dict[tuple[str, ...], Automaton] = {}
@@ -83,7 +92,7 @@ class Queries:
             "right": min(dialect.tables, dialect.compound_tables),
             "nested": min(dialect.tables, dialect.subquery_tables),
         }
-        # The tables contained in some joinable set of tables, by the kind of scope.
+        # For each kind of scope, the subsets of sets of tables that may be joined.
         sets = {n: _subsets(self._joins.table_sets(n)) for n in set(most.values())}
         self._viable = {kind: sets[n] for kind, n in most.items()}
         added = {n: _additions(viable) for n, viable in sets.items()}
@@ -106,7 +115,10 @@ class Queries:
         )
 
     def _before_item(self, scope: _Scope, count: int, used: TableSet) -> int:
-        """Return the node before an item of the SELECT list, after `count` items."""
+        """Return the node before an item of the SELECT list, after `count` items.
+
+        `used` are the tables of the columns so far.
+        """
         node, is_new = self._node("item", scope, count, used)
         if is_new:
             uncounted = self._dialect.compound_columns + 1
@@ -141,9 +153,12 @@ class Queries:
             self._insert(node, target, self._literal(quoted(name)))
 
     def _joined(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
-        """Return the node after the tables that FROM lists, with some tables still missing."""
+        """Return the node after the tables that FROM lists so far.
+
+        `missing` are the tables of selected columns that FROM doesn't list yet.
+        """
         if len(listed | missing) > self._dialect.compound_tables:
-            scope = scope.alone  # no set operator may follow
+            scope = scope.alone  # too many tables for a set operator
         node, is_new = self._node("joined", scope, listed, missing)
         if is_new:
             for name in sorted(self._joins.neighbors(listed)):
@@ -203,7 +218,7 @@ class Queries:
             order, is_new = self._node("order groups by", scope.alone, tables)
             self._insert(grouped, order, self._literal(" ORDER BY "))
             if is_new:
-                # Aggregates come first, so that what follows is the same as without groups.
+                # An aggregate may only come first, so that the rest is the same as without groups.
                 item, ordered = self._order_by(scope.alone, tables)
                 graph.skip(order, item)
                 aggregate = graph.node()
@@ -212,7 +227,7 @@ class Queries:
         self._close(grouped, scope)
 
     def _order_by(self, scope: _Scope, tables: TableSet) -> tuple[int, int]:
-        """Return the nodes before and after a column that rows are ordered by."""
+        """Return the nodes before and after a column in ORDER BY."""
         item, is_new = self._node("order by", scope, tables)
         ordered, _ = self._node("ordered", scope, tables)
         if is_new and scope.kind != "right":
@@ -222,7 +237,7 @@ class Queries:
         return item, ordered
 
     def _close(self, source: int, scope: _Scope) -> None:
-        """End a SELECT, possibly after a limit, or after a set operator and another SELECT."""
+        """End a SELECT: with LIMIT, with a set operator and another SELECT, or without either."""
         graph = self._graph
         limit, is_new = self._node("limit", scope.depth)
         self._insert(source, limit, self._literal(" LIMIT "))
@@ -237,7 +252,7 @@ class Queries:
                 self._select(begin, right)
 
     def _closed(self, depth: int) -> int:
-        """Return the node after a statement nested this deep; closing parentheses follow."""
+        """Return the node after a statement at a nesting depth; closing parentheses follow."""
         if depth == 0:
             return self._end
         node, is_new = self._node("closed", depth)
@@ -248,21 +263,25 @@ class Queries:
     # -- the parts -----------------------------------------------------------------------------
 
     def _node(self, *key: Hashable) -> tuple[int, bool]:
-        """Return the node of this name, and whether this call made it."""
+        """Return the node with the given key, and whether this call added it."""
         is_new = key not in self._nodes
         if is_new:
             self._nodes[key] = self._graph.node()
         return self._nodes[key], is_new
 
     def _insert(self, source: int, target: int, *parts: Automaton) -> None:
-        """Connect two nodes by a sequence of parts; raise once the graph exceeds the limit."""
+        """Connect two nodes by a sequence of languages.
+
+        Raises:
+            StateLimitError: the graph has too many states.
+        """
         self._graph.insert(source, target, *parts)
         self._states += sum(part.num_states for part in parts)
         if self._states > max_states():
             raise StateLimitError(max_states())
 
     def _aggregate(self, source: int, target: int, tables: TableSet) -> None:
-        """Connect two nodes by aggregates of a column, and by the number of rows."""
+        """Connect two nodes by aggregates of columns, and by the number of rows."""
         self._insert(source, target, *self._of_column(self._column(tables)))
         self._insert(source, target, self._literal("COUNT(*)"))
 
@@ -270,7 +289,7 @@ class Queries:
         return self._choice(words.AGGREGATES), column, self._literal(")")
 
     def _column(self, tables: TableSet) -> Automaton:
-        """Return the columns of a set of tables, qualified; each language is built once."""
+        """Return the qualified columns of a set of tables; results are cached."""
         if tables not in self._columns:
             self._columns[tables] = words.columns([self._schema[name] for name in sorted(tables)])
         return self._columns[tables]
@@ -285,7 +304,7 @@ class Queries:
 
 
 def _subsets(sets: set[TableSet]) -> set[TableSet]:
-    """Return all subsets of the sets: 2^n of each, where n is the number of joined tables."""
+    """Return all subsets of the given sets; a set of n tables has 2^n."""
     return {
         frozenset(part)
         for whole in sets
@@ -296,7 +315,10 @@ def _subsets(sets: set[TableSet]) -> set[TableSet]:
 
 
 def _additions(sets: set[TableSet]) -> dict[TableSet, list[str]]:
-    """Return, for each set, the tables whose addition gives a set again, members included."""
+    """Return, for each set, the tables that can be added so that the result is in `sets`.
+
+    These include the tables of the set itself.
+    """
     found: dict[TableSet, set[str]] = {each: set(each) for each in sets}
     for each in sets:
         for name in each:

@@ -1,4 +1,4 @@
-"""Readers of schemas, from SQLite files and from the `tables.json` of Spider."""
+"""Readers of database schemas, from SQLite files and from Spider's `tables.json`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _HEADER = b"SQLite format 3\0"
 
 
 def sql_schema(path: str | os.PathLike[str], name: str | None = None) -> SqlSchema:
-    """Return the schema of a SQLite file, or of one of the databases that a `tables.json` lists.
+    """Return the schema of a SQLite file, or of a database that a `tables.json` lists.
 
     Args:
-        path: a SQLite database, which is opened read-only; or, if it ends in `.json`, a list
-            of databases in Spider's format (Yu et al. 2018).
-        name: the database of the list, by its `db_id`.
+        path: a SQLite database, which is opened read-only; or, if it ends in `.json`, a list of
+            databases in Spider's format (Yu et al. 2018).
+        name: the `db_id` of the database in the list; None for a SQLite file.
 
     Raises:
-        ConstraintError: the file doesn't exist, is damaged or isn't a database, the list doesn't
-            contain the database, or the database has no tables.
+        ConstraintError: the file doesn't exist, is damaged or isn't a database; the list doesn't
+            contain the database; or the database has no tables.
 
     Warns:
-        UserWarning: for tables and views that this version of SQLite cannot query, and for columns
-            with nonprintable names; they are excluded.
+        UserWarning: tables and views that this version of SQLite cannot query, and columns with
+            nonprintable names, are excluded.
     """
     file = _file(path)
     if file.suffix == ".json":
         return schema_of_entry(_entry(file, name))
     if name is not None:
         raise ConstraintError(
-            f"expected no name for the single database {file}, got {name!r}; omit it"
+            f"expected no name for {file}, which is a single database, got {name!r}; omit it"
         )
     with _opened(file) as connection:
         return read_catalog(connection)
@@ -54,6 +54,10 @@ def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, 
     """Return the texts in the tables of a SQLite file, in order, for `SqlDialect.values`.
 
     Texts with nonprintable characters are excluded. Views are not evaluated.
+
+    Args:
+        path: the SQLite file.
+        most: most different texts.
 
     Raises:
         ConstraintError: the file cannot be read (see `sql_schema`), or it has more than `most`
@@ -74,8 +78,8 @@ def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, 
                 values |= {text for (text,) in rows if text.isprintable() and "\ufffd" not in text}
                 if len(values) > most:
                     raise ConstraintError(
-                        f"expected at most {most} different texts in {file}, got more; each letter "
-                        "takes a state in every clause, so raise `most`, or use any string"
+                        f"expected at most {most} different texts in {file}, got more; raise `most`"
+                        ", or pass values=None to gcd.SqlDialect for any string"
                     )
     return tuple(sorted(values))
 
@@ -116,7 +120,7 @@ def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
             raise
         cause = f"{type(error).__name__}: {error}"
         raise ConstraintError(
-            f"expected an entry of Spider's tables.json ({cause}); it needs "
+            f"expected an entry of Spider's tables.json with valid fields, got {cause}; pass "
             "table_names_original, column_names_original, column_types, primary_keys, foreign_keys"
         ) from error
     return SqlSchema(tables, keys)
@@ -132,22 +136,22 @@ def _entry(file: Path, name: str | None) -> Mapping[str, Any]:
         known = {entry["db_id"]: entry for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConstraintError(
-            f"expected a list of databases in {file} ({type(error).__name__}: {error}); pass "
+            f"expected a list of databases in {file}, got {type(error).__name__}: {error}; pass "
             "Spider's tables.json"
         ) from error
     if name not in known:
-        some = f"such as {', '.join(sorted(known)[:5])}" if known else "as it is empty"
+        some = f"such as {', '.join(sorted(known)[:5])}" if known else "but it is empty"
         if name is None:
             raise ConstraintError(f"{file} is a list of databases, {some}; select one by its name")
         raise ConstraintError(
-            f"{file} has no database called {name!r}; it has {len(known)}, {some}"
+            f"{file} has no database called {name!r}; it has {len(known)}, {some}; correct the name"
         )
     return known[name]
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[sqlite3.Connection]:
-    """Open a SQLite file for reading; also translate errors inside the block into messages."""
+    """Open a SQLite file for reading; convert errors inside the block to `ConstraintError`."""
     try:
         with file.open("rb") as opened:
             header = opened.read(len(_HEADER))
@@ -157,8 +161,8 @@ def _opened(file: Path) -> Iterator[sqlite3.Connection]:
         ) from error
     if header != _HEADER:
         raise ConstraintError(
-            f"expected a SQLite database in {file} (a file that begins with {_HEADER!r}), got "
-            f"{header!r}"
+            f"expected a SQLite database in {file} (its first bytes are {_HEADER!r}), got "
+            f"{header!r} at the beginning; pass a SQLite file"
         )
     try:
         with closing(

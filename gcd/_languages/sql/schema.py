@@ -1,8 +1,8 @@
 """Database schemas: tables, their columns, and the foreign keys between them.
 
-A query language needs only this part of a database: which names exist, and which tables may be
-joined on which columns. Names are compared as in SQLite, ignoring the case of ASCII letters, and
-are written as the schema spells them.
+A language of queries needs only this part of a database: which names exist, and on which columns
+tables may be joined. Names are compared as in SQLite, ignoring the case of ASCII letters. They are
+written as the schema spells them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WORDS = """
     unique update using vacuum values view virtual when where window with without
 """
 KEYWORDS = frozenset(_WORDS.split())
-"""Words of SQLite's grammar; tables and columns with these names are quoted."""
+"""Keywords of SQLite's grammar; tables and columns with these names are quoted."""
 
 
 def quoted(name: str) -> str:
-    """Return a name as written in a query, in double quotes if needed."""
+    """Return a name as written in a query, in double quotes if necessary."""
     if _PLAIN.fullmatch(name) and name.lower() not in KEYWORDS:
         return name
     return '"' + name.replace('"', '""') + '"'
@@ -50,18 +50,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Table with its name, its columns, and the names of its primary key's columns."""
+    """Table with its name, its columns, and the names of the columns of its primary key."""
 
     name: str
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
 
     def column(self, name: str) -> Column | None:
-        """Return the column of this name, ignoring case; None if there is none."""
+        """Return the column with the given name, ignoring case; None if there is none."""
         return next((c for c in self.columns if folded(c.name) == folded(name)), None)
 
     def spelling(self, name: str) -> str:
-        """Return a column's name as the table spells it; `KeyError` if there is no such column."""
+        """Return the name of a column as the table spells it.
+
+        Raises:
+            KeyError: there is no such column.
+        """
         column = self.column(name)
         if column is None:
             raise KeyError(name)
@@ -74,7 +78,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ForeignKey:
-    """Foreign key: a column of one table that refers to a column of another."""
+    """Foreign key: a column of one table that refers to a column of another table."""
 
     table: str
     column: str
@@ -87,9 +91,9 @@ class SqlSchema:
     """Tables of a database, and the foreign keys between them.
 
     Raises:
-        ConstraintError: there are no tables, a table has no columns, a name is malformed, two
-            tables
-            or two columns of a table have the same name, or a foreign key names a missing column.
+        ConstraintError: there are no tables; a table has no columns; a name is malformed; two
+            tables, or two columns of a table, have the same name; or a foreign key names a missing
+            column.
     """
 
     tables: tuple[Table, ...]
@@ -98,8 +102,8 @@ class SqlSchema:
     def __post_init__(self) -> None:
         if not self.tables:
             raise ConstraintError(
-                "expected a schema with at least one table, got none; pass a database "
-                "in which CREATE TABLE was run"
+                "expected a schema with at least one table, got none; create tables in the "
+                "database first"
             )
         _check_names((table.name for table in self.tables), "the schema's tables")
         for table in self.tables:
@@ -126,15 +130,19 @@ class SqlSchema:
         return {folded(table.name): table for table in self.tables}
 
     def table(self, name: str) -> Table | None:
-        """Return the table of this name, ignoring case; None if there is none."""
+        """Return the table with the given name, ignoring case; None if there is none."""
         return self._by_name.get(folded(name))
 
     def __getitem__(self, name: str) -> Table:
-        """Return the table of this name; `KeyError` if there is none."""
+        """Return the table with the given name, ignoring case.
+
+        Raises:
+            KeyError: there is no such table.
+        """
         return self._by_name[folded(name)]
 
     def create_statements(self) -> list[str]:
-        """Return one CREATE TABLE statement for each table, without data and constraints."""
+        """Return a CREATE TABLE statement for each table, without constraints."""
         return [
             f"CREATE TABLE {quoted(table.name)} "
             f"({', '.join(f'{quoted(c.name)} {c.type}'.rstrip() for c in table.columns)})"
@@ -143,7 +151,7 @@ class SqlSchema:
 
 
 def folded(name: str) -> str:
-    """Return a name with ASCII letters in lower case, as SQLite compares names."""
+    """Return a name with ASCII letters in lower case; SQLite compares names in this form."""
     return "".join(c.lower() if c.isascii() else c for c in name)
 
 

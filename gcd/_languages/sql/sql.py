@@ -1,4 +1,4 @@
-"""Language of the queries on a database, compiled from its schema."""
+"""Compiler from the schema of a database to the language of its queries."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gcd._languages.sql.schema import SqlSchema
 
 
 def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None = None) -> Automaton:
-    """Return the language of SELECT statements that SQLite prepares on databases of this schema.
+    """Return the language of SELECT statements that SQLite accepts for databases of a schema.
 
     Every table and column in a statement exists, and every column belongs to a table that the
     statement joins. Each statement has one spelling: keywords in capitals, single spaces, columns
-    as
-    `table.column`, names spelled as in the schema, no aliases. `docs/sql.md` has the grammar.
+    as `table.column`, names as the schema spells them, and no aliases. `docs/sql.md` has the
+    grammar.
 
     Args:
         schema: tables, columns and foreign keys (`gcd.sql_schema`), or the path of a SQLite file.
@@ -27,8 +27,8 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
 
     Raises:
         ConstraintError: the file is not a SQLite database, or its schema has no tables.
-        StateLimitError: the schema has too many tables for the dialect; `widest_dialect` finds one
-            that fits.
+        StateLimitError: the schema has too many tables for the dialect. `widest_dialect` finds a
+            dialect that fits.
         WorkLimitError: compiling takes too much work, for the same reason.
     """
     dialect = SqlDialect() if dialect is None else dialect
@@ -51,14 +51,15 @@ def widest_dialect(
 ) -> SqlDialect:
     """Return the widest form of a dialect whose automaton has at most `max_states` states.
 
-    `SqlDialect.narrower` defines the order in which features are removed. The search is a
-    bisection, because a narrower form has fewer states. The result doesn't depend on the machine.
+    `SqlDialect.narrower` defines the order in which features are removed. A form with fewer
+    features has fewer states, so the search is a bisection. The result doesn't depend on the
+    machine.
 
     Args:
         schema: tables, columns and foreign keys.
         max_states: most states of the language's automaton. A token automaton takes four bytes for
-            each state and class of tokens, and there are 400 to 1,000 classes.
-        dialect: the form to start from; None for the default.
+            each pair of a state and a class of tokens, and there are 400 to 1,000 classes.
+        dialect: the form with all features; None for the default dialect.
 
     Raises:
         StateLimitError: even the narrowest form has more states.
@@ -82,7 +83,8 @@ def widest_dialect(
 
 
 def _fits(schema: SqlSchema, dialect: SqlDialect, max_states: int) -> bool:
-    # Unminimized automata are larger, by less than this factor on all schemas that were examined.
+    # Automata that are not minimal yet are larger, by less than this factor for all examined
+    # schemas.
     try:
         with state_limit(4 * max_states):
             return sql(schema, dialect).num_states <= max_states

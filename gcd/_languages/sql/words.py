@@ -1,7 +1,7 @@
-"""Small parts of queries as languages: names, literals, operators, conditions.
+"""Small parts of queries as languages: names, literals, operators, and conditions.
 
-A condition is a column, an operator, and a right-hand side. Literals are strings in single quotes,
-with inner quotes doubled, and decimal numbers.
+A condition consists of a column, an operator, and a right-hand side. Literals are decimal numbers,
+and strings in single quotes, in which quotes are doubled.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ def number() -> Automaton:
 
 
 def limit() -> Automaton:
-    """Return positive numbers of rows below a billion; SQLite doesn't accept larger ones."""
+    """Return positive numbers of rows below a billion, for LIMIT; SQLite refuses larger ones."""
     return regex(r"[1-9][0-9]{0,8}")
 
 
 def any_string() -> Automaton:
-    """Return strings of printable ASCII characters."""
+    """Return literals of all strings of printable ASCII characters."""
     return regex(r"'([ -&(-~]|'')*'")
 
 
 def string_of(values: Iterable[str]) -> Automaton:
-    """Return the string literals for these values."""
+    """Return the literals of the given strings."""
     return choice(["'" + value.replace("'", "''") + "'" for value in values])
 
 
 def columns(tables: Sequence[Table]) -> Automaton:
-    """Return the columns of the tables, qualified."""
+    """Return the columns of the given tables, as `table.column`."""
     return choice([t.qualified(column.name) for t in tables for column in t.columns])
 
 
 def compared(string: Automaton) -> Automaton:
     """Return the operators and literals that may follow a column, without sub-queries.
 
-    Args:
-        string: the strings that a column may be compared with; patterns of LIKE are any strings.
+    `string` contains the literals with which a column may be compared. Patterns of LIKE may be any
+    string.
     """
     value = string | number()
     optional_not = choice([" ", " NOT "])

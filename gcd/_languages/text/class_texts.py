@@ -1,7 +1,8 @@
-"""Texts of pydantic's types; some are narrower than JSON Schema's formats, as pydantic is.
+"""Texts that pydantic parses as values of its types, such as dates, URLs and addresses.
 
 Every text in these languages passes pydantic's validation, in every version 2.x that has the type.
-If the exact set would need a very large automaton, the language is narrower:
+Like pydantic, some are narrower than the JSON Schema format of the same name. If the exact set
+would need a very large automaton, the language is narrower than pydantic:
 
 | type | texts |
 |---|---|
@@ -36,7 +37,7 @@ _UNITS = ("", "k", "m", "g", "t", "p", "ki", "mi", "gi", "ti", "pi")
 
 @priced_cache(64)
 def dates(first: datetime.date | None = None, last: datetime.date | None = None) -> Automaton:
-    """Return the dates from `first` to `last`, both included."""
+    """Return the dates from `first` to `last`, inclusive; None for no bound."""
     found = rfc_dates() - regex("0000.*")
     if first is not None:
         found &= _compared(first.isoformat(), "greater")
@@ -46,7 +47,10 @@ def dates(first: datetime.date | None = None, last: datetime.date | None = None)
 
 
 def _compared(text: str, how: str) -> Automaton:
-    """Return texts equal to `text`, or that first differ in a greater or smaller character."""
+    """Return `text`, and the texts that first differ from it in a greater (or smaller) digit.
+
+    `how` is "greater" or "less".
+    """
     options = [re.escape(text)]
     for at, character in enumerate(text):
         digits = [d for d in "0123456789" if (d > character if how == "greater" else d < character)]
@@ -57,17 +61,22 @@ def _compared(text: str, how: str) -> Automaton:
 
 @priced_cache(16)
 def datetimes(offset: str, last: datetime.date | None = None) -> Automaton:
-    """Return date-times; the offset is "none", "needed" or "free"."""
+    """Return dates with times; `offset` from UTC is "none", "needed" or "free" (optional)."""
     return Automaton.concatenate([dates(None, last), regex("[Tt]"), times(offset)])
 
 
 def times(offset: str) -> Automaton:
-    """Return times of a day; the offset is "none", "needed" or "free"."""
+    """Return times of day; `offset` from UTC is "none", "needed" or "free" (optional)."""
     return regex(_CLOCK + {"none": "", "needed": _OFFSET, "free": f"{_OFFSET}?"}[offset])
 
 
 def timedeltas(*, signed: bool = True, zero: bool = True) -> Automaton:
-    """Return ISO 8601 durations that fit into a `timedelta`."""
+    """Return ISO 8601 durations that fit into a `timedelta`.
+
+    Args:
+        signed: whether durations may begin with a minus sign.
+        zero: whether a duration of zero is included.
+    """
     second = r"([0-9]{1,8}(\.[0-9]{1,6})?S)"
     clock = f"(T(?=[0-9])([0-9]{{1,6}}H)?([0-9]{{1,6}}M)?{second}?)"
     within = r"(T(?=[0-9])((1?[0-9]|2[0-3])H)?([1-5]?[0-9]M)?([1-5]?[0-9](\.[0-9]{1,6})?S)?)"
@@ -82,10 +91,10 @@ def timedeltas(*, signed: bool = True, zero: bool = True) -> Automaton:
 
 @priced_cache(64)
 def decimals(whole: int | None, places: int | None, digits: int | None) -> Automaton:
-    """Return decimal numerals without exponent, with limits on their digits.
+    """Return decimal numbers without an exponent, with limits on their digits; None for no limit.
 
     Args:
-        whole: most digits before the point; a lone zero doesn't count.
+        whole: most digits before the point; a single zero doesn't count.
         places: most digits after the point.
         digits: most digits in total.
     """
@@ -108,7 +117,7 @@ def decimals(whole: int | None, places: int | None, digits: int | None) -> Autom
 
 
 def uuids(version: int | None) -> Automaton:
-    """Return UUIDs of one version, or of any version for None."""
+    """Return UUIDs of one version, or of any version if `version` is None."""
     third = (
         f"{_HEX}{{4}}-{_HEX}{{4}}"
         if version is None
@@ -119,7 +128,12 @@ def uuids(version: int | None) -> Automaton:
 
 @priced_cache(16)
 def addresses(versions: str, form: str) -> Automaton:
-    """Return IP texts of versions "4", "6" or "46": form "address", "interface" or "network"."""
+    """Return IP addresses, with a prefix length if required.
+
+    Args:
+        versions: "4", "6" or "46".
+        form: "address", "interface" (with an optional prefix length) or "network".
+    """
     options = []
     for version in versions:
         address = text_format(f"ipv{version}")
@@ -136,7 +150,7 @@ def addresses(versions: str, form: str) -> Automaton:
 
 
 def _networks_4() -> Automaton:
-    """Return addresses whose bits after the prefix are zero, with the length of the prefix."""
+    """Return IPv4 networks as address and prefix length; bits after the prefix are zero."""
     octet, dot = Automaton.from_strings(map(str, range(256))), Automaton.literal(".")
     options = []
     for length in range(33):
@@ -163,7 +177,7 @@ def _networks_6() -> Automaton:
 
 @priced_cache(64)
 def urls(schemes: tuple[str, ...]) -> Automaton:
-    """Return URLs of these schemes, or of any scheme if there are none."""
+    """Return URLs with one of the given schemes, or with any scheme if none are given."""
     character = rf"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
     after = rf"(\?({character}|[/?])*)?(#({character}|[/?])*)?"
     label = "[0-9A-Za-z]([0-9A-Za-z-]*[0-9A-Za-z])?"
@@ -195,7 +209,10 @@ def urls(schemes: tuple[str, ...]) -> Automaton:
 
 
 def emails() -> Automaton:
-    """Return addresses that `email-validator` accepts: names of atoms, and registered domains."""
+    """Return email addresses that `email-validator` accepts.
+
+    They have no quoted names, and their domains are not reserved.
+    """
     atom = r"[A-Za-z0-9!#$%&'*+\-/=?^_`{|}~]"
     label = "[0-9A-Za-z]([0-9A-Za-z-]{0,28}[0-9A-Za-z])?"
     reserved = "arpa|example|internal|invalid|local|localhost|onion|test"
@@ -207,7 +224,7 @@ def emails() -> Automaton:
 
 @priced_cache(4)
 def base64_texts(*, url_safe: bool, ascii_only: bool) -> Automaton:
-    """Return base64 of any bytes, or only of ASCII texts."""
+    """Return base64 texts of any bytes, or if `ascii_only`, of ASCII texts."""
     digits = (base64.b64encode if not url_safe else base64.urlsafe_b64encode)(
         bytes(v for a in range(0, 64, 4) for v in _packed(a, a + 1, a + 2, a + 3))
     ).decode()
@@ -228,11 +245,11 @@ def _packed(*values: int) -> bytes:
 
 
 def byte_sizes() -> Automaton:
-    """Return sizes such as `1.5GiB`."""
+    """Return sizes of data such as `1.5GiB`."""
     units = "|".join(f"{unit}b" for unit in _UNITS)
     return regex(rf"[0-9]{{1,15}}(\.[0-9]{{1,3}})?(?i-u:{units})?")
 
 
 def texts_of_bytes(fewest: int, most: int | None) -> Automaton:
-    """Return texts whose UTF-8 encoding has between `fewest` and `most` bytes."""
+    """Return texts whose UTF-8 encoding has between `fewest` and `most` bytes (None: no limit)."""
     return regex("(?s:.*)") & Automaton.byte_set(range(256)).repeat(fewest, most)

@@ -1,12 +1,12 @@
 """Conversion of sets of code points to byte automata.
 
-UTF-8 writes a code point as a number in base 64 (six bits a byte) after a first byte that gives
-the number of digits; JSON's escapes write it in base 16. A set of code points is a few **ranges**,
-and a range of numbers is a short tree of digits: each of its ends splits one digit per level, and
-everything between is complete. Equal subtrees are shared (hash-consing), so the tree of n ranges
+UTF-8 writes a code point as a number in base 64 (six bits for each byte), after a first byte that
+gives the number of digits. JSON's escapes write it in base 16. A set of code points consists of a
+few **ranges**, and a range of numbers is a small tree of digits: at each level, only the digits of
+its two ends lead to new subtrees. Equal subtrees are shared (hash-consing). So the tree of n ranges
 has O(n) nodes for a fixed number of digits, regardless of the number of code points.
 
-Surrogates (U+D800 to U+DFFF) don't occur in texts, and are in no set.
+Surrogates (U+D800 to U+DFFF) don't occur in texts, so no set contains them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcd._automata.byte_classes import NUM_BYTES, merge_equal_columns
 from gcd._automata.limits import priced_cache
 
 Ranges = tuple[tuple[int, int], ...]
-"""Code points from the first to the last of each pair, in ascending order with gaps in between."""
+"""Set of code points: pairs (first, last) in ascending order, with gaps in between."""
 
 Piece = tuple[int, int, int]
 """Triple (first, last, state): the numbers from first to last lead to the state."""
@@ -31,7 +31,7 @@ _LENGTHS = ((0x80, 0x7FF, 0xC0), (0x800, 0xFFFF, 0xE0), (0x10000, 0x10FFFF, 0xF0
 
 
 def ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
-    """Return the union of any ranges, without surrogates."""
+    """Return the union of pairs (first, last), which may overlap, without surrogates."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(pairs):
         if merged and first <= merged[-1][1] + 1:
@@ -43,7 +43,7 @@ def ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def complement(inside: Ranges) -> Ranges:
-    """Return all other code points."""
+    """Return all code points that are not in a set."""
     ends = [-1, *(end for pair in inside for end in pair), 0x110000]
     gaps = ((a + 1, b - 1) for a, b in zip(ends[::2], ends[1::2], strict=True))
     return ranges((a, b) for a, b in gaps if a <= b)
@@ -51,7 +51,7 @@ def complement(inside: Ranges) -> Ranges:
 
 @priced_cache(1024)
 def one_of(inside: Ranges) -> Automaton:
-    """Return the language of one code point from the ranges, in UTF-8."""
+    """Return the language of one code point from a set, in UTF-8."""
     count = 2  # the initial and the final state
     edges: list[tuple[int, int, int, int]] = []
 
@@ -75,11 +75,11 @@ def one_of(inside: Ranges) -> Automaton:
 
 
 class DigitTrees:
-    """Numbers with a fixed count of digits as trees of states, with equal subtrees shared.
+    """Trees of states that read numbers with a fixed count of digits; equal subtrees are shared.
 
     Args:
-        bits: bits per digit.
-        make: makes a state from the targets of each range of its next digit.
+        bits: bits of each digit.
+        make: function that makes a state, given the targets for each range of its next digit.
     """
 
     def __init__(self, bits: int, make: Callable[[tuple[Piece, ...]], int]) -> None:
@@ -89,7 +89,10 @@ class DigitTrees:
         self._same: dict[tuple[Piece, ...], int] = {}
 
     def state(self, digits: int, pieces: tuple[Piece, ...]) -> int:
-        """Return the state from which numbers of this many digits lead where `pieces` say."""
+        """Return the state that reads a number of `digits` digits and leads to the number's target.
+
+        `pieces` are ranges of numbers with their targets.
+        """
         if digits == 0:
             return pieces[0][2]
         key = digits, pieces
@@ -103,10 +106,13 @@ class DigitTrees:
         return known
 
     def split(self, digits: int, pieces: Iterable[Piece]) -> list[Piece]:
-        """Return ranges of the first digit, each with the state for the remaining digits."""
+        """Return ranges of the first digit, each with the state for the remaining digits.
+
+        `pieces` are ranges of numbers of `digits` digits, with their targets.
+        """
         size = 1 << (self._bits * (digits - 1))
         edges: list[Piece] = []
-        # Digits that belong to several pieces, or partly to one.
+        # First digits of numbers that belong to several pieces, or only in part to one piece.
         divided: dict[int, list[Piece]] = {}
         for first, last, target in pieces:
             while first <= last:
@@ -126,7 +132,7 @@ class DigitTrees:
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Merge adjacent pieces with the same target; the pieces are ascending."""
+    """Merge adjacent pieces with the same target; the pieces must be in ascending order."""
     joined: list[Piece] = []
     for first, last, target in pieces:
         if joined and joined[-1][2] == target and joined[-1][1] + 1 == first:

@@ -1,8 +1,8 @@
-"""Patterns in dialects other than ECMA-262, and sets of texts that have no pattern.
+"""Patterns in dialects other than ECMA-262, and languages of texts given by automata.
 
-A `pattern` of JSON Schema uses ECMA-262's syntax. A class's patterns use the syntax of the engine
-that validates its values: Rust's `regex` crate for pydantic, or Python's `re` if the class selects
-it. Its other types of texts, such as times, are given by the automaton itself.
+The `pattern` of a JSON schema uses the syntax of ECMA-262. The patterns of a class use the syntax
+of the engine that validates its values: Rust's `regex` crate for pydantic, or Python's `re` if the
+class selects it. Types without a pattern, such as times, are given by the automaton of their texts.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from gcd._languages.text.ecma_syntax import ecma_pattern
 from gcd._languages.text.python_re_syntax import python_pattern
 from gcd._languages.text.rust_syntax import rust_pattern
 
+REFUSED = "refused"
+
 
 class TextPattern(str):
-    """Pattern whose texts differ from those of the same pattern in ECMA-262.
+    """Value of `pattern` that doesn't have the meaning of the same text in ECMA-262.
 
     Attributes:
-        kind: dialect of the text; patterns are equal if their text and kind are.
-        build: makes the automaton of the texts that contain a match.
+        kind: dialect of the pattern; two patterns are equal if their texts and kinds are equal.
+        build: function that makes the automaton of the texts that contain a match.
     """
 
     kind: str
@@ -53,13 +55,16 @@ def rust(pattern: str) -> TextPattern:
 
 
 def python(pattern: str, flags: int = 0) -> TextPattern:
-    """Return a pattern of Python's `re`, searched with these flags."""
+    """Return a pattern of Python's `re`, compiled with the given flags."""
     return TextPattern(pattern, f"Python {flags}", partial(python_pattern, pattern, flags))
 
 
 def refused(name: str, reason: str) -> TextPattern:
-    """Return a pattern for a type of texts that is refused wherever it is used."""
-    return TextPattern(name, "refused", partial(_refuse, f"texts of {name} {reason}"))
+    """Return a pattern that raises an error wherever it is used.
+
+    The message of the error is `name` followed by `reason`.
+    """
+    return TextPattern(name, REFUSED, partial(_refuse, f"{name} {reason}"))
 
 
 def search_language(pattern: str) -> Automaton:

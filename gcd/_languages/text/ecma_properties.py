@@ -1,9 +1,9 @@
-r"""Unicode properties that ECMA-262 admits by name alone in `\p{...}`.
+r"""Unicode properties that ECMA-262 allows by name alone in `\p{...}`.
 
-They are the standard's tables of binary properties and the values of General_Category (with their
-aliases), without Changes_When_NFKC_Casefolded, which the available tables lack.
-Names are case-sensitive.
-Scripts need the prefix `Script=` or `Script_Extensions=`, and are checked by the engine.
+They are the standard's tables of binary properties and the values of General_Category, with their
+aliases. Changes_When_NFKC_Casefolded is missing, because the available tables lack it. Names are
+case-sensitive. Scripts need the prefix `Script=` or `Script_Extensions=`; the `regex` package
+checks their names.
 """
 
 from __future__ import annotations

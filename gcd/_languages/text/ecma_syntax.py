@@ -1,10 +1,11 @@
 """Parser of ECMA-262 patterns with the `u` flag, the syntax of JSON Schema's `pattern`.
 
-A text satisfies a `pattern` if some part of it matches (`ecma_pattern`): the language is `.* P .*`,
-except for P's anchors. A recursive-descent parser supports the part of ECMA-262 that describes
-regular sets of texts. Classes and escapes become ranges of code points, with ECMA's meaning: `\\d`
-and `\\w` are ASCII, `\\s` is its white space and line terminators, `.` is all but line terminators.
-Captures and laziness don't affect which texts match, and are ignored.
+A text satisfies a `pattern` if some part of it matches (`ecma_pattern`). So the language of a
+pattern P is `.* P .*`, unless P has anchors. A recursive-descent parser supports the part of
+ECMA-262 that describes regular languages. Classes and escapes become ranges of code points with
+ECMA's meaning: `\\d` and `\\w` are ASCII, `\\s` is its white space and line terminators, and `.` is
+everything but line terminators. Captures and laziness are ignored, because they don't affect which
+texts match.
 
 Strictness. With the `u` flag, many malformed patterns are errors. Such a pattern is accepted if all
 implementations agree on its meaning, as Annex B of the standard does without the flag. Examples are
@@ -12,8 +13,8 @@ implementations agree on its meaning, as Annex B of the standard does without th
 hyphen. Where dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is refused.
 
 Look-around and word boundaries are conditions on a position (`gcd._languages.text.look_around`).
-ES2025's modifiers `(?ims-ims:...)` are supported. Non-regular syntax (back-references) is refused
-by name.
+ES2025's modifiers `(?ims-ims:...)` are supported. Back-references are not regular, and raise an
+error that names them.
 """
 
 from __future__ import annotations
@@ -56,13 +57,17 @@ _CLASSES = {
     "s": SPACE, "S": complement(SPACE),
 }  # fmt: skip
 _OPEN_COUNT = re.compile(r"\{,[0-9]+\}")
-_CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # cannot be repeated
+_CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # not repeatable
 _MODIFIERS = re.compile(r"\?([ims]*)(-[ims]*)?:")
 _GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
 
 
 def parse(pattern: str) -> Node:
-    """Parse a pattern; a `ConstraintError` names invalid or unsupported syntax."""
+    """Parse a pattern.
+
+    Raises:
+        ConstraintError: the syntax is invalid or unsupported; the message names it.
+    """
     return _Parser(pattern).pattern()
 
 
@@ -71,7 +76,7 @@ class _Parser(PatternParser):
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
-        self._flags = frozenset[str]()  # the active flags among i, m, s
+        self._flags = frozenset[str]()  # the flags that are set, of i, m and s
 
     # -- structure ----------------------------------------------------------------------------
 
@@ -80,9 +85,13 @@ class _Parser(PatternParser):
         if not found:
             return node
         if has_anchors(node) and self._text.startswith(_CONDITIONS, begin):
-            raise self._error(f"`{self._text[begin : found.end()]}`", begin, "don't repeat anchors")
+            raise self._error(
+                f"the repeated condition `{self._text[begin : found.end()]}`",
+                begin,
+                "remove the quantifier, because repeating a condition has no effect",
+            )
         self._at = found.end()
-        self._skip("?")  # lazy: the same texts match
+        self._skip("?")  # a lazy quantifier matches the same texts
         return self._counted(node, found, begin)
 
     def _term(self) -> Node:
@@ -106,7 +115,9 @@ class _Parser(PatternParser):
         if character in "*+?" or QUANTIFIER.match(self._text, begin):
             raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
         if _OPEN_COUNT.match(self._text, begin):
-            raise self._error("`{,n}`", begin, "dialects interpret it differently; write `{0,n}`")
+            raise self._error(
+                "the quantifier `{,n}`", begin, "dialects interpret it differently; write `{0,n}`"
+            )
         return Chars(self._cased(single(ord(character))))
 
     def _group(self, begin: int) -> Node:
@@ -121,7 +132,7 @@ class _Parser(PatternParser):
             if not found:
                 raise self._error(
                     f"the group `({rest}`", begin,
-                    "ECMA-262 has `(`, `(?:`, `(?<name>`, look-around, and modifiers as in `(?i:`",
+                    "use `(`, `(?:`, `(?<name>`, look-around, or modifiers as in `(?i:`",
                 )  # fmt: skip
             self._at = found.end()
             if not name:
@@ -131,10 +142,12 @@ class _Parser(PatternParser):
         return inner
 
     def _modify(self, on: str, off: str, begin: int) -> None:
-        """Turn on flags, and turn off those after a hyphen."""
+        """Set the flags `on`, and clear the flags that follow a hyphen in `off`."""
         letters = on + off[1:]
         if len(set(letters)) < len(letters) or off == "-" == on + off:
-            raise self._error("a modifier", begin, "use at least one of i, m, s, each at most once")
+            raise self._error(
+                "a modifier", begin, "use at least one of i, m, s, and each at most once"
+            )
         self._flags = (self._flags | set(on)) - set(off[1:])
 
     # -- classes and escapes ------------------------------------------------------------------
@@ -152,7 +165,7 @@ class _Parser(PatternParser):
             self._at += 1
             last = self._class_atom(begin)
             pair = self._range(first, last, at)
-            if pair is None:  # `\w-.`: a hyphen between a class and another member
+            if pair is None:  # `\w-.`: the hyphen after a class stands for itself
                 found += [*first, (0x2D, 0x2D), *last]
             else:
                 found.append(pair)
@@ -160,18 +173,18 @@ class _Parser(PatternParser):
         return complement(inside) if negated else inside
 
     def _cased(self, inside: Ranges) -> Ranges:
-        """Return the code points and, under the flag i, their other cases."""
+        """Return the given code points and, if the flag i is set, their other cases."""
         return self._with_other_cases(inside) if "i" in self._flags else inside
 
     def _class_atom(self, begin: int) -> Ranges:
         if self._at >= len(self._text):
-            raise self._unpaired("[", begin)
+            raise self._unpaired(begin)
         at = self._at
         character = self._next()
         return self._escape(at, in_class=True) if character == "\\" else single(ord(character))
 
     def _escape(self, begin: int, in_class: bool = False) -> Ranges:
-        """Return the code points of an escape whose backslash was consumed."""
+        """Return the code points of an escape whose backslash has been read."""
         letter = self._next()
         if letter in _CLASSES:
             inside = self._paid(_CLASSES[letter])
@@ -188,7 +201,9 @@ class _Parser(PatternParser):
         if letter == "c":
             control = self._matched("[a-zA-Z]")
             if not control:
-                raise self._error(r"`\c`", begin, r"a letter must follow; write `\\c` for the text")
+                raise self._error(
+                    r"the escape `\c`", begin, r"a letter must follow; write `\\c` for the text"
+                )
             return single(ord(control) % 32)
         if letter == "b" and in_class:
             return single(0x08)
@@ -231,12 +246,12 @@ def named_property(name: str) -> Ranges | None:
 
 @priced_cache(256)
 def ecma_pattern(pattern: str) -> Automaton:
-    """Return the UTF-8 texts that contain a match of an ECMA-262 pattern (`u` flag, not anchored).
+    """Return the UTF-8 texts that contain a match of an ECMA-262 pattern with the `u` flag.
 
     Raises:
-        ConstraintError: if the pattern is invalid, or uses unsupported syntax; the message gives
-            the problem and its position.
-        StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
-        WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
+        ConstraintError: the pattern is invalid, or uses unsupported syntax. The message gives the
+            problem and its position.
+        StateLimitError: its automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: building its automaton takes more work than `gcd.work_limit` allows.
     """
     return automaton_of(parse(pattern), pattern, search=True)

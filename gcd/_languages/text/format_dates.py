@@ -1,27 +1,27 @@
 """Dates, times and durations of RFC 3339: `date`, `time`, `date-time`, `duration`.
 
-**Calendar.** A year is leap if 4 divides it and 100 does not, or 400 does. All three conditions
-depend on pairs of digits: the last pair for 4, and the first pair if the last is `00`. So the days
-of a common year combine with every year, 29 February with the leap years, and the union has some
-thirty states. Years run from 0000 to 9999, as in the RFC (section 1), by the Gregorian rule
-throughout.
+**Calendar.** A year is a leap year if it is divisible by 4 and not by 100, or by 400. All three
+conditions depend on pairs of digits: divisibility by 4 on the last pair, and on the first pair if
+the last is `00`. So the days of a common year are combined with every year, 29 February is combined
+with the leap years, and the union has some thirty states. Years run from 0000 to 9999, as in the
+RFC (section 1), with the Gregorian rule throughout.
 
-**Leap seconds.** Second 60 only exists at 23:59:60 in UTC (RFC 3339, sections 5.6 and 5.7), so the
+**Leap seconds.** Second 60 only exists at 23:59:60 in UTC (RFC 3339, sections 5.6 and 5.7). So the
 local time at the beginning determines the offset at the end: `01:29:60+01:30`. The automaton's
-state therefore includes the local minute until the offset. All 1,440 offsets take about ten
-thousand states, although leap seconds are rare. So there are two variants, as
+state therefore includes the local minute until the offset has been read. All 1,440 offsets take
+about ten thousand states, although leap seconds are rare. So there are two variants, as
 `gcd._languages.text.formats` explains:
 
-* the narrow one has leap seconds at offsets of whole quarters of an hour, which are all in civil
-  use. A `date-time` only has them at possible times: at offsets from -12:00 to +14:00, at the end
-  of June or of December in UTC;
-* the wide one has them at every offset and on every date.
+* The narrow variant has leap seconds at offsets of whole quarters of an hour; all offsets in civil
+  use are among these. A `date-time` only has leap seconds at possible times: at offsets from -12:00
+  to +14:00, at the end of June or of December in UTC.
+* The wide variant has leap seconds at every offset and on every date.
 
-Otherwise the variants differ only in letters. `T` and `Z` are in either case in both; the wide one
-also allows a space for the `T`, which section 5.6 leaves to applications. Durations follow appendix
-A: weeks alone, and no unit omitted between two present ones (`P1Y2D` is invalid). The wide variant
-has their letters in either case, following ABNF; the narrow one has capitals, like ISO 8601 and
-every validator.
+Otherwise the variants differ only in letters. Both accept `T` and `Z` in either case. The wide
+variant also accepts a space instead of `T`, which section 5.6 leaves to applications. Durations
+follow appendix A: weeks occur alone, and no unit may be missing between two others (`P1Y2D` is
+invalid). The wide variant accepts the letters of durations in either case, following ABNF. The
+narrow one has capitals, like ISO 8601 and every validator.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from functools import lru_cache
 from gcd._automata.automaton import Automaton
 from gcd._languages.text.regex import regex
 
-_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # of a common year
+_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # days of the months
 _HOUR = 60
-_DAY = 24 * _HOUR  # in minutes
+_DAY = 24 * _HOUR  # minutes
 _NARROW_STEP = 15  # minutes between the offsets at which the narrow variant has leap seconds
-_WESTERNMOST, _EASTERNMOST = -12 * _HOUR, 14 * _HOUR  # Baker Island, the Line Islands
+_WESTERNMOST, _EASTERNMOST = -12 * _HOUR, 14 * _HOUR  # of Baker Island, the Line Islands
 
 
 def dates() -> Automaton:
-    """Return the language of RFC 3339 full-date, 0000-01-01 to 9999-12-31: only days that exist."""
+    """Return the dates from 0000-01-01 to 9999-12-31 that exist (RFC 3339 full-date)."""
     days = [
         f"-{month:02}-{day:02}" for month, last in enumerate(_DAYS, 1) for day in range(1, last + 1)
     ]
@@ -56,17 +56,17 @@ def dates() -> Automaton:
 
 @lru_cache(maxsize=2)
 def times(*, wide: bool = False) -> Automaton:
-    """Return RFC 3339 full-time: time of day, optional fraction of a second, offset from UTC."""
+    """Return times of day with an optional fraction and an offset from UTC (RFC 3339 full-time)."""
     return _ordinary_times() | _leap_seconds(_offsets(1 if wide else _NARROW_STEP))
 
 
 def date_times(*, wide: bool = False) -> Automaton:
-    """Return RFC 3339 date-time: a date, `T`, a time with its offset."""
+    """Return dates with times, joined by `T` (RFC 3339 date-time)."""
     if wide:
         return dates() + regex("[Tt ]") + times(wide=True)
     separator = regex("[Tt]")
     offsets = _offsets(_NARROW_STEP).items()
-    # East of Greenwich the local day is over when UTC reaches 23:59:60; elsewhere it is not.
+    # At offsets east of Greenwich, it is already the next day when UTC reaches 23:59:60.
     east = {text: minutes for text, minutes in offsets if 0 < minutes <= _EASTERNMOST}
     rest = {text: minutes for text, minutes in offsets if _WESTERNMOST <= minutes <= 0}
     ends = _years() + Automaton.from_strings(["-06-30", "-12-31"])
@@ -81,7 +81,7 @@ def date_times(*, wide: bool = False) -> Automaton:
 
 
 def durations(*, wide: bool = False) -> Automaton:
-    """Return RFC 3339 appendix A duration: `P3Y6M4DT12H30M5S`, `PT5S`, `P2W`."""
+    """Return durations such as `P3Y6M4DT12H30M5S`, `PT5S`, and `P2W` (RFC 3339 appendix A)."""
     number = "[0-9]+"
     minute = f"{number}M({number}S)?"
     time = f"T({number}H({minute})?|{minute}|{number}S)"
@@ -99,13 +99,13 @@ def _clock(minutes: int) -> str:
 
 
 def _ordinary_times() -> Automaton:
-    """Return times with seconds 00 to 59."""
+    """Return times of day with seconds from 00 to 59."""
     hour, sixty = "([01][0-9]|2[0-3])", "[0-5][0-9]"
     return regex(rf"{hour}:{sixty}:{sixty}(\.[0-9]+)?([Zz]|[+-]{hour}:{sixty})")
 
 
 def _offsets(step: int) -> dict[str, int]:
-    """Return spellings of the offsets that are multiples of `step` minutes, with their minutes."""
+    """Return the offsets from UTC that are multiples of `step` minutes: a table text -> minutes."""
     result = {"Z": 0, "z": 0}
     for minutes in range(0, _DAY, step):
         result["+" + _clock(minutes)] = minutes
@@ -114,7 +114,10 @@ def _offsets(step: int) -> dict[str, int]:
 
 
 def _leap_seconds(offsets: Mapping[str, int]) -> Automaton:
-    """Return second 60 with an optional fraction, at those offsets, if UTC is 23:59:60."""
+    """Return times with second 60 and an optional fraction, at which UTC is 23:59:60.
+
+    `offsets` maps each offset that may end such a time to its minutes.
+    """
     endings: dict[str, list[str]] = {}  # local time -> the offsets at which it is 23:59 in UTC
     for text, minutes in offsets.items():
         endings.setdefault(_clock((_DAY - 1 + minutes) % _DAY), []).append(text)
@@ -122,9 +125,10 @@ def _leap_seconds(offsets: Mapping[str, int]) -> Automaton:
 
 
 def _paired(endings: Mapping[str, Iterable[str]], seconds: str) -> Automaton:
-    """Return texts `start seconds [. digits] ending`, with the endings of that start.
+    """Return texts of the form: start, `seconds`, optional fraction, ending.
 
-    A state is identified by the text consumed so far; after the fraction, by the text that remains.
+    `endings` maps each start to the endings that may follow it. Up to the fraction, a state stands
+    for the text that has been read; after it, for the text that remains.
     """
     digits = b"0123456789"
     start = ("read", "")

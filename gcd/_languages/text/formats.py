@@ -1,9 +1,9 @@
-"""Languages of JSON Schema's formats (draft 2020-12), as assertions.
+"""Languages of the formats of JSON Schema (draft 2020-12), as assertions.
 
-Each format is an automaton over the UTF-8 text of the string itself, unquoted: 30 February is not a
-`date`, 256.0.0.1 is not an `ipv4`, and digits are ASCII digits. The other formats are not regular
-(`regex`), or need Unicode tables (`idn-email`, `idn-hostname`, `iri`); callers treat them as
-annotations, with a warning.
+Each format is an automaton over the UTF-8 text of the string itself, without quotes. 30 February is
+not a `date`, 256.0.0.1 is not an `ipv4`, and digits are ASCII digits. The formats without an
+automaton are not regular (`regex`), or need Unicode tables (`idn-email`, `idn-hostname`, `iri`).
+Callers treat them as annotations, with a warning.
 
 | format | source | states |
 |---|---|---|
@@ -18,27 +18,29 @@ annotations, with a warning.
 | json-pointer | RFC 6901 section 3 | 10 |
 | relative-json-pointer | draft-bhutton-relative-json-pointer-00 | 13 |
 
-An automaton for all host names counts up to 63 in each label and, at the same time, up to 253 in
-total: 24,000 states, and seven times as many once they may be escaped in JSON. The narrow variant
-counts the total in units of 16 characters instead.
+An automaton for all host names counts up to 63 characters in each label and, at the same time, up
+to 253 in total. That takes 24,000 states, and seven times as many if characters may be escaped in
+JSON. The narrow variant counts the total in units of 16 characters instead.
 
-**Two variants.** If the sources leave a question open, or an exact automaton would be very large, a
-format has two variants. Every text of the narrow variant is valid, and every valid text is in the
-wide variant. Generation uses the narrow one. A negation excludes the wide one:
-`{"not": {"format": "hostname"}}` must not admit a valid host name. For formats without an open
-question both are the same. The narrow variants exclude:
+**Two variants.** A format has two variants if its sources leave a question open, or if an exact
+automaton would be very large. Every text of the narrow variant is valid, and every valid text is in
+the wide variant. Generation uses the narrow variant. A negation excludes the wide one: `{"not":
+{"format": "hostname"}}` must not accept a valid host name. For all other formats, the two variants
+are the same. The narrow variants exclude:
 
-* `time`, `date-time`: leap seconds at odd offsets and on odd dates; `duration`: small letters
-  (`gcd._languages.text.format_dates` explains why);
-* `hostname`: labels with `--` as third and fourth character. After `xn--` they are Punycode of
-  text, which IDNA2008 restricts by tables and rules of context; others are reserved (RFC 5890
-  section 2.3.1). In the official suite this excludes the valid A-labels, and nothing else. The wide
-  variant has all of them, and 255 characters instead of 253. The narrow one rounds every label with
-  its dot up to 16, 32, 48 or 64 characters, and limits their sum to 240. So names of more than 15
-  labels, and some of more than 180 characters, are excluded;
+* `time`, `date-time`: leap seconds at unusual offsets and on other dates than the ends of June and
+  December; `duration`: small letters (`gcd._languages.text.format_dates` explains why).
+* `hostname`: labels with `--` as third and fourth character. After `xn--`, such a label is Punycode
+  of a text, which IDNA2008 restricts by tables and rules of context. Other such labels are reserved
+  (RFC 5890 section 2.3.1). In the official test suite, this excludes the valid A-labels, and
+  nothing else. The wide variant contains all of them, and allows 255 characters instead of 253. The
+  narrow variant rounds the length of every label with its dot up to 16, 32, 48 or 64 characters,
+  and limits the sum to 240. So names of more than 15 labels, and some names of more than 180
+  characters, are excluded.
 * `email`: address literals other than `[127.0.0.1]` and `[IPv6:::1]`, because no other tag is
-  registered, and numbers such as `[127.0.0.001]` in them. RFC 5321 requires `::` to stand for at
-  least two groups there. Lengths are not part of the rule that JSON Schema names: add `maxLength`;
+  registered; and numbers with leading zeros in them, as in `[127.0.0.001]`. RFC 5321 requires `::`
+  to stand for at least two groups there. Lengths are not part of the rule that JSON Schema names,
+  so add `maxLength` if you need it.
 * `relative-json-pointer`: adjustments of an array index (`0+1/a`), which are newer than most
   validators.
 """
@@ -58,7 +60,7 @@ _HEX = "[0-9A-Fa-f]"
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _POINTER = "(?s:(/([^/~]|~[01])*)*)"
 
-# RFC 3986: members of a bracketed class, and one character or its percent-encoding.
+# RFC 3986: parts of character classes, and patterns of one character or its percent-encoding.
 _UNRESERVED = r"A-Za-z0-9\-._~"
 _SUB_DELIMS = r"!$&'()*+,;="
 _ENCODED = f"%{_HEX}{{2}}"
@@ -71,12 +73,12 @@ _SEGMENTS = f"(/{_PCHAR}*)*"
 
 @lru_cache(maxsize=32)
 def text_format(name: str, *, widest: bool = False) -> Automaton | None:
-    """Return the language of a format's texts, None if there is no automaton for it.
+    """Return the language of the texts of a format; None if there is no automaton for it.
 
     Args:
         name: name of the format in the schema.
-        widest: return the wide variant (all valid texts are in it) instead of the narrow one (all
-            its texts are valid).
+        widest: whether to return the wide variant (which contains all valid texts) instead of the
+            narrow one (in which all texts are valid).
     """
     build = _BUILDERS.get(name)
     return build(widest) if build else None
@@ -103,7 +105,7 @@ def _hostname(wide: bool) -> Automaton:
         return (label + (regex(r"\.") + label).star()) & regex("[0-9A-Za-z.-]").repeat(1, 255)
     label -= regex("[0-9A-Za-z-]{2}--[0-9A-Za-z-]*")
     graph = Assembly()
-    after = [graph.node() for _ in range(_UNITS_OF_HOST + 1)]  # by units written; a dot comes next
+    after = [graph.node() for _ in range(_UNITS_OF_HOST + 1)]  # node after n units and a dot
     end = graph.node()
     for units in range(1, 65 // _UNIT + 1):
         longest = units * _UNIT - 1  # the dot counts as well
@@ -121,7 +123,7 @@ def _ipv4() -> Automaton:
 
 @lru_cache(maxsize=2)
 def _ipv6(fewest_elided: int = 1) -> Automaton:
-    """Return eight groups of 16 bits; `::` may replace `fewest_elided` or more of them."""
+    """Return IPv6 addresses; `::` replaces at least `fewest_elided` groups of 16 bits."""
     group, ahead, ipv4 = regex(f"{_HEX}{{1,4}}"), regex(f"{_HEX}{{1,4}}:"), _ipv4()
     forms = [ahead.repeat(7, 7) + group, ahead.repeat(6, 6) + ipv4]
     most = 8 - fewest_elided  # groups written out beside `::`
@@ -147,7 +149,7 @@ def _uri() -> Automaton:
 
 
 def _uri_reference() -> Automaton:
-    """Return URIs, and relative references without a colon in their first segment."""
+    """Return URIs, and relative references whose first segment contains no colon."""
     absolute = f"/({_PCHAR}+{_SEGMENTS})?"
     no_scheme = f"{_PCHAR_NO_COLON}+{_SEGMENTS}"
     relative = _with_authority() | regex(f"({absolute}|{no_scheme})?")
@@ -156,7 +158,10 @@ def _uri_reference() -> Automaton:
 
 @lru_cache(maxsize=1)
 def _with_authority() -> Automaton:
-    """Return `//`, user, host, port, and the path. A reg-name is any text, even an empty one."""
+    """Return the part of a URI from `//` to the path: user, host, port, and path.
+
+    The host may be any registered name, even an empty one.
+    """
     bracketed = Automaton.concatenate(
         [regex(r"\["), _ipv6() | regex(rf"[Vv]{_HEX}+\.[{_USER}]+"), regex(r"\]")]
     )
@@ -175,7 +180,7 @@ def _query_and_fragment() -> Automaton:
 
 
 def _uri_template() -> Automaton:
-    """Return literals and expressions in braces; reserved operators are not used."""
+    """Return URI templates: literal text, and expressions in braces without reserved operators."""
     ucs = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF"
     ucs += "".join(rf"\U{n:04X}0000-\U{n:04X}FFFD" for n in range(1, 14)) + r"\U000E1000-\U000EFFFD"
     private = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"

@@ -1,24 +1,24 @@
 """Look-around, word boundaries and line anchors, compiled exactly into automata.
 
-A `Look` is a condition on a position of the text. Each distinct one gets a byte that no UTF-8 text
-contains, its *mark*, and the pattern is compiled in four steps:
+A `Look` is a condition on a position of the text. Each distinct condition gets a *mark*: a byte
+that no UTF-8 text contains. The pattern is compiled in four steps:
 
-1. The pattern consumes the mark wherever it requires the condition. That gives a language P of
-   texts with marks.
-2. The texts with one mark, at a position where the condition holds, are the language G of
-   `.* behind mark ahead .*`, which is compiled recursively if it contains look-around. The language
-   of the negated condition is the complement of G among the texts with one mark.
-3. C is the language of texts in which the condition holds at every mark. If the pattern
+1. Compile the pattern with the mark in place of the condition. This gives a language P of texts
+   with marks.
+2. Let G be the language of texts with one mark, at a position where the condition holds. It is the
+   language of `.* behind mark ahead .*`, which is compiled recursively if it contains look-around.
+   If the condition is negated, G is the complement of this language among the texts with one mark.
+3. Let C be the language of texts in which the condition holds at every mark. If the pattern
    requires a condition at most once on a path, C is the union of G and the texts without marks.
-   Otherwise it is the complement of the texts with at least one mark in a wrong position.
-4. The result is the intersection of P with C for every mark, with the marks erased.
+   Otherwise, C is the complement of the texts that have at least one mark at a wrong position.
+4. The result is the intersection of P with the C of every condition, with the marks erased.
 
-This holds for look-around anywhere: inside repetitions, alternatives and other look-around. A mark
-may be consumed any number of times at one position, in any order, because each C ignores other
-marks.
+This is correct for look-around anywhere: inside repetitions, alternatives and other look-around. At
+one position, there may be any number of marks in any order, because each C ignores the marks of
+other conditions.
 
-Cost: a product with a deterministic automaton for each distinct condition, and a subset
-construction to erase its mark. A condition inside a repetition tracks a set of states of G.
+Cost: for each distinct condition, a product with a deterministic automaton, and a subset
+construction to erase its mark. For a condition inside a repetition, C tracks a set of states of G.
 """
 
 from __future__ import annotations
@@ -41,31 +41,34 @@ from gcd._languages.text.syntax import (
     shown_pattern,
 )
 
-# Bytes that UTF-8 never contains.
+# Bytes that no UTF-8 text contains.
 _MARKS = (*range(0xF5, 0x100), 0xC0, 0xC1)
 _ANY = Repeat(Chars(SCALARS), 0, None)
-_PER_STATE = 2_000  # units of work for the edges of a state that an interpreted loop copies
+_PER_STATE = 2_000  # units of work of an interpreted loop that copies the edges of a state
 
 
 def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
-    """Return the texts that match the tree as a whole or, in a search, contain a match.
+    """Return the texts that match a pattern as a whole or, in a search, contain a match.
 
     Args:
         tree: the pattern's syntax tree.
-        pattern: the source of the tree, for error messages.
+        pattern: the pattern itself, for error messages.
         search: whether any text may come before and after the match, except at anchors.
 
     Raises:
-        ConstraintError: if the pattern has too many different look-arounds.
-        StateLimitError: if more states are needed than `gcd.state_limit` allows.
-        WorkLimitError: if more work is needed than `gcd.work_limit` allows.
+        ConstraintError: the pattern has too many different look-arounds.
+        StateLimitError: an automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: the pattern takes more work than `gcd.work_limit` allows.
     """
     with metered():
         return _automaton(tree, pattern, _MARKS, search=search)
 
 
 def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool) -> Automaton:
-    """Return the texts of a tree, with marks except those in `free`."""
+    """Return the texts of a syntax tree; they may contain marks that are not in `free`.
+
+    The conditions in the tree get marks from `free`.
+    """
     looks = dict.fromkeys(_looks(tree))
     if len(looks) > len(free):
         raise ConstraintError(
@@ -85,7 +88,7 @@ def _automaton(tree: Node, pattern: str, free: tuple[int, ...], *, search: bool)
 
 
 def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Automaton:
-    """Return the texts with one mark, where the condition holds."""
+    """Return the texts with one mark, at a position where the condition holds."""
     options = tuple(
         Sequence((_ANY, behind, Mark(mark), ahead, _ANY)) for behind, ahead in look.options
     )
@@ -94,7 +97,10 @@ def _positions(look: Look, mark: int, pattern: str, free: tuple[int, ...]) -> Au
 
 
 def _everywhere(good: Automaton, mark: int) -> Automaton:
-    """Return the texts with any number of marks, if each of them alone would be in `good`."""
+    """Return the texts with any number of marks at positions where the condition holds.
+
+    `good` contains the texts with one such mark.
+    """
     bad = _with_one(mark) - good
     if bad.is_empty:
         return _ignoring(_without_marks(), [mark])
@@ -106,14 +112,14 @@ def _everywhere(good: Automaton, mark: int) -> Automaton:
 
 
 def _ignoring(automaton: Automaton, marks: list[int]) -> Automaton:
-    """Return the strings with any of these marks inserted anywhere."""
+    """Return the strings of a language with any of these marks inserted anywhere."""
     table = automaton.transitions.copy()
     table[:, marks] = np.arange(automaton.num_states)[:, None]
     return Automaton.from_transitions(table, automaton.accepting)
 
 
 def _erase(automaton: Automaton, mark: int) -> Automaton:
-    """Return the strings with the mark removed."""
+    """Return the strings of a language with the mark removed."""
     after = automaton.transitions[:, mark]
     if (after < 0).all():
         return automaton
@@ -129,7 +135,7 @@ def _erase(automaton: Automaton, mark: int) -> Automaton:
 
 
 def _edges(automaton: Automaton) -> list[tuple[int, list[int], int]]:
-    """Return (source, bytes, target) for all pairs of states."""
+    """Return triples (source, bytes, target) for all pairs of states with a transition."""
     return [
         (source, np.flatnonzero(row == target).tolist(), int(target))
         for source, row in enumerate(automaton.transitions)
@@ -150,12 +156,12 @@ def _with_one(mark: int) -> Automaton:
 
 
 def has_looks(node: Node) -> bool:
-    """Return whether a node has look-around, a word boundary or a line anchor."""
+    """Return whether a syntax tree contains look-around, a word boundary or a line anchor."""
     return bool(_looks(node))
 
 
 def _looks(node: Node) -> list[Look]:
-    """Return the conditions in a node, without those inside others."""
+    """Return the conditions in a syntax tree, without those inside other conditions."""
     match node:
         case Look():
             return [node]
@@ -167,7 +173,7 @@ def _looks(node: Node) -> list[Look]:
 
 
 def _marked(node: Node, marks: dict[Look, int]) -> Node:
-    """Return the node with each condition replaced by its mark."""
+    """Return the syntax tree with each condition replaced by its mark."""
     match node:
         case Look():
             return Mark(marks[node])
@@ -181,7 +187,7 @@ def _marked(node: Node, marks: dict[Look, int]) -> Node:
 
 
 def _times(node: Node, look: Look) -> int:
-    """Return how often a path may require a condition: 0, 1, or 2 for more."""
+    """Return how often a path may require a condition: 0, 1, or 2 for more than once."""
     match node:
         case Look():
             return int(node == look)

@@ -1,7 +1,7 @@
-"""Common base of the parsers of all regular expression dialects.
+"""Base class of the parsers of all regular expression dialects.
 
-It is a recursive-descent parser over alternatives, sequences, quantified terms and groups. A
-dialect defines the terms, the groups, and what may be skipped between terms.
+It is a recursive-descent parser of alternatives, sequences, quantified terms and groups. A dialect
+defines the terms, the groups, and the characters that are ignored between terms.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gcd._languages.text.syntax import (
 )
 from gcd._languages.text.unicode_tables import with_other_cases
 
-MAX_NESTING = 50  # groups inside groups
-# Units of work for interpreted parser code: per character of the pattern, and per range of code
-# points in a class or an escape.
+MAX_NESTING = 50  # most levels of groups inside groups
+# Units of work of a parser, which is interpreted code: per character of the pattern, and per range
+# of code points in a class or an escape.
 _PER_CHARACTER, _PER_RANGE = 1000, 500
-_PER_CASED_CHARACTER, _PER_CASED_SET = 60_000, 1_500_000  # units of work to find other cases
+_PER_CASED_CHARACTER, _PER_CASED_SET = 60_000, 1_500_000  # units of work to find the other cases
 
 QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
 CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 
 
 class PatternParser:
-    """Parser at one position of a pattern."""
+    """Parser of one pattern, with the current position in it."""
 
-    _references: str  # letters, beside digits, of escapes that refer back to groups
+    _references: str  # letters that begin a back-reference, besides digits
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
@@ -47,26 +47,32 @@ class PatternParser:
     # -- structure ----------------------------------------------------------------------------
 
     def pattern(self) -> Node:
-        """Parse the whole pattern; a `ConstraintError` names invalid or unsupported syntax."""
+        """Parse the whole pattern.
+
+        Raises:
+            ConstraintError: the syntax is invalid or unsupported; the message names it.
+        """
         self._spend(_PER_CHARACTER * len(self._text))
         for position, character in enumerate(self._text):
             if "\ud800" <= character <= "\udfff":
-                raise self._error("a lone surrogate", position, "it is not valid text; remove it")
+                raise self._error(
+                    "a lone surrogate", position, "remove it, because it is not valid text"
+                )
         tree = self._choice()
         if self._at < len(self._text):
-            raise self._unpaired(")", self._at)
+            raise self._unpaired(self._at)
         return tree
 
     def _term(self) -> Node:
-        """Parse a term that a quantifier may follow; at least one character is left."""
+        """Parse a term, which a quantifier may follow; there is at least one character left."""
         raise NotImplementedError
 
     def _quantified(self, node: Node, begin: int) -> Node:
-        """Apply the quantifier that follows, if any, to the node parsed since `begin`."""
+        """Parse a quantifier, if one follows, and apply it to the node that begins at `begin`."""
         raise NotImplementedError
 
     def _skip_ignored(self) -> None:
-        """Skip ignored characters."""
+        """Skip characters that the dialect ignores between terms."""
 
     def _choice(self) -> Node:
         options = [self._sequence()]
@@ -84,18 +90,18 @@ class PatternParser:
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
     def _inside_group(self, begin: int) -> Node:
-        """Parse the content of the group that opens at `begin`, and its closing parenthesis."""
+        """Parse the content and the closing parenthesis of the group that opens at `begin`."""
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise self._error("a group", begin, f"nest at most {MAX_NESTING} groups")
+            raise self._error("a deeply nested group", begin, f"nest at most {MAX_NESTING} groups")
         inner = self._choice()
         self._depth -= 1
         if not self._skip(")"):
-            raise self._unpaired("(", begin)
+            raise self._unpaired(begin)
         return inner
 
     def _counted(self, node: Node, found: re.Match[str], begin: int) -> Node:
-        """Return the node under a quantifier that has been parsed."""
+        """Return the node repeated as the quantifier `found` says."""
         span = begin, self._at
         sign, low, comma, high = found[0], found[1], found[2], found[3]
         if low is None:
@@ -103,7 +109,9 @@ class PatternParser:
         minimum = _count(low)
         maximum = (_count(high) if high else None) if comma else minimum
         if maximum is not None and maximum < minimum:
-            raise self._error(f"`{found[0]}`", found.start(), "put the smaller number first")
+            raise self._error(
+                f"the quantifier `{found[0]}`", found.start(), "put the smaller number first"
+            )
         return repeat(node, minimum, maximum, span)
 
     # -- code points ----------------------------------------------------------------------------
@@ -111,19 +119,21 @@ class PatternParser:
     def _number(self, begin: int, digits: str, usage: str) -> int:
         found = self._matched(digits)
         if not found:
-            raise self._error(f"`{self._text[begin : begin + 3]}`", begin, usage)
+            raise self._error(f"the escape `{self._text[begin : begin + 3]}`", begin, usage)
         return int(found, 16)
 
     def _checked(self, value: int, begin: int) -> int:
-        """Return the number of a code point after checking that texts may contain it."""
+        """Return the number of a code point, or raise an error if texts can't contain it."""
         if 0xD800 <= value <= 0xDFFF:
-            raise self._error("a lone surrogate", begin, "texts never contain it; remove it")
+            raise self._error(
+                "a lone surrogate", begin, "remove it, because texts never contain it"
+            )
         if value > 0x10FFFF:
-            raise self._error("an escape", begin, "use a code point up to U+10FFFF")
+            raise self._error("an escape above U+10FFFF", begin, "use a smaller code point")
         return value
 
     def _look_around(self, begin: int) -> Look | None:
-        """Return the look-around of the group that opens at `begin`; None for other groups."""
+        """Parse look-around in the group that opens at `begin`; return None for other groups."""
         found = self._matched(r"\?<?[=!]")
         if not found:
             return None
@@ -131,7 +141,10 @@ class PatternParser:
         return look_around(body, ahead="<" not in found, negated="!" in found)
 
     def _other_escape(self, letter: str, begin: int, in_class: bool) -> int:
-        """Return the character of an escape that stands for it; "" is the end of the pattern."""
+        """Return the character of an escape that stands for the character after the backslash.
+
+        `letter` is that character, or "" at the end of the pattern.
+        """
         if letter.isdigit() or (letter and letter in self._references and not in_class):
             what = "an octal escape" if in_class or letter == "0" else "a back-reference"
             raise self._error(
@@ -146,7 +159,7 @@ class PatternParser:
         return ord(letter)
 
     def _with_other_cases(self, inside: Ranges) -> Ranges:
-        """Return the code points and all whose simple case folding equals that of one of them."""
+        """Return the code points and all code points that have the same simple case folding."""
         if inside not in self._cased_before:
             self._cased_before.add(inside)
             self._spend(_PER_CASED_SET if _code_point(inside) is None else _PER_CASED_CHARACTER)
@@ -155,7 +168,7 @@ class PatternParser:
     def _having_property(
         self, begin: int, written: str, look_up: Callable[[str], Ranges | None]
     ) -> Ranges:
-        """Return the code points with the Unicode property whose name is `written` here."""
+        """Return the code points with a Unicode property whose name matches `written`."""
         found = self._matched(written)
         inside = look_up(found.strip("{}")) if found else None
         if inside is None:
@@ -166,7 +179,7 @@ class PatternParser:
         return inside
 
     def _range(self, first: Ranges, last: Ranges, begin: int) -> tuple[int, int] | None:
-        """Return the range between two class members; None if either is not a single character."""
+        """Return the range between two class members; None if one is not a single character."""
         low, high = _code_point(first), _code_point(last)
         if low is None or high is None:
             return None
@@ -176,7 +189,7 @@ class PatternParser:
         return low, high
 
     def _paid(self, *inside: Ranges) -> Ranges:
-        """Count the work for the ranges of some sets of code points; return the first set."""
+        """Count the work for the ranges of the given sets, and return the first set."""
         self._spend(_PER_RANGE * sum(map(len, inside)))
         return inside[0]
 
@@ -186,7 +199,7 @@ class PatternParser:
     # -- reading ------------------------------------------------------------------------------
 
     def _next(self) -> str:
-        """Return the next character, "" at the end."""
+        """Read the next character; "" at the end."""
         self._at += 1
         return self._text[self._at - 1 : self._at]
 
@@ -208,25 +221,27 @@ class PatternParser:
         place = f"at position {position} of the pattern {shown_pattern(self._text)}"
         return ConstraintError(f"{what} {place} {fault}: {hint}")
 
-    def _unpaired(self, what: str, position: int) -> ConstraintError:
-        """Return the error for an unpaired bracket: `(`, `)` or `[`."""
+    def _unpaired(self, position: int) -> ConstraintError:
+        """Return the error for the unpaired bracket at a position: `(`, `)` or `[`."""
+        what = self._text[position]
         other = {"(": ")", ")": "(", "[": "]"}[what]
-        fault = "closes nothing" if what == ")" else "is not closed"
+        fault = "is not opened" if what == ")" else "is not closed"
         hint = rf"add `{other}`, or write `\{what}` for the character"
+
         return self._error(f"a `{what}` without `{other}`", position, hint, fault)
 
 
 def single(code_point: int) -> Ranges:
-    """Return the set of a single code point."""
+    """Return the set that contains one code point."""
     return ((code_point, code_point),)
 
 
 def _code_point(inside: Ranges) -> int | None:
-    """Return the only code point, if there is exactly one."""
+    """Return the code point in a set that contains only one; None for other sets."""
     return inside[0][0] if len(inside) == 1 and inside[0][0] == inside[0][1] else None
 
 
 def _count(digits: str) -> int:
-    """Return the number in a quantifier, at most a billion."""
+    """Return the number in a quantifier, limited to a billion."""
     digits = digits.lstrip("0")
     return int(digits or "0") if len(digits) <= 9 else 10**9

@@ -1,9 +1,9 @@
-r"""Parser for the patterns of Python's `re`, which a pydantic class may select.
+r"""Parser of the patterns of Python's `re`, which a pydantic class may select.
 
-`gcd._languages.text.python_syntax` parses the syntax that Rust and Python agree on. This parser
-follows `re` where the two differ. `$` also matches before a line feed that ends the text, `[` has
-no special meaning inside a class, and `\d`, `\w`, `\s` and the cases of letters are those of the
-running Python.
+`gcd._languages.text.python_syntax` parses the syntax on which Rust and Python agree. Where the two
+differ, this parser follows `re`. `$` also matches before a line feed that ends the text. `[` has no
+special meaning inside a class. `\d`, `\w`, `\s` and the cases of letters are those of the running
+Python.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LINE_FEED = Chars(single(0x0A))
 
 @priced_cache(256)
 def python_pattern(pattern: str, flags: int = 0) -> Automaton:
-    """Return the UTF-8 texts in which `re.search` finds a pattern, compiled with these flags.
+    """Return the UTF-8 texts in which `re.search` finds a pattern that is compiled with `flags`.
 
     Raises:
-        ConstraintError: if the pattern is invalid, or uses unsupported syntax; the message gives
-            the problem and its position.
-        StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
-        WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
+        ConstraintError: the pattern is invalid, or uses unsupported syntax. The message gives the
+            problem and its position.
+        StateLimitError: its automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: building its automaton takes more work than `gcd.work_limit` allows.
     """
     return automaton_of(_PythonParser(pattern, flags).pattern(), pattern, search=True)
 
@@ -52,7 +52,7 @@ class _PythonParser(CommonParser):
         return super()._anchor(character)
 
     def _boundary(self, begin: int) -> Node:
-        if self._text[self._at] in "<>":  # not a boundary in Python
+        if self._text[self._at] in "<>":  # not a word boundary in Python
             return Chars(self._escape(begin))
         return super()._boundary(begin)
 
@@ -80,12 +80,12 @@ class _PythonParser(CommonParser):
         at = self._at
         character = self._next()
         if not character:
-            raise self._unpaired("[", begin)
+            raise self._unpaired(begin)
         return self._escape(at, in_class=True) if character == "\\" else single(ord(character))
 
     def _property(self, begin: int, negated: bool) -> Ranges:
         raise self._error(
-            "a property", begin, "Python's `re` has none; list its characters in `[]`"
+            "a Unicode property", begin, "Python's `re` has none; list its characters in `[]`"
         )
 
     def _perl_class(self, letter: str) -> Ranges:

@@ -1,18 +1,19 @@
-"""Parser for the regular expression syntax that Python's `re` and Rust's `regex` crate agree on.
+"""Parser of the regular expression syntax on which Python's `re` and Rust's `regex` crate agree.
 
-Syntax of only one of the two is accepted with its meaning there, if the other refuses it or warns
-that it will adopt that meaning: Rust's flags in the middle of a pattern, nested classes, `&&`, `--`
-and `~~` between them, POSIX classes and `\\p{...}`; Python's look-around, comments `(?#...)`,
-`\\0`, `{,n}` and a literal `{`. Syntax that the two interpret differently is refused: `a*+`
-(possessive, or a repetition repeated), `[--/]`, white space in classes under the flag x, `\\<`.
+Some syntax exists in only one of the two. It is accepted with its meaning there if the other one
+refuses it, or warns that it will adopt that meaning. From Rust, these are flags in the middle of a
+pattern, nested classes with `&&`, `--` and `~~` between them, POSIX classes and `\\p{...}`. From
+Python, these are look-around, comments `(?#...)`, `\\0`, `{,n}` and a literal `{`. Syntax that the
+two interpret differently is refused: `a*+` (possessive in Python, a repetition of a repetition in
+Rust), `[--/]`, white space in classes under the flag x, and `\\<`.
 
-Where they differ in the characters that a name denotes, this parser follows Rust, that is, the
+Where the two disagree about the characters of a class, this parser follows Rust, and thus the
 Unicode standard. `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple
 case folding, and `$` is the end of the text, even after a line feed. The flags a (Python) and -u
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 
 Look-around exists only in Python, and look-behind may have any width here. Atomic groups and
-non-regular syntax (back-references) are refused by name.
+back-references, which are not regular, raise an error that names them.
 """
 
 from __future__ import annotations
@@ -59,21 +60,25 @@ _POSIX = {
 }
 _GROUP_NAME = re.compile(r"\?P?<([^\W\d]\w*)>")
 _FLAGS = re.compile(r"\?([A-Za-z]*)(-[A-Za-z]+)?([:)])")
-_FLAGS_ALONE = Sequence(())  # marks a term that sets flags, by identity
-_IGNORED = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")  # under the flag x
+_FLAGS_ALONE = Sequence(())  # term that only sets flags, recognized by identity
+_IGNORED = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")  # skipped under the flag x
 ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
 _LINE_FEED = single(0x0A)
 _OPERATORS = ("&&", "--", "~~")
 
 
 def parse(pattern: str) -> Node:
-    """Parse a pattern; a `ConstraintError` names invalid or unsupported syntax."""
+    """Parse a pattern.
+
+    Raises:
+        ConstraintError: the syntax is invalid or unsupported; the message names it.
+    """
     return CommonParser(pattern).pattern()
 
 
 @dataclass(frozen=True)
 class Flags:
-    """Flags set by the letters i, m, s, x and a, and by R in Rust."""
+    """Flags that the letters i, m, s, x and a set, and R in Rust."""
 
     i: bool = False
     m: bool = False
@@ -84,12 +89,12 @@ class Flags:
 
 
 class CommonParser(PatternParser):
-    """Parser of the common syntax; the parsers of single dialects derive from it."""
+    """Parser of the common syntax, and base class of the parsers of each dialect."""
 
     _references = "kg"
     _ends = "zZ"  # letters of escapes for the end of the text
-    _flag_letters = "imsx"  # flags that may be turned on and off
-    _ignored = _IGNORED  # under the flag x
+    _flag_letters = "imsx"  # flags that may be set and cleared
+    _ignored = _IGNORED  # text that is skipped under the flag x
     _reads_plus_twice = False  # whether `a*+` is a repetition of a repetition
 
     def __init__(self, pattern: str) -> None:
@@ -123,11 +128,11 @@ class CommonParser(PatternParser):
             if is_repeated and found[0] == "+" and not self._reads_plus_twice:
                 raise self._error(
                     "`+` after a quantifier", self._at,
-                    "it is possessive in Python but a repetition in Rust; put the inner one in "
-                    "`(?:)`",
+"it is possessive in Python and a repetition in Rust; for a repetition, put "
+"`(?:)` around the part before `+`",
                 )  # fmt: skip
             self._at = found.end()
-            lazy = self._skip("?")  # the same texts match
+            lazy = self._skip("?")  # a lazy quantifier matches the same texts
             node = self._counted(node, found, begin)
             is_repeated = not lazy
             self._skip_ignored()
@@ -141,11 +146,11 @@ class CommonParser(PatternParser):
         spaced = re.compile(r"\{[\s0-9]*(?:,[\s0-9]*)?\}").match(self._text, self._at)
         if spaced and re.search(r"[0-9]", spaced[0]) and re.search(r"\s", spaced[0]):
             raise self._error(
-                f"`{spaced[0]}``{spaced[0]}`",
+                f"the quantifier `{spaced[0]}`",
                 self._at,
-                "it differs between Rust and Python; remove the spaces",
+                "its meaning differs between Rust and Python; remove the spaces",
             )
-        # `{,n}`, as Python reads it.
+        # Python reads `{,n}` as a quantifier from 0 to n.
         return re.compile(r"\{()(,)([0-9]+)\}").match(self._text, self._at)
 
     def _term(self) -> Node:
@@ -170,7 +175,9 @@ class CommonParser(PatternParser):
                 return self._boundary(begin)
             return Chars(self._escape(begin))
         if self._flags.x and character in ONLY_RUST_IGNORES:
-            raise self._error("white space", begin, "only Rust's regex skips it; use an escape")
+            raise self._error(
+                f"the white space {character!r}", begin, "only Rust skips it; write an escape"
+            )
         return Chars(self._cased(single(ord(character))))
 
     def _line_ends(self) -> Ranges:
@@ -183,11 +190,13 @@ class CommonParser(PatternParser):
         return line_start(_LINE_FEED) if character == "^" else line_end(_LINE_FEED)
 
     def _boundary(self, begin: int) -> Node:
-        """Parse a word boundary, whose letter comes next."""
+        """Parse a word boundary; its letter comes next."""
         letter = self._next()
         if letter in "<>" or (letter == "b" and self._text.startswith("{", self._at)):
             raise self._error(
-                rf"`\{letter}`", begin, "it differs between Rust and Python; use look-around"
+                rf"the escape `\{letter}`",
+                begin,
+                "its meaning differs between Rust and Python; use look-around",
             )
         return word_boundary(self._perl_class("w"), negated=letter == "B")
 
@@ -200,17 +209,17 @@ class CommonParser(PatternParser):
         rest = self._text[self._at : self._at + 3]
         if rest.startswith(("?P=", "?(")):
             raise self._error(
-                "a back-reference", begin, "automata cannot represent it; spell it out"
+                "a back-reference", begin, "write out the texts, because it is not regular"
             )
         if rest.startswith("?>"):
-            raise self._error("an atomic group", begin, "write `(?:`, because all matches count")
+            raise self._error("an atomic group", begin, "write `(?:` instead of `(?>`")
         if rest.startswith("?"):
             name = _GROUP_NAME.match(self._text, self._at)
             flags = _FLAGS.match(self._text, self._at)
             if name:
                 self._at = name.end()
                 if name[1] in self._names:
-                    raise self._error(f"a second group {name[1]!r}", begin, "rename one")
+                    raise self._error(f"a second group {name[1]!r}", begin, "rename one of them")
                 self._names.add(name[1])
             elif flags and (flags[1] or flags[2] or flags[3] == ":"):
                 self._at = flags.end()
@@ -226,14 +235,14 @@ class CommonParser(PatternParser):
         return inner
 
     def _set(self, on: str, off: str, begin: int) -> None:
-        """Turn on flags, and turn off those after a hyphen."""
+        """Set the flags `on`, and clear the flags that follow a hyphen in `off`."""
         for letters, value in ((on, True), (off[1:], False)):
             for letter in letters:
                 if letter in self._flag_letters:
                     self._flags = replace(self._flags, **{letter: value})
                 elif letter == "u" or (letter == "a" and value):
                     self._flags = replace(self._flags, a=(letter == "a") == value)
-                elif letter != "U":  # U swaps greedy and lazy, which doesn't matter
+                elif letter != "U":  # U exchanges greedy and lazy, which has no effect here
                     raise self._error(f"the flag {letter}", begin, "use a, i, m, s, u, x or U")
 
     # -- classes ------------------------------------------------------------------------------
@@ -242,7 +251,7 @@ class CommonParser(PatternParser):
         """Parse a class in brackets, after its opening bracket."""
         self._depth += 1
         if self._depth > MAX_NESTING:
-            raise self._error("a class", begin, f"nest at most {MAX_NESTING} classes")
+            raise self._error("a deeply nested class", begin, f"nest at most {MAX_NESTING} classes")
         self._skip_class_space()
         negated = self._skip("^")
         if self._text.startswith("--", self._at):
@@ -268,10 +277,10 @@ class CommonParser(PatternParser):
             operator = self._next() + self._next()
 
     def _skip_class_space(self) -> None:
-        """Skip ignored characters in a class."""
+        """Skip characters that the dialect ignores in a class."""
 
     def _union(self, begin: int, *, may_close: bool) -> Ranges:
-        """Parse members of a class up to its end or to an operator."""
+        """Parse members of a class up to its end or to an operator, and return their union."""
         found: list[tuple[int, int]] = []
         self._skip_class_space()
         first_at = self._at
@@ -303,7 +312,7 @@ class CommonParser(PatternParser):
         at = self._at
         character = self._next()
         if not character:
-            raise self._unpaired("[", begin)
+            raise self._unpaired(begin)
         if character == "\\":
             return self._escape(at, in_class=True)
         if character == "[":
@@ -318,12 +327,12 @@ class CommonParser(PatternParser):
         if self._flags.x and (character.isspace() or character in "#\u200e\u200f"):
             raise self._error(
                 f"{character!r} in a class under the flag x", at,
-                "only Rust's regex skips it; use an escape",
+                "only Rust skips it; write an escape",
             )  # fmt: skip
         return single(ord(character))
 
     def _cased(self, inside: Ranges) -> Ranges:
-        """Return the code points and, under the flag i, their other cases."""
+        """Return the given code points and, if the flag i is set, their other cases."""
         if not self._flags.i:
             return inside
         if self._flags.a:
@@ -333,7 +342,7 @@ class CommonParser(PatternParser):
     # -- escapes ------------------------------------------------------------------------------
 
     def _escape(self, begin: int, in_class: bool = False) -> Ranges:
-        """Return the code points of an escape whose backslash was consumed."""
+        """Return the code points of an escape whose backslash has been read."""
         letter = self._next()
         if letter and letter in "dDsSwW":
             kind = letter.lower()
@@ -362,7 +371,9 @@ class CommonParser(PatternParser):
 
     def _hexadecimal(self, letter: str, begin: int) -> int:
         if self._skip("{"):
-            value = self._number(begin, "[0-9a-fA-F]{1,8}(?=})", rf"`\{letter}{{...}}` takes hex")
+            value = self._number(
+                begin, "[0-9a-fA-F]{1,8}(?=})", rf"`\{letter}{{...}}` takes hex digits"
+            )
             self._at += 1
             return value
         count = {"x": 2, "u": 4, "U": 8}[letter]

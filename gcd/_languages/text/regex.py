@@ -1,9 +1,9 @@
-"""Compiler of regular expressions, matched against the whole text, into byte automata.
+"""Compiler of regular expressions, matched against the whole text, to byte automata.
 
 The syntax is the common part of Python's `re` and Rust's `regex` crate
 (`gcd._languages.text.python_syntax`). A constraint is the set of all texts that match from the
 first character to the last. So it doesn't matter which match an engine would find first: `a|ab`
-contains both, and laziness has no effect.
+contains both texts, and laziness has no effect.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from gcd._languages.text.python_syntax import parse
 
 
 def regex(pattern: str) -> Automaton:
-    """Return the texts, in UTF-8, that match `pattern` from the first character to the last.
+    """Return the language of UTF-8 texts that match a pattern from the first character to the last.
 
     Args:
-        pattern: in the common syntax of Python's `re` and Rust's `regex`, with Python's look-around
-            and without back-references.
+        pattern: a regular expression in the common syntax of Python's `re` and Rust's `regex`, with
+            Python's look-around and without back-references.
 
     Raises:
-        ConstraintError: if the pattern is invalid, or uses unsupported syntax; the message gives
-            the problem and its position.
-        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
-        WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
+        ConstraintError: the pattern is invalid, or uses unsupported syntax. The message gives the
+            problem and its position.
+        StateLimitError: the automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: building the automaton takes more work than `gcd.work_limit` allows.
     """
     check_kind(
         pattern,

@@ -1,9 +1,10 @@
-r"""Parser for the regular expressions of Rust's `regex` crate, which pydantic uses by default.
+r"""Parser of the regular expressions of Rust's `regex` crate, which pydantic uses by default.
 
-`gcd._languages.text.python_syntax` parses the syntax that Rust and Python agree on. This parser
-adds syntax that Python interprets differently. `a*+` repeats a repetition, `a{ 2 }` is a count,
-`\<`, `\>` and `\b{start}` are edges of words, the flag R sets line ends to `\r\n`, and the flag x
-ignores white space in classes. Rust has no look-around, comments `(?#...)` or `\Z`.
+`gcd._languages.text.python_syntax` parses the syntax on which Rust and Python agree. This parser
+adds syntax that Python interprets differently. `a*+` is a repetition of a repetition, and `a{ 2 }`
+has a count. `\<`, `\>` and `\b{start}` are edges of words. The flag R makes `\r\n` a line end, and
+the flag x ignores white space in classes. Rust has no look-around, no comments `(?#...)`, and no
+`\Z`.
 
 Source: the documentation of the crate `regex`, section "Syntax".
 """
@@ -31,10 +32,10 @@ def rust_pattern(pattern: str) -> Automaton:
     """Return the UTF-8 texts that contain a match of a pattern of Rust's `regex` crate.
 
     Raises:
-        ConstraintError: if the pattern is invalid, or uses unsupported syntax; the message gives
-            the problem and its position.
-        StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
-        WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
+        ConstraintError: the pattern is invalid, or uses unsupported syntax. The message gives the
+            problem and its position.
+        StateLimitError: its automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: building its automaton takes more work than `gcd.work_limit` allows.
     """
     return automaton_of(_RustParser(pattern).pattern(), pattern, search=True)
 
@@ -47,13 +48,13 @@ class _RustParser(CommonParser):
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
-        self._asks_tables = False  # whether the current term is a class of Unicode's tables
+        self._asks_tables = False  # whether the current term depends on Unicode tables
 
     def _term(self) -> Node:
         self._asks_tables = False
         node = super()._term()
         if isinstance(node, Chars) and self._asks_tables:
-            # Versions of the crate have tables of different age; new characters are in no class.
+            # Versions of the crate have different Unicode tables, so new characters are excluded.
             assigned = self._paid(unicode_tables.assigned())
             node = Chars(complement(ranges([*complement(node.inside), *complement(assigned)])))
         return node
@@ -69,7 +70,9 @@ class _RustParser(CommonParser):
     def _look_around(self, begin: int) -> Look | None:
         found = self._matched(r"\?<?[=!]|\?#")
         if found:
-            raise self._error(f"`({found}`", begin, "Rust's `regex` has no such group")
+            raise self._error(
+                f"the group `({found}`", begin, "Rust's `regex` has no such group; remove it"
+            )
         return None
 
     def _skip_ignored(self) -> None:
@@ -79,7 +82,7 @@ class _RustParser(CommonParser):
     def _quantifier(self) -> re.Match[str] | None:
         if not self._text.startswith("{", self._at):
             return QUANTIFIER.match(self._text, self._at)
-        # A brace opens a count, and white space in it has no meaning.
+        # A brace always begins a count, and white space in it is ignored.
         return re.compile(r"\{\s*([0-9]+)\s*(?:(,)\s*([0-9]*)\s*)?\}").match(self._text, self._at)
 
     def _line_ends(self) -> Ranges:

@@ -1,9 +1,9 @@
-"""Syntax trees of expressions, common to regular expressions and grammars.
+"""Syntax trees of regular expressions and grammars.
 
-Dialects differ in how they spell a class or a group, but all are built of a few kinds of node.
-Captures, names and laziness are not among them: they affect how a text is matched, but not which
-texts match. Regular expressions have classes of characters and anchors. Right-hand sides of grammar
-rules have finished automata and references to rules.
+Dialects spell classes and groups differently, but all of them consist of a few kinds of nodes.
+Captures, names of groups and laziness have no node: they affect how a text is matched, but not
+which texts match. Only regular expressions have classes of characters and anchors. Only right-hand
+sides of grammar rules have finished automata and references to rules.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from gcd._languages.text.code_points import Ranges, complement
 
 @dataclass(frozen=True)
 class Chars:
-    """One code point from this set."""
+    """One code point from the set `inside`."""
 
     inside: Ranges
 
 
 @dataclass(frozen=True)
 class Start:
-    """Condition that there is no text before."""
+    """Condition that the text begins here."""
 
 
 @dataclass(frozen=True)
 class End:
-    """Condition that there is no text after."""
+    """Condition that the text ends here."""
 
 
 @dataclass(frozen=True)
 class Look:
     """Condition on a position of the text.
 
-    The condition holds if, for one of the `options`, the text before the position ends with a match
-    of the first node and the text after it begins with a match of the second. `negated` inverts it.
+    It holds if one of the `options` matches: the text before the position ends with a match of the
+    option's first node, and the text after it begins with a match of the second. `negated` inverts
+    the condition.
     """
 
     options: tuple[tuple[Node, Node], ...]
@@ -45,37 +46,37 @@ class Look:
 
 @dataclass(frozen=True)
 class Mark:
-    """One byte that no UTF-8 text contains; represents a `Look` while an automaton is built."""
+    """One byte that no UTF-8 text contains; stands for a `Look` while an automaton is built."""
 
     byte: int
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Texts of the rule of this name."""
+    """Texts of the rule with this name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Parts one after the other."""
+    """Texts of the parts, one after the other."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Any one of these options."""
+    """Texts of any one of the options."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Repetition of the body, `minimum` to `maximum` times; None: no upper bound.
+    """Repetition of the body, `minimum` to `maximum` times; None means no upper bound.
 
-    `span` is its position in the pattern, from its first character to after its last.
+    `span` is the start and the end of the repetition in the pattern.
     """
 
     body: Node
@@ -92,12 +93,13 @@ _LF, _CR = ((0x0A, 0x0A),), ((0x0D, 0x0D),)
 
 
 def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int]) -> Node:
-    """Return a repetition in its simplest form: single ones are dropped, nested counts merged.
+    """Return a repetition in its simplest form.
 
-    `(x{a,b}){c,d}` is `x{ac,bd}` if the intervals ka to kb, for k = c, ..., d, have no gap between
-    them. So nested counters are recognized before their graph is built.
+    `x{1}` becomes `x`. `(x{a,b}){c,d}` becomes `x{ac,bd}` if the intervals from ka to kb, for k =
+    c, ..., d, have no gap between them. Nested counts are thus simplified before their graph is
+    built.
     """
-    if _reads_nothing(body):  # a condition that holds once holds any number of times
+    if _reads_nothing(body):  # a condition that holds also holds if repeated
         minimum = min(minimum, 1)
         maximum = 1 if maximum is None else min(maximum, 1)
     if maximum == 0:
@@ -113,7 +115,8 @@ def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int])
 def _no_gaps(inner: Repeat, minimum: int, maximum: int | None) -> bool:
     if minimum == maximum:
         return True
-    # Rounds k and k + 1 meet if (k + 1) a <= k b + 1; harder for smaller k.
+    # The intervals of k and k + 1 meet if (k + 1) a <= k b + 1, so it is enough to check the
+    # smallest k.
     if minimum == 0 and inner.minimum > 1:
         return False
     rounds = max(minimum, 1)
@@ -132,7 +135,7 @@ def _reads_nothing(node: Node) -> bool:
 
 
 def has_anchors(node: Node) -> bool:
-    """Return whether the node contains a condition: `Start`, `End`, `Look` or its `Mark`."""
+    """Return whether a node contains a condition: `Start`, `End`, `Look` or its `Mark`."""
     match node:
         case Start() | End() | Look() | Mark():
             return True
@@ -144,18 +147,21 @@ def has_anchors(node: Node) -> bool:
 
 
 def look_around(body: Node, *, ahead: bool, negated: bool) -> Look:
-    """Return look-ahead or look-behind of a body."""
+    """Return look-ahead or look-behind with a body."""
     return Look((((EMPTY, body) if ahead else (body, EMPTY)),), negated)
 
 
 def word_boundary(word: Ranges, *, negated: bool = False) -> Look:
-    """Return the boundary of a word with the given characters."""
+    """Return the condition that a word of the given characters begins or ends at a position."""
     inside, before, after = Chars(word), _start_or(complement(word)), _end_or(complement(word))
     return Look(((inside, after), (before, inside)), negated)
 
 
 def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
-    """Return the start of a word, or its end; if `half`, check only the side outside the word."""
+    """Return the condition that a word begins at a position, or that it ends there if `end`.
+
+    If `half`, only check the character outside of the word.
+    """
     inside = EMPTY if half else Chars(word)
     if end:
         return Look(((inside, _end_or(complement(word))),))
@@ -163,11 +169,11 @@ def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
 
 
 def line_start(ends: Ranges, *, crlf: bool = False) -> Look:
-    """Return the start of a line.
+    """Return the condition that a line begins at a position.
 
     Args:
         ends: the characters that end a line.
-        crlf: whether `\\r` followed by `\\n` is a single end; `ends` contains both then.
+        crlf: whether `\\r\\n` is a single line end; `ends` then contains both characters.
     """
     if not crlf:
         return Look(((_start_or(ends), EMPTY),))
@@ -175,7 +181,7 @@ def line_start(ends: Ranges, *, crlf: bool = False) -> Look:
 
 
 def line_end(ends: Ranges, *, crlf: bool = False) -> Look:
-    """Return the end of a line; arguments as in `line_start`."""
+    """Return the condition that a line ends at a position; arguments as in `line_start`."""
     if not crlf:
         return Look(((EMPTY, _end_or(ends)),))
     return Look(((EMPTY, _end_or(_CR)), (_start_or(complement(_CR)), Chars(_LF))))
@@ -190,7 +196,7 @@ def _end_or(inside: Ranges) -> Node:
 
 
 def literal_text(node: Node) -> str | None:
-    """Return the only text of a node that is a sequence of characters, None for other nodes."""
+    """Return the only text of a node that is a sequence of characters; None for other nodes."""
     match node:
         case Chars(((first, last),)) if first == last:
             return chr(first)
@@ -201,5 +207,5 @@ def literal_text(node: Node) -> str | None:
 
 
 def shown_pattern(pattern: str) -> str:
-    """Quote a pattern for a message, shortened to its beginning if it is long."""
+    """Quote a pattern for a message; of a long pattern, only the beginning."""
     return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."

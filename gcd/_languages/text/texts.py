@@ -1,4 +1,4 @@
-"""Texts with limits on the number of their code points."""
+"""Languages of texts with limits on the number of code points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gcd._languages.text.code_points import SCALARS, one_of
 
 @priced_cache(maxsize=1)
 def characters() -> Automaton:
-    """Return the language of one code point in UTF-8: no overlong forms, no surrogates."""
+    """Return the language of one code point in UTF-8, without overlong forms and surrogates."""
     return one_of(SCALARS)
 
 
@@ -19,18 +19,22 @@ def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
     """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
 
     Raises:
-        StateLimitError: before any work, if there would be far too many states.
+        StateLimitError: there would be far too many states; raised before any work.
     """
     return repeated(characters(), minimum, maximum)
 
 
 def anything() -> Automaton:
-    """Return free text: every UTF-8 text, including the empty one."""
+    """Return the language of all UTF-8 texts, including the empty one."""
     return texts()
 
 
 def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
-    """Repeat a character; raise `StateLimitError` before any work for far too many states."""
+    """Return `minimum` to `maximum` repetitions of a character (None: no upper bound).
+
+    Raises:
+        StateLimitError: there would be far too many states; raised before any work.
+    """
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
         raise StateLimitError(

@@ -1,27 +1,28 @@
 """Construction of the automaton of an expression's texts from its syntax tree.
 
-Thompson's construction (1968) converts the tree into a graph. Nodes that consume text become edges,
-labeled here with an automaton over UTF-8 bytes instead of one byte; all others become edges without
-text (skips). One subset construction over the whole graph (`Automaton.join`) gives the result.
-Automata as labels keep the graph small. One edge is enough for a class of characters, for a word or
-a list of words (as a prefix tree), and for a counted repetition, which is made deterministic
-separately.
+Thompson's construction (1968) converts the tree into a graph. Nodes that read text become edges,
+which are labeled with an automaton over UTF-8 bytes instead of one byte. All others become epsilon
+edges (*skips*), which read nothing. One subset construction over the whole graph (`Automaton.join`)
+gives the result. Automata as labels keep the graph small. One edge is enough for a class of
+characters, for a word or a list of words (as a prefix tree), and for a counted repetition, which is
+made deterministic separately.
 
-**Anchors** are edges without text that have a condition: `Start` requires that there is no text
-before, `End` that there is none after. They may occur anywhere, as in `(^|,)x(,|$)`, so a path
-through the pattern is in one of four *phases*:
+**Anchors** are epsilon edges with a condition: `Start` requires that there is no text before, and
+`End` that there is none after. They may occur anywhere, as in `(^|,)x(,|$)`, so a path through the
+graph is in one of four *phases*:
 
     0  nothing read yet          --any byte-->  1            --End-->  3
     1  something read            --any byte-->  1            --End-->  2
-    2  something read, and `End` passed: it must end here
+    2  something read, and `End` passed: the text must end here
     3  nothing read, and `End` passed: the text is empty
 
-`Start` is open in phases 0 and 3, `End` in all of them. The conditional edges become ordinary ones
-in four copies of the graph. Patterns such as `^P$` don't need copies: a match of the whole text
-begins and ends there anyway, and a search omits the text before and after.
+`Start` can be passed in phases 0 and 3, and `End` in all phases. In four copies of the graph, one
+for each phase, the edges with conditions become ordinary edges. Patterns such as `^P$` don't need
+copies: a match of the whole text begins and ends there anyway, and a search omits the text before
+and after the match.
 
-**Look-around** is a `Mark` here, an edge with a byte that no text contains
-(`gcd._languages.text.look_around`). Marks are not part of the text, so the phase doesn't change.
+**Look-around** is represented by a `Mark`, an edge with a byte that no text contains
+(`gcd._languages.text.look_around`). Marks are not part of the text, so they don't change the phase.
 
 All expensive steps count toward the work limit (`gcd._automata.limits`). The size of the graph is
 counted before it is built, and errors name the part of the pattern that is too large.
@@ -54,23 +55,23 @@ from gcd._languages.text.syntax import (
     shown_pattern,
 )
 
-# Units for a node, an edge or a range of code points, and for an automaton, of the graph, all made
-# by interpreted code.
+# Units of work of interpreted code: for a node, an edge or a range of code points; and for an
+# automaton on an edge.
 _PER_STEP, _PER_PART = 400, 8000
 _EPSILON = Automaton.epsilon()
 
 
 def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
-    """Return the texts that match the tree as a whole or, in a search, contain a match.
+    """Return the texts that match a pattern as a whole or, in a search, contain a match.
 
     Args:
         tree: the pattern's syntax tree.
-        pattern: the source of the tree, for error messages.
+        pattern: the pattern itself, for error messages.
         search: whether any text may come before and after the match, except at anchors.
 
     Raises:
-        StateLimitError: if more states are needed than `gcd.state_limit` allows.
-        WorkLimitError: if more work is needed than `gcd.work_limit` allows.
+        StateLimitError: an automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: the pattern takes more work than `gcd.work_limit` allows.
     """
     with metered(), _blamed(f"the pattern {shown_pattern(pattern)}"):
         layout = _Layout(pattern)
@@ -79,7 +80,10 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
 
 
 def automaton_of_rule(tree: Node, language: Callable[[str], Automaton]) -> Automaton:
-    """Return the texts of a rule's right-hand side, given the texts of the rules it refers to."""
+    """Return the texts of the right-hand side of a grammar rule.
+
+    `language` returns the texts of a rule to which it refers.
+    """
     if isinstance(tree, Automaton):
         return tree
     if isinstance(tree, Reference):
@@ -91,7 +95,7 @@ def automaton_of_rule(tree: Node, language: Callable[[str], Automaton]) -> Autom
 
 @contextmanager
 def _blamed(what: str) -> Iterator[None]:
-    """Add `what` as the cause to limit errors that don't name a cause yet."""
+    """Add the name of a part of the pattern to limit errors that don't name a part yet."""
     try:
         yield
     except (StateLimitError, WorkLimitError) as error:
@@ -101,18 +105,20 @@ def _blamed(what: str) -> Iterator[None]:
 
 
 class _Layout(Assembly):
-    """Nodes, the automata that lead from one to another, and skips.
+    """Graph that is built from a syntax tree, with edges for anchors and marks.
 
-    `language` returns the texts of a rule by its name.
+    Args:
+        pattern: the pattern, for error messages.
+        language: function that returns the texts of a rule by its name.
     """
 
     def __init__(self, pattern: str, language: Callable[[str], Automaton] | None = None) -> None:
         super().__init__()
         self._pattern = pattern
         self._language = language
-        self._num_nodes = 2  # texts begin at the first and end at the second
+        self._num_nodes = 2  # texts begin at node 0 and end at node 1
         self._num_states = 0
-        self._absorbing = -1  # the part that consumes anything after a match
+        self._absorbing = -1  # the edge that reads any text after a match
         self._starts: list[tuple[int, int]] = []
         self._ends: list[tuple[int, int]] = []
         self._marks: list[tuple[int, int, int]] = []
@@ -120,8 +126,12 @@ class _Layout(Assembly):
     # -- the tree ---------------------------------------------------------------------------
 
     def lay_options(self, tree: Node, *, search: bool) -> None:
-        """Add the tree between the first two nodes, without anchors at its ends."""
-        at_ends: dict[tuple[bool, bool], list[Node]] = {}  # options by their anchors
+        """Add the tree between nodes 0 and 1, without the anchors at its two ends.
+
+        In a search, also add edges that read any text before and after the match, where there is no
+        anchor.
+        """
+        at_ends: dict[tuple[bool, bool], list[Node]] = {}  # options by anchors at their ends
         for option in tree.options if isinstance(tree, Choice) else (tree,):
             parts = option.parts if isinstance(option, Sequence) else (option,)
             first, last = 0, len(parts)
@@ -143,13 +153,14 @@ class _Layout(Assembly):
             self.skip(done, 1 if ends else after)
 
     def lay_rule(self, tree: Node) -> None:
-        """Add the whole tree between the first two nodes."""
+        """Add the whole tree between nodes 0 and 1."""
         self.skip(self._lay(tree, 0), 1)
 
     def _lay(self, node: Node, entry: int) -> int:
-        """Add a node of the tree from `entry` on; return the node of the graph where it ends.
+        """Add a node of the tree, starting at the graph's node `entry`; return where it ends.
 
-        Only loops lead back, and only to their own nodes, so alternatives may share an entry.
+        Several nodes of the tree may share an entry, because only loops lead back, and only to
+        their own nodes.
         """
         match node:
             case Start():
@@ -177,7 +188,7 @@ class _Layout(Assembly):
         return self._insert(self._alone(node), entry)
 
     def _alone(self, node: Node) -> Automaton:
-        """Return the automaton of a node by itself."""
+        """Return the automaton of a node of the tree by itself."""
         spend(_PER_PART)
         match node:
             case Chars(inside):
@@ -240,7 +251,7 @@ class _Layout(Assembly):
         return done
 
     def _lay_once_of(self, node: Repeat, number: int, entry: int) -> int:
-        """Add one copy of a repeated body; raise a limit error early if the rest can't fit."""
+        """Add one copy of a repeated body, and raise an error early if all copies can't fit."""
         before = self._num_states
         done = self._lay(node.body, entry)
         if number == 0:
@@ -251,7 +262,7 @@ class _Layout(Assembly):
         return done
 
     def _quoted(self, node: Repeat) -> str:
-        """Return the source text of the node and its position."""
+        """Return the part of the pattern that a node was parsed from, with its position."""
         first, last = node.span
         part = shown_pattern(self._pattern[first:last])
         return f"{part} at position {first} of the pattern {shown_pattern(self._pattern)}"
@@ -263,7 +274,7 @@ class _Layout(Assembly):
         return super().node()
 
     def _insert(self, part: Automaton, entry: int) -> int:
-        """Add an edge with a part from `entry`; return its target."""
+        """Add an edge with an automaton from node `entry`; return the target node."""
         if part.num_states == 1 and part == _EPSILON:
             return entry
         done = self.node()
@@ -282,7 +293,7 @@ class _Layout(Assembly):
             raise StateLimitError(max_states())
 
     def automaton(self) -> Automaton:
-        """Return the strings on paths from the first node to the second."""
+        """Return the language of the strings on paths from node 0 to node 1."""
         if self._starts or self._ends:
             self._split_into_phases()
         for source, target, byte in self._marks:
@@ -292,7 +303,10 @@ class _Layout(Assembly):
         return self.build(0, 1, self._absorbing)
 
     def _is_chain(self) -> bool:
-        """Return whether the only part leads from the first node, via skips, to the second."""
+        """Return whether the graph is a single path from node 0 to node 1.
+
+        There must be exactly one edge that is not a skip.
+        """
         ((entry, done),) = self._joints
         following = dict(self._skips)
         if entry != 0 or len(following) != len(self._skips):
@@ -304,11 +318,11 @@ class _Layout(Assembly):
         return done == 1 and not following and passed == len(self._skips)
 
     def _split_into_phases(self) -> None:
-        """Copy the nodes four times, once for each phase of the module docstring."""
+        """Replace the graph by four copies, one for each phase in the module docstring."""
         size = self._num_nodes
         joints = np.array(self._joints, np.int64).reshape(-1, 2)
         nullable = [i for i, part in enumerate(self._parts) if part.accepting[0]]
-        # A part that accepts the empty text also leads on within each phase.
+        # An edge that accepts the empty text is also a skip, which doesn't change the phase.
         skips = np.array(self._skips, np.int64).reshape(-1, 2)
         skips = np.concatenate([skips, joints[nullable]])
         starts, ends = (np.array(e, np.int64).reshape(-1, 2) for e in (self._starts, self._ends))
@@ -317,7 +331,7 @@ class _Layout(Assembly):
         copies += [ends + np.array([a, b]) * size for a, b in ((0, 3), (1, 2), (2, 2), (3, 3))]
         copies.append(np.array([[1 + phase * size, 1] for phase in (1, 2, 3)]))
         both = [joints + np.array([phase, 1]) * size for phase in (0, 1)]
-        if self._absorbing >= 0:  # once something was consumed
+        if self._absorbing >= 0:  # its copy for phase 1
             self._absorbing += len(self._parts)
         self._skips = [(a, b) for a, b in np.concatenate(copies).tolist()]
         self._joints = [(a, b) for a, b in np.concatenate(both).tolist()]
@@ -331,5 +345,5 @@ class _Layout(Assembly):
 
 
 def _anything() -> Automaton:
-    """Return all texts: any number of code points."""
+    """Return the language of all texts."""
     return one_of(SCALARS).star()

@@ -1,8 +1,8 @@
-"""Unicode properties of code points, and closure of sets under letter case.
+"""Unicode properties of code points, and the other cases of letters.
 
-The tables are those of the `regex` package (mrab-regex), which follows the newest Unicode version
-and handles whole ranges at once: it searches a text of all code points for runs of a set. It is
-imported when a pattern first needs it.
+The tables are those of the `regex` package (mrab-regex), which follows the newest Unicode version.
+To find the code points with a property, a pattern is searched in a text of all code points, so that
+whole ranges are found at once. The package is imported when a pattern first needs it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     import regex as unicode_regex
 
-# I and i with and without a dot are cases of each other only in Turkic languages.
+# The I with a dot and the i without one, which are other cases of i and I only in Turkic languages.
 _TURKIC = ranges([(0x130, 0x131)])
 
 
 @lru_cache(maxsize=256)
 def property_ranges(name: str) -> Ranges | None:
-    r"""Return the code points of `\p{name}` or `\p{key=value}`; None for an unknown name."""
+    r"""Return the code points of `\p{name}` or `\p{key=value}`; None if the name is unknown."""
     import regex as unicode_regex
 
     try:
@@ -38,7 +38,7 @@ def property_ranges(name: str) -> Ranges | None:
 
 @lru_cache(maxsize=3)
 def perl_class(letter: str) -> Ranges:
-    r"""Return the code points of `\d`, `\s` or `\w` by Annex C of UTS #18."""
+    r"""Return the code points of `\d`, `\s` or `\w`, as Annex C of UTS #18 defines them."""
     names = {
         "d": ["Nd"],
         "s": ["White_Space"],
@@ -50,13 +50,16 @@ def perl_class(letter: str) -> Ranges:
 
 @lru_cache(maxsize=1)
 def assigned() -> Ranges:
-    """Return the code points that the running Python's tables, some years old, have assigned."""
+    """Return the code points that are assigned in the Unicode tables of the running Python.
+
+    These tables may be some years old.
+    """
     return ranges((c, c) for c in range(0x110000) if unicodedata.category(chr(c)) != "Cn")
 
 
 @lru_cache(maxsize=256)
 def with_other_cases(inside: Ranges) -> Ranges:
-    """Add to a set all code points whose simple case folding equals that of a member."""
+    """Return a set with all code points that have the same simple case folding as a member."""
     import regex as unicode_regex
 
     plain = complement(ranges([*complement(inside), *_TURKIC]))
@@ -69,7 +72,7 @@ def with_other_cases(inside: Ranges) -> Ranges:
 
 
 def with_other_ascii_cases(inside: Ranges) -> Ranges:
-    """Add to a set the other case of each ASCII letter in it."""
+    """Return a set with the other case of each ASCII letter in it."""
     found = list(inside)
     for shift, (low, high) in ((0x20, (0x41, 0x5A)), (-0x20, (0x61, 0x7A))):
         for first, last in inside:
@@ -79,19 +82,22 @@ def with_other_ascii_cases(inside: Ranges) -> Ranges:
 
 
 def runs(pattern: unicode_regex.Pattern[str] | re.Pattern[str], text: str) -> Ranges:
-    """Return the ranges that a pattern matches in a text of consecutive code points."""
+    """Return the ranges of code points that a pattern matches.
+
+    `text` must be a text of consecutive code points.
+    """
     return ranges((match.start(), match.end() - 1) for match in pattern.finditer(text))
 
 
 @lru_cache(maxsize=1)
 def all_code_points() -> str:
-    """Return a text of all code points in order, surrogates included."""
+    """Return a text of all code points in order, including surrogates."""
     return np.arange(0x110000, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
 @lru_cache(maxsize=1)
 def _cased() -> str:
-    """Return all code points with more than one case, except the Turkic ones."""
+    """Return all code points that have another case, except for the Turkic ones."""
     found = [property_ranges(f"Changes_When_{how}") for how in ("Casefolded", "Casemapped")]
     inside = ranges(pair for part in found for pair in part or ())
     plain = complement(ranges([*complement(inside), *_TURKIC]))

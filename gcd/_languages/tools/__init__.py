@@ -1,1 +1,1 @@
-"""Parsers of tool lists, and compilers of the calls that they allow."""
+"""Parsers of tool lists, and compilers of the calls that these tools allow."""

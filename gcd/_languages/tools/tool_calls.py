@@ -5,11 +5,11 @@
 
 Both styles are built in the same steps. They differ in the notation of values
 (`gcd._languages.values.json_values`, `gcd._languages.values.python_values`) and in the delimiters
-around a call's arguments. The language of the arguments is the one that `gcd.json_schema` compiles
-from their schema. `docs/tools.md` specifies the texts.
+around the arguments of a call. The language of the arguments is the language that `gcd.json_schema`
+compiles from their schema. `docs/tools.md` specifies the texts.
 
-By default the number of calls is unbounded, because the token budget ends every answer. The
-automaton then contains the tools only once, whereas `max_calls=n` takes n copies.
+By default, the number of calls is unbounded, because the token budget ends every answer. The
+automaton then contains each tool only once. With `max_calls=n`, it contains n copies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gcd._languages.values.python_values import (
 )
 
 Call = Sequence[Automaton]
-"""Consecutive parts of a call."""
+"""Languages of the consecutive parts of a call."""
 
 
 def tool_calls(
@@ -59,7 +59,7 @@ def tool_calls(
     unknown: str = "warn",
     unsupported: str = "warn",
 ) -> Automaton:
-    """Return the language of all lists of valid calls of these tools, in JSON or in Python.
+    """Return the language of all lists of valid calls of the given tools, in JSON or in Python.
 
     Args:
         tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM, as
@@ -67,22 +67,22 @@ def tool_calls(
         style: "json" or "python".
         min_calls, max_calls: fewest and most calls; None means no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
-        max_depth: maximum nesting of values with an undescribed type, such as `any`.
+        max_depth: greatest nesting depth of values whose type is not described, such as `any`.
         escapes, formats, unknown, unsupported: as in `gcd.json_schema`, for the schemas of all
             tools.
-        max_bytes: compile only answers of at most this many bytes, all calls together, as in
+        max_bytes: compile only answers of at most this many bytes for all calls together, as in
             `gcd.json_schema`.
 
     Raises:
-        UnsupportedSchemaError: for an unsupported keyword or type of a schema.
-        ConstraintError: for a malformed tool list, or a name that cannot be written.
-        EmptyLanguageError: if there is no valid answer, for example without tools.
-        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+        UnsupportedSchemaError: a keyword or a type in a schema is not supported.
+        ConstraintError: the tool list is malformed, or a name cannot be written in the style.
+        EmptyLanguageError: there is no valid answer, for example because there are no tools.
+        StateLimitError: the automaton has more states than `gcd.state_limit` allows.
 
     Warns:
-        UserWarning: for unknown types of parameters, which are treated as any JSON value.
-        IgnoredKeywordWarning: once, for the keywords without effect.
-        CaveatWarning: once, for the keywords that the automaton doesn't enforce in every text.
+        UserWarning: some types of parameters are unknown, and are treated as any JSON value.
+        IgnoredKeywordWarning: once, naming the keywords without effect.
+        CaveatWarning: once, naming the keywords that the automaton doesn't enforce in every text.
     """
     check_count("min_calls", min_calls, 0)
     if max_calls is not None:
@@ -107,7 +107,7 @@ def tool_calls(
     def build(counted: int | None, bounds: list[Caveat]) -> Automaton:
         graph = Assembly()
         start, end = graph.node(), graph.node()
-        why_none = ""  # reason of the first tool that cannot be called
+        why_none = ""  # why the first tool without valid calls has none
         caveats: list[Caveat] = []
         for tool in parsed.tools:
             document = Document(
@@ -140,7 +140,7 @@ def tool_calls(
             caveats += values.parts.caveats
         call = graph.build(start, end)
         most = max_calls
-        if max_bytes is not None and not call.is_empty:  # drop counts that no such text reaches
+        if max_bytes is not None and not call.is_empty:  # no such text exceeds a larger `max_calls`
             reach = max_bytes // len(call.shortest())
             _check_reach(min_calls, reach, max_bytes)
             most = None if most is not None and most > reach else most
@@ -148,7 +148,7 @@ def tool_calls(
         if language.is_empty:
             within = "" if max_bytes is None else f" within max_bytes={max_bytes}"
             reason = f"none of the tools can be called{within}{why_none}"
-            reason = reason if parsed.tools else "there are no tools"
+            reason = reason if parsed.tools else "there are no tools; add one"
             raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])
@@ -173,7 +173,7 @@ def _check_reach(min_calls: int, reach: int, max_bytes: int) -> None:
 
 
 def _json_call(tool: Tool, values: SchemaLanguages) -> Call:
-    """Return the parts of `{"name": "f", "arguments": {...}}`."""
+    """Return the languages of the parts of `{"name": "f", "arguments": {...}}`."""
     at = values.notation
     name = [at.spell("name"), at.colon, at.spell(tool.name)]
     arguments = [at.spell("arguments"), at.colon, values.language(values.document.root())]
@@ -181,7 +181,7 @@ def _json_call(tool: Tool, values: SchemaLanguages) -> Call:
 
 
 def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> Call:
-    """Return the parts of `f(a=1, b="x", **{"page-size": 2})`."""
+    """Return the languages of the parts of `f(a=1, b="x", **{"page-size": 2})`."""
     _check_name(tool.name)
     frame = Frame("(", ")", equals, is_python_name)
     arguments = values.language(values.document.root(), frame=frame)
@@ -189,12 +189,14 @@ def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> Call
 
 
 def _check_name(name: str) -> None:
-    """Raise unless Python reads the name of a tool unchanged: identifiers joined by dots."""
+    """Raise `ConstraintError` unless Python reads a tool's name unchanged.
+
+    The name must consist of identifiers joined by dots.
+    """
     for part in name.split("."):
         why = why_no_python_name(part)
         if why is not None:
             raise ConstraintError(
-                "expected a tool name in Python style, identifiers joined by dots, got "
-                f"{name!r}, in which "
-                f'{part!r} {why}; rename the tool, or use style="json"'
+                "expected a tool name of identifiers joined by dots for Python style, got "
+                f'{name!r}, in which {part!r} {why}; rename the tool, or use style="json"'
             )

@@ -1,13 +1,13 @@
-"""Keys under which a tool describes its arguments.
+"""Keys under which the description of a tool has its arguments.
 
     parameters              OpenAI, Gemini, BFCL: a JSON schema; xLAM: a description for each name
     parametersJsonSchema    Gemini: a JSON schema
     input_schema            Anthropic: a JSON schema
     inputSchema             MCP: a JSON schema; Bedrock: {"json": a JSON schema}
 
-A tool without any of them has no arguments. A schema under another key, such as a misspelled
-`paramters`, would be lost silently. So every other key that may contain a schema is refused by
-name, unless it is a known key for something else, such as the tool's result.
+A tool without any of them has no arguments. If a schema were under another key, such as a
+misspelled `paramters`, it would be ignored without notice. So an error names every other key that
+may contain a schema, unless it is a known key for something else, such as the tool's result.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from gcd._errors import ConstraintError, UnsupportedSchemaError, shown
 from gcd._languages.tools.type_strings import parse_type
 
-BY_NAME = "parameters"  # may contain descriptions by name
+BY_NAME = "parameters"  # the key that may contain a description for each name
 _USUAL = (BY_NAME, "input_schema", "inputSchema")
 _KEYS = (*_USUAL, "parametersJsonSchema", "parameters_json_schema")
-_INNER = "json"  # Bedrock nests the schema one level deeper
-# Keys that describe a tool without constraining its calls, though they may contain a schema.
+_INNER = "json"  # Bedrock's key inside `inputSchema`
+# Keys that don't constrain the calls of a tool, although they may contain a schema.
 _DESCRIPTIONS = frozenset(
     [
         *("outputSchema", "output_schema", "return", "returns", "response", "responseJsonSchema"),
@@ -42,10 +42,10 @@ SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf
 
 
 def schema_key(tool: Mapping[str, Any]) -> str | None:
-    """Return the key of a tool's arguments; None if it has none.
+    """Return the key of a tool's arguments; None if there is none.
 
     Raises:
-        ConstraintError: if the tool has several.
+        ConstraintError: there are several keys.
     """
     found = [key for key in _KEYS if tool.get(key) is not None]
     if len(found) > 1:
@@ -57,7 +57,7 @@ def schema_key(tool: Mapping[str, Any]) -> str | None:
 
 
 def declared_parameters(tool: Mapping[str, Any]) -> Any:
-    """Return the value under a tool's key for its arguments; an empty object without one."""
+    """Return the value under the key of a tool's arguments; an empty object if there is no key."""
     key = schema_key(tool)
     if key is None:
         return {}
@@ -78,12 +78,12 @@ def _is_nested(key: str, value: Any) -> bool:
 
 
 def is_schema(parameters: Any) -> bool:
-    """Return whether a value is a JSON schema, rather than a description for each parameter."""
+    """Return whether a value is a JSON schema rather than an object of descriptions by name."""
     if not isinstance(parameters, Mapping):
         return False
     if isinstance(parameters.get("type"), (str, list)):
         return True
-    # A tool may have a parameter called "properties"; then it is described by a type.
+    # A tool may have a parameter called "properties"; its description then has a type.
     return any(word in parameters and not _has_type(parameters[word]) for word in SCHEMA_WORDS)
 
 
@@ -98,8 +98,8 @@ def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str
         tool: the object to check.
         name: the tool's name, for the message.
         pointer: JSON pointer of the object in the tool list.
-        outside: the key of this object under which the tool itself is, so that no key of this
-            object describes arguments; "" if the object is the tool.
+        outside: "" if the object is the tool itself. If it is a wrapper around the tool, the key of
+            the tool in the wrapper; no other key of the wrapper may then contain arguments.
     """
     for key, value in tool.items():
         if value is None or key in _DESCRIPTIONS or (outside and key == outside):
@@ -107,7 +107,9 @@ def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str
         if key in _KEYS:
             if outside:
                 raise UnsupportedSchemaError(
-                    key, pointer, f"is beside {outside!r} of the tool {name!r}; move it inside"
+                    key,
+                    pointer,
+                    f"is beside {outside!r} of the tool {name!r}; move it inside {outside!r}",
                 )
             continue
         near = _near_miss(str(key))
@@ -123,8 +125,7 @@ def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: str
     if not outside and kind != "function" and schema_key(tool) is None:
         raise ConstraintError(
             f"expected arguments for the tool {name!r} of type {shown(kind)} at {pointer!r}, got "
-            f"none; put their schema under {BY_NAME!r}, or remove the tool if the provider runs it "
-            "itself"
+            f"none; put their schema under {BY_NAME!r}, or remove the tool if its provider runs it"
         )
 
 
@@ -135,7 +136,7 @@ def _near_miss(key: str) -> str | None:
 
 
 def _holds_schema(value: Any) -> bool:
-    """Return whether a value is a schema, or an object or a list of schemas."""
+    """Return whether a value is a JSON schema, or an object or a list of JSON schemas."""
     inner = value if isinstance(value, list) else []
     if isinstance(value, Mapping):
         inner = [value, *value.values()]

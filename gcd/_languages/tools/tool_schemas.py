@@ -5,12 +5,13 @@ Benchmarks write schemas in their own dialects, such as BFCL's:
     {"type": "dict", "properties": {"at": {"type": "tuple", "items": {"type": "float"}},
                                     "note": {"type": "String", "optional": true}}}
 
-Its structure is that of JSON Schema; the differences are type names, at any depth, and the word
-`optional`. Gemini writes counts as strings (`"minItems": "1"`), as protocol buffers do with long
-integers. `standard_schema` replaces type names by their meaning (the table of
-`gcd._languages.tools.type_names`, or a Python type such as `List[str]`), parses such counts, and
-applies `optional`. Everything else stays unchanged, at the same JSON pointer, for the JSON schema
-compiler to support or refuse. An unknown type is refused with its name and location.
+Its structure is that of JSON Schema. The differences are the names of types, at any depth, and the
+keyword `optional`. Gemini writes counts as strings (`"minItems": "1"`), as protocol buffers do with
+long integers. `standard_schema` replaces the names of types by their schemas (from the table of
+`gcd._languages.tools.type_names`, or from a Python type such as `List[str]`), parses such counts,
+and applies `optional`. Everything else is left unchanged, at the same JSON pointer, so that the
+JSON schema compiler can support or refuse it. An unknown type raises an error with its name and
+location.
 """
 
 from __future__ import annotations
@@ -25,26 +26,27 @@ from gcd._languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGL
 from gcd._languages.tools.type_names import TYPE_NAMES, Schema
 from gcd._languages.tools.type_strings import any_of, parse_type
 
-# Keywords that contain schemas, older spellings included; `items` may be one schema or a list.
+# Keywords that contain schemas, including older spellings. `items` may be a schema or a list of
+# schemas.
 _NAMED = (*NAMED, *DEFINITIONS, "dependencies")
 _SINGLE = (*SINGLE, "additionalItems")
 _LISTS = (*LISTS, "items")
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _TRUTH = {"true": True, "false": False}
-_MAX_NESTING = 64  # the JSON schema compiler refuses deeper ones
+_MAX_NESTING = 64  # the JSON schema compiler refuses schemas that are nested deeper
 
 
 def standard_schema(schema: Any, pointer: str, depth: int = 0) -> Any:
-    """Return the standard schema that a schema of a tool list means.
+    """Return the standard JSON schema for a schema of a tool list.
 
     Args:
-        schema: the schema; anything but an object is returned unchanged.
+        schema: the schema. A value that isn't an object is returned unchanged.
         pointer: its JSON pointer in the tool list, for messages.
-        depth: how many schemas it is nested in.
+        depth: number of schemas around it.
 
     Raises:
-        UnsupportedSchemaError: for an unknown type name.
-        ConstraintError: if two keywords of a schema contradict each other.
+        UnsupportedSchemaError: the name of a type is unknown.
+        ConstraintError: two keywords of a schema contradict each other.
     """
     if not isinstance(schema, Mapping) or depth > _MAX_NESTING:
         return schema
@@ -66,7 +68,7 @@ def add_keyword(
     pointer: str,
     depth: int = 0,
 ) -> None:
-    """Add one keyword of a schema to `found`, which contains the schema's type."""
+    """Add a keyword of a schema to `found`, which already contains the schema's type."""
     value = _inside(keyword, value, f"{pointer}/{escape(keyword)}", depth + 1)
     if keyword in found and found[keyword] != value:
         raise ConstraintError(
@@ -77,7 +79,7 @@ def add_keyword(
 
 
 def type_schema(kind: Any, pointer: str) -> Schema:
-    """Return the JSON schema for a value of `type`: a name, or a list of names.
+    """Return the JSON schema for a value of `type`: the name of a type, or a list of names.
 
     Other values are left to the JSON schema compiler, which reports them.
     """
@@ -98,14 +100,14 @@ def _named(name: str, pointer: str) -> Schema:
         raise UnsupportedSchemaError(
             "type",
             pointer,
-            f"is {shown(name)}, which is unknown; use one of these in any case: "
-            f"{', '.join(TYPE_NAMES)}, or a Python type, such as List[str] and Optional[int]",
+            f"is {shown(name)}, which is unknown; use one of these names in lower or upper case: "
+            f"{', '.join(TYPE_NAMES)}; or use a Python type such as List[str] or Optional[int]",
         )
     return dict(parsed.schema)
 
 
 def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
-    """Return the value of a keyword, with the schemas in it translated."""
+    """Return the value of a keyword, in which all schemas are translated."""
     if keyword in _NAMED and isinstance(value, Mapping):
         return {
             name: standard_schema(inner, f"{pointer}/{escape(str(name))}", depth)
@@ -119,11 +121,10 @@ def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
 
 
 def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
-    """Raise if a property is marked optional but named by `required`.
+    """Raise `ConstraintError` if a property is marked optional, but is also named by `required`.
 
-    `required` alone decides. `optional`, of a property or as a list of property names, can only
-    agree
-    with it or contradict it.
+    `required` alone decides which properties are required. `optional`, in a property or as a list
+    of the names of properties, must agree with it.
     """
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, Mapping) or not isinstance(required, list):
@@ -135,21 +136,21 @@ def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
         )
         if name in required and (says or (isinstance(listed, list) and name in listed)):
             raise ConstraintError(
-                f"the property {name!r} at {pointer!r} is marked optional, but 'required' names "
-                "it; keep one of them"
+                f"the property {name!r} at {pointer!r} is marked optional, but 'required' also "
+                "names it; remove one of the two"
             )
 
 
 def says_optional(schema: Mapping[str, Any], pointer: str) -> bool:
-    """Return whether a property's `optional` makes it optional; BFCL also writes "True".
+    """Return whether a property is marked as optional. BFCL also writes "True" for true.
 
     Raises:
-        ConstraintError: if `optional` is neither true nor false.
+        ConstraintError: `optional` is neither true nor false.
     """
     says = schema.get("optional", False)
     if isinstance(says, str):
         says = _TRUTH.get(says.lower(), says)
-    if isinstance(says, list):  # names of its optional properties
+    if isinstance(says, list):  # the names of optional properties inside this one
         return False
     if not isinstance(says, bool):
         raise ConstraintError(

@@ -1,4 +1,4 @@
-"""Parser of tool lists in the forms in common use, to one name and JSON schema per tool.
+"""Parser of tool lists in common forms; it returns a name and a JSON schema for each tool.
 
 Wrappers around tools are removed first (`gcd._languages.tools.tool_wrappers`). Each tool is in one
 of two forms (`docs/tools.md` has the details):
@@ -6,10 +6,10 @@ of two forms (`docs/tools.md` has the details):
 * **OpenAI** and compatible formats: `parameters` is a JSON schema of type object
   (`gcd._languages.tools.tool_schemas`). Anthropic, MCP and others have the schema under another key
   (`gcd._languages.tools.tool_keys`).
-* **xLAM** and similar formats: `parameters` maps each name to a description with a `type`, a Python
-  type as a string (`gcd._languages.tools.type_strings`) or the name of a type. If the tool has a
-  list `required`, or any parameter of the tool list has `"required": true`, all other parameters
-  are optional. Otherwise only those that are marked optional are.
+* **xLAM** and similar formats: `parameters` maps the name of each parameter to a description with a
+  `type`. The type is a Python type as a string (`gcd._languages.tools.type_strings`), or the name
+  of a type. If the tool has a list `required`, or any parameter of the tool list has `"required":
+  true`, all other parameters are optional. Otherwise, only parameters that are marked optional are.
 
 The rest of a tool (`description`, `return`, examples, units) does not constrain its calls.
 """
@@ -46,7 +46,8 @@ from gcd._languages.tools.type_strings import parse_type
 _DESCRIPTIONS = frozenset(
     ["type", "description", "title", "default", "example", "examples", "unit", "optional"]
 )
-# "default is 10", "defaults to 'en'", "default: metric.", "(default 10)"; not "no default is set".
+# Matches "default is 10", "defaults to 'en'", "default: metric.", and "(default 10)", but not
+# "no default is set".
 _LITERAL = r"""[-+]?\.?\d | ['"`\[{] | (?:true|false|none|null)\b"""
 _LAST_WORD = r"(?!\w+ed\b) [\w./-]+ \s* (?: $ | [,;)] | \.(?:\s|$) )"
 _STATED_DEFAULT = re.compile(
@@ -62,7 +63,7 @@ class Parameter:
     """Parameter of a tool.
 
     Attributes:
-        name: the name as written in a call.
+        name: the name, as written in a call.
         schema: the JSON schema of its values.
         required: whether every call must have this parameter.
     """
@@ -77,7 +78,7 @@ class Tool:
     """Tool whose calls can be compiled to a language; returned by `gcd.parse_tools`.
 
     Attributes:
-        name: the name as written in a call.
+        name: the name, as written in a call.
         description: what the tool does, in words; may be empty.
         schema: the JSON schema of the arguments, of type object.
         pointer: JSON pointer of that schema in the tool list, for messages.
@@ -92,7 +93,7 @@ class Tool:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Parameters in declared order."""
+        """Parameters of the tool, in the order of their declaration."""
         required = self.schema.get("required", ())
         properties = self.schema.get("properties", {})
         return tuple(Parameter(n, schema, n in required) for n, schema in properties.items())
@@ -100,12 +101,12 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolList:
-    """Parsed list of tools, with the parameter types that are unknown.
+    """Parsed list of tools, and the unknown types of their parameters.
 
     Attributes:
-        tools: the tools, in the order given.
-        unknown_types: unknown types, with the number of parameters of each. Their values may be any
-            JSON.
+        tools: the tools, in the order of the list.
+        unknown_types: for each unknown type, the number of parameters with this type. Their values
+            may be any JSON value.
     """
 
     tools: tuple[Tool, ...]
@@ -113,15 +114,16 @@ class ToolList:
 
 
 def parse_tools(tools: Any) -> ToolList:
-    """Parse a list of tools, in any supported form, into names and schemas.
+    """Parse a list of tools, in any supported form, into names and JSON schemas.
 
     Args:
-        tools: any iterable of mappings, as `json.loads` returns them, or a mapping that has such a
+        tools: any iterable of mappings, as `json.loads` returns them; or a mapping that has such a
             list under `tools`, `functions` or `function_declarations`.
 
     Raises:
-        ConstraintError: for a malformed tool, with its position in the list and the problem.
-        UnsupportedSchemaError: for an unsupported keyword or type of a parameter.
+        ConstraintError: a tool is malformed; the message gives its position in the list and the
+            problem.
+        UnsupportedSchemaError: a keyword or the type of a parameter is not supported.
     """
     found = declarations(tools)
     marked = any(
@@ -136,7 +138,7 @@ def parse_tools(tools: Any) -> ToolList:
         if tool.name in seen:
             raise ConstraintError(
                 f"expected tools with different names, got {tool.name!r} for both tool "
-                f"{seen[tool.name]} and tool {i}; rename one"
+                f"{seen[tool.name]} and tool {i}; rename one of them"
             )
         seen[tool.name] = i
     return ToolList(tuple(parsed), unknown)
@@ -178,7 +180,7 @@ def _object_schema(parameters: Mapping[str, Any], called: str, pointer: str) -> 
     if type_schema(kind, pointer) not in ({"type": "object"}, {"type": ["object"]}):
         raise ConstraintError(
             f"{called}: expected the schema of the parameters to have type 'object', got "
-            f"{shown(kind)}"
+            f"{shown(kind)}; wrap the schema in an object"
         )
     return standard_schema({**parameters, "type": "object"}, pointer)
 
@@ -207,7 +209,7 @@ def _flat_schema(
             )
         properties[name], optional = _parameter(description, f"{pointer}/{escape(name)}", unknown)
         says = description.get("required")
-        if isinstance(says, list):  # required members of an object
+        if isinstance(says, list):  # the names of required members of an object
             says = None
         if required is not None:
             optional = optional or name not in required
@@ -245,6 +247,8 @@ def _parameter(
         if keyword in _DESCRIPTIONS or (keyword == "required" and not isinstance(value, list)):
             continue
         if keyword not in HONORED:
-            raise UnsupportedSchemaError(str(keyword), pointer, "of a parameter is not supported")
+            raise UnsupportedSchemaError(
+                str(keyword), pointer, "of a parameter is not supported; remove it"
+            )
         add_keyword(schema, keyword, value, description, pointer)
     return schema, optional

@@ -6,9 +6,9 @@
     {"type": "function", "function": {...}}                  OpenAI's chat completions
     {"toolSpec": {...}}                                      Bedrock
 
-Wrappers are recognized by their keys. An object that is neither a wrapper nor a tool is refused,
-and the message lists its keys. Tools that a provider runs itself, such as a web search, are refused
-too, because their calls aren't constrained.
+Wrappers are recognized by their keys. An object that is neither a wrapper nor a tool raises an
+error that lists its keys. Tools that a provider runs itself, such as a web search, also raise an
+error, because their calls can't be constrained.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LISTS = ("tools", "functions")
 _CONFIGS = ("toolConfig", "tool_config", "result")
 _SEVERAL = ("function_declarations", "functionDeclarations")
 _SINGLE = ("function", "toolSpec", "tool_spec")
-_MARKS = ("cachePoint", "cache_point")  # Bedrock: appears among tools, but isn't a tool
+_MARKS = ("cachePoint", "cache_point")  # Bedrock's cache marks, which may occur between tools
 _EXPECTED = "a list of objects, or an object that has such a list under 'tools'"
 _RUN_ELSEWHERE = (
     "remove it if the provider runs the tool itself, because its calls can't be constrained"
@@ -34,7 +34,7 @@ class Declaration(NamedTuple):
     """Tool without its wrappers.
 
     Attributes:
-        entry: the object with the name.
+        entry: the object that contains the tool's name.
         pointer: its JSON pointer in the input.
         called: its label in messages: its number, and its pointer if that differs.
     """
@@ -45,11 +45,12 @@ class Declaration(NamedTuple):
 
 
 def declarations(tools: Any) -> list[Declaration]:
-    """Return the tools of a list, or of a wrapper around one, in the order given.
+    """Return the tools of a list, or of a wrapper around a list, in their order.
 
     Raises:
-        ConstraintError: for any other input, with the expected form and the input.
-        UnsupportedSchemaError: for a tool or an argument schema in an unsupported location.
+        ConstraintError: the input has another form; the message contains the expected form and the
+            input.
+        UnsupportedSchemaError: a tool or an argument schema is in an unsupported location.
     """
     found: list[Declaration] = []
     for tool, pointer in _items(tools, ""):
@@ -68,7 +69,7 @@ def declarations(tools: Any) -> list[Declaration]:
 
 
 def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
-    """Yield the entries of a list, or of the list in an object, with their JSON pointers."""
+    """Yield the elements of a list, or of the list in a wrapper, with their JSON pointers."""
     if not isinstance(tools, Mapping):
         if isinstance(tools, (str, bytes)) or not isinstance(tools, Iterable):
             hint = "; parse JSON text with json.loads" if isinstance(tools, (str, bytes)) else ""
@@ -97,14 +98,17 @@ def _items(tools: Any, pointer: str) -> Iterator[tuple[Any, str]]:
 
 
 def _has_list(config: Any) -> bool:
-    """Return whether an object has tools; Gemini's `toolConfig` beside `tools` has none."""
+    """Return whether a value is an object with a list of tools.
+
+    Gemini's `toolConfig`, which may be beside `tools`, has no such list.
+    """
     return isinstance(config, Mapping) and config.get("tools") is not None
 
 
 def _unwrapped(
     tool: Mapping[str, Any], pointer: str, called: str
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the tools in one object of a list, which often is a tool itself."""
+    """Yield the tools in one object of a list, which is often a tool itself."""
     wrappers = [key for key in (*_SEVERAL, *_SINGLE) if tool.get(key) is not None]
     if not wrappers:
         yield tool, pointer
@@ -142,7 +146,7 @@ def _unwrapped(
 
 
 def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
-    """Raise unless this is a tool with a name."""
+    """Raise `ConstraintError` unless an object is a tool with a name."""
     name, kind = entry.get("name"), entry.get("type", "function")
     if isinstance(name, str) and name:
         return
@@ -151,7 +155,7 @@ def _check_declaration(entry: Mapping[str, Any], called: str) -> None:
             f"{called}: expected 'name' to be a non-empty string, got {shown(name)}"
         )
     for key in (*_SEVERAL, *_SINGLE):
-        if key in entry:  # None, because all other values were unwrapped
+        if key in entry:  # its value is None, because other values were unwrapped
             kinds = "a list of tools" if key in _SEVERAL else "an object"
             raise ConstraintError(
                 f"{called}: expected {key!r} to be {kinds}, got {shown(entry[key])}"

@@ -1,10 +1,10 @@
-"""Type names in tool lists, and the JSON schema that each of them means.
+"""Names of types in tool lists, and the JSON schema of each.
 
-Tool lists use type names of their authors' programming languages: JSON Schema's own, Python's
-(`str`, `List`, `dict`), Java's (`long`, `ArrayList`, `HashMap`), JavaScript's (`Bigint`, `Array`).
-This table contains all of them, case-insensitively (Gemini's `STRING` is JSON Schema's `string`). A
-name determines only the kind of value: the width of a Java integer isn't a bound here; use
-`minimum` and `maximum` for that.
+Tool lists use the names of types from their authors' programming languages: those of JSON Schema,
+Python (`str`, `List`, `dict`), Java (`long`, `ArrayList`, `HashMap`), and JavaScript (`Bigint`,
+`Array`). This table contains all of them, case-insensitively (Gemini's `STRING` is JSON Schema's
+`string`). A name only determines the kind of value. For example, the width of a Java integer is not
+a bound here; use `minimum` and `maximum` for that.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _MEANINGS: tuple[tuple[tuple[str, ...], Schema], ...] = (
 _SCHEMA_OF = {name: schema for names, schema in _MEANINGS for name in names}
 
 TYPE_NAMES = tuple(_SCHEMA_OF)
-"""Every known name, in lower case."""
+"""All known names, in lower case."""
 
 
 def named_type(name: str) -> Schema | None:
-    """Return a new JSON schema for the type of this name in any case, or None if it is unknown."""
+    """Return a new JSON schema for a type, given its name in any case; None if it is unknown."""
     schema = _SCHEMA_OF.get(name.lower())
     return None if schema is None else dict(schema)

@@ -1,11 +1,11 @@
 """Parser of Python type expressions into JSON schemas.
 
-Tool lists in the style of xLAM describe a parameter by a string: `str, optional`,
-`List[Union[int, float]]`, `Tuple[float, float]`, `str, optional, default 'London'`. The part before
-the first comma outside brackets is a Python expression; it is parsed, never evaluated. The flags
-after it may contain `optional` and `default`. A name that is not in the table of
-`gcd._languages.tools.type_names`, such as `Callable`, is treated as any JSON value and reported, so
-that no type is widened silently.
+Tool lists in the style of xLAM describe a parameter by a string: `str, optional`, `List[Union[int,
+float]]`, `Tuple[float, float]`, `str, optional, default 'London'`. The part before the first comma
+outside of brackets is a Python expression, which is parsed but never evaluated. The parts after it
+may contain `optional` and `default`. A name that is not in the table of
+`gcd._languages.tools.type_names`, such as `Callable`, is treated as any JSON value. Such names are
+reported to the user.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class TypeString(NamedTuple):
     """Parsed type string.
 
     Attributes:
-        schema: the JSON schema of its values.
+        schema: the JSON schema of the type's values.
         optional: whether the parameter may be omitted.
-        unknown: the unknown types in it, each treated as any JSON value.
+        unknown: the unknown types in the string; each is treated as any JSON value.
     """
 
     schema: Schema
@@ -36,9 +36,10 @@ class TypeString(NamedTuple):
 
 
 def parse_type(text: str) -> TypeString:
-    """Parse a type string to its schema, and whether the parameter may be omitted.
+    """Parse a type string.
 
-    A string that isn't a Python expression is unknown as a whole, and means any value.
+    If the string isn't a Python expression, the whole string is an unknown type, and stands for any
+    JSON value.
     """
     first, *flags = _split(text)
     words = [flag.strip().lower() for flag in flags]
@@ -52,7 +53,7 @@ def parse_type(text: str) -> TypeString:
 
 
 def _split(text: str) -> list[str]:
-    """Split a text at the commas outside brackets and quotes."""
+    """Split a text at the commas outside of brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -71,7 +72,7 @@ def _split(text: str) -> list[str]:
 
 
 def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
-    """Return the schema of a type parsed by Python; call `unknown` with unknown names."""
+    """Return the schema of a type, given its syntax tree; call `unknown` with unknown names."""
     match tree:
         case ast.Constant(value=None):
             return dict(_NULL)
@@ -94,7 +95,7 @@ def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
 def _generic(
     outer: ast.expr, inner: list[ast.expr], tree: ast.expr, unknown: Callable[[str], None]
 ) -> Schema:
-    """Return the schema of a type with arguments in brackets, if the type accepts arguments."""
+    """Return the schema of a type with arguments in brackets."""
     name = outer.attr if isinstance(outer, ast.Attribute) else getattr(outer, "id", "")
     if name == "Literal" and all(isinstance(e, ast.Constant) for e in inner):
         return {"enum": [e.value for e in inner if isinstance(e, ast.Constant)]}
@@ -112,7 +113,7 @@ def _generic(
 
 
 def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Schema:
-    """Return the schema of a generic type, given the schemas of its arguments."""
+    """Return the schema of a type, given its name and the schemas of its arguments."""
     if name in _CHOICES and inner:
         return any_of([*inner, dict(_NULL)] if name == "Optional" else inner)
     base = named_type(name)
@@ -131,12 +132,12 @@ def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Sc
 
 
 def _is_text_key(key: Schema) -> bool:
-    """Return whether a dictionary's keys may be strings, the only keys in JSON."""
+    """Return whether the keys of a dictionary may be strings, the only keys in JSON."""
     return key.get("type", "string") == "string"
 
 
 def any_of(schemas: list[Schema]) -> Schema:
-    """Return the schema of the values that any of these schemas admits."""
+    """Return the schema of the values that satisfy any of the given schemas."""
     different = [s for i, s in enumerate(schemas) if s not in schemas[:i]]
     return different[0] if len(different) == 1 else {"anyOf": different}
 

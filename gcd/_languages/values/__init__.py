@@ -1,1 +1,1 @@
-"""Languages of values in a notation: JSON or Python literals."""
+"""Languages of values, written in JSON or as Python literals."""

@@ -1,4 +1,4 @@
-"""Unconstrained values, nested up to a depth."""
+"""Languages of arbitrary values, nested up to a depth."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gcd._languages.values.objects import Member, mapping
 
 @priced_cache(maxsize=64)
 def any_value(notation: Notation, depth: int) -> Automaton:
-    """Return all nulls, booleans, numbers, strings, and arrays and objects nested to `depth`.
+    """Return all values whose arrays and objects are nested at most `depth` levels deep.
 
-    The automaton tracks which brackets are open, so it doubles with each level.
+    The values are nulls, booleans, numbers, strings, arrays and objects. The automaton tracks which
+    brackets are open, so its size doubles with each level.
     """
     scalars = [
         notation.null,
@@ -27,11 +28,11 @@ def any_value(notation: Notation, depth: int) -> Automaton:
     if depth == 0:
         return Automaton.union(scalars)
     if 10 * 2**depth * scalars[-1].num_states > max_states():  # approximate size of the result
-        raise StateLimitError(max_states(), f"a free value nested to a depth of {depth}")
+        raise StateLimitError(max_states(), f"any value nested {depth} levels deep")
     inner = any_value(notation, depth - 1)
     return Automaton.union([*scalars, array(notation, inner), any_object(notation, inner)])
 
 
 def any_object(notation: Notation, value: Automaton) -> Automaton:
-    """Return the language of objects with any keys, and values of one language."""
+    """Return the objects with any keys, whose values are in the language `value`."""
     return mapping(notation, (), [Member(notation.string(0, None), value, False)])

@@ -1,13 +1,14 @@
 """Languages of arrays, by their length, their elements, and whether the elements are distinct.
 
-Each function builds a graph of parts (`gcd._automata.assembly`) and determinizes it once.
+Each function builds a graph whose edges are languages (`gcd._automata.assembly`), and determinizes
+it once.
 
-* `array` has a node for each distinguished element: those of `head`, and as many more as the
-  bounds on the length require.
-* `containing` counts the elements that satisfy a schema. It doesn't bound the length; intersect it
-  with `array`.
-* `distinct` tracks which of finitely many values have been used: 2^k nodes for k values, fewer if
-  few elements are chosen from many values.
+* `array` has a node for each element that must be distinguished: the elements of `head`, and as
+  many more as the bounds on the length require.
+* `containing` counts the elements that satisfy a schema. It doesn't bound the length; intersect the
+  result with `array` for that.
+* `distinct` tracks which of finitely many values have been used. This takes 2^k nodes for k values,
+  and fewer if few elements are chosen from many values.
 """
 
 from __future__ import annotations
@@ -31,9 +32,17 @@ def array(
     maximum: int | None = None,
     brackets: Sequence[Brackets] | None = None,
 ) -> Automaton:
-    """Return arrays of `minimum` to `maximum` elements: those of `head` first, then any of `items`.
+    """Return arrays of `minimum` to `maximum` elements.
 
-    `brackets` are the possible delimiters, by default those of a list.
+    Args:
+        notation: the notation of values.
+        items: the elements after those of `head`.
+        head: the first elements, one language for each.
+        minimum, maximum: fewest and most elements; None means no upper bound.
+        brackets: the possible delimiters; None for those of a list.
+
+    Raises:
+        StateLimitError: the elements need too many states.
     """
     copies = len(head) if items.is_empty else max(minimum, maximum or 0)
     if maximum is not None:
@@ -41,7 +50,7 @@ def array(
     if copies * max(items.num_states, 2) > max_states():
         raise StateLimitError(
             max_states(),
-            f"an array of {shown_count(copies)} elements of {items.num_states} states each",
+            f"an array of {shown_count(copies)} elements with {items.num_states} states each",
         )
     if items.is_empty:
         maximum = len(head) if maximum is None else min(maximum, len(head))
@@ -73,9 +82,9 @@ def _add_array(
             graph.insert(start, end, mark(brackets.empty))
     if maximum == 0:
         return
-    before = graph.node()  # an element is expected
+    before = graph.node()  # node before an element
     graph.insert(start, before, opened, notation.gap)
-    # Without an upper bound the last element may repeat from the same node.
+    # Without an upper bound, the last element is a loop.
     last = maximum if maximum is not None else max(minimum, len(head) + 1)
     if maximum is None and brackets.close_single is not None:
         last = max(last, 2)
@@ -94,7 +103,12 @@ def _add_array(
 
 
 class Sorted(NamedTuple):
-    """Elements at one position of an array, as two languages that may overlap."""
+    """Elements at one position of an array, as two languages that may overlap.
+
+    Attributes:
+        counted: the elements that are counted.
+        others: the elements that are not counted.
+    """
 
     counted: Automaton
     others: Automaton
@@ -108,9 +122,17 @@ def containing(
     most: int | None,
     brackets: Brackets,
 ) -> Automaton:
-    """Return arrays of any length with `fewest` to `most` elements of the counted language.
+    """Return arrays of any length in which `fewest` to `most` elements are counted.
 
-    `head` are the first elements one by one; `rest` is every further one.
+    Args:
+        notation: the notation of values.
+        head: the first elements, one entry for each.
+        rest: every further element.
+        fewest, most: fewest and most counted elements; None means no upper bound.
+        brackets: the delimiters.
+
+    Raises:
+        StateLimitError: counting needs too many states.
     """
     highest = fewest if most is None else most
     if most is not None and most < fewest:
@@ -126,7 +148,7 @@ def containing(
     closed = mark(brackets.close)
     if fewest == 0:
         graph.insert(start, end, mark(brackets.open), notation.gap, closed)
-    due = [graph.node() for _ in range(highest + 1)]  # an element is expected, by count so far
+    due = [graph.node() for _ in range(highest + 1)]  # nodes before an element, by the count so far
     graph.insert(start, due[0], mark(brackets.open), notation.gap)
     for position, part in enumerate(parts):
         after = [graph.node() for _ in range(highest + 1)]
@@ -154,15 +176,18 @@ def distinct(
 ) -> Automaton:
     """Return arrays of at most `longest` elements with distinct values.
 
-    Values are numbered. `head` maps them to their texts as the first, second, … element, and `rest`
-    as
-    every further one.
+    Args:
+        notation: the notation of values.
+        head: for each of the first elements, its possible values: number of the value -> texts.
+        rest: the same for every further element.
+        longest: most elements.
+        brackets: the delimiters.
     """
     graph = Assembly()
     start, end = graph.node(), graph.node()
     closed = mark(brackets.close)
     graph.insert(start, end, mark(brackets.open), notation.gap, closed)
-    # Values used -> element is expected.
+    # Numbers of the values that have been used -> node before the next element.
     due: dict[frozenset[int], int] = {frozenset(): graph.node()}
     graph.insert(start, due[frozenset()], mark(brackets.open), notation.gap)
     last = graph.node()
@@ -172,7 +197,7 @@ def distinct(
         written: dict[frozenset[int], int] = {}
         for taken, node in due.items():
             table = head[position] if position < len(head) else rest
-            if position == longest - 1:  # the identity of the last value doesn't matter
+            if position == longest - 1:  # no need to distinguish the last value
                 left = [language for value, language in table.items() if value not in taken]
                 graph.insert(node, last, Automaton.union(left))
                 continue

@@ -1,16 +1,17 @@
 """JSON strings with a given content, in every legal spelling of each character.
 
 A `pattern`, a `format` or a set of names describes the *content* of a string. RFC 8259 allows
-several spellings of it, and a model may generate any of them. A code point is written as itself
-(unless it is a control character, a quote or a backslash), or as
-`\\" \\\\ \\/ \\b \\f \\n \\r \\t`, or as `\\uXXXX` with digits of either case. Above U+FFFF it
-takes two of those, a surrogate pair.
+several spellings of the same content, and a model may generate any of them. A code point may be
+written as itself, unless it is a control character, a quote or a backslash. Some characters have
+the short escapes `\\" \\\\ \\/ \\b \\f \\n \\r \\t`. Every code point can also be written as
+`\\uXXXX` with digits of either case, and above U+FFFF as two of these, a surrogate pair.
 
-`quoted` translates an automaton. Between two code points the automaton is in one of its states, and
-the next code point leads to another state; every spelling has to lead to the same one. So raw bytes
-keep their transitions, and every such state gets an additional tree of escapes
-(`gcd._automata.kernels.escaping`). The result is deterministic, because a raw character never
-begins with a backslash. Cost: linear in the states, for each of them in the nodes of its tree.
+`quoted` converts an automaton over the content. Between two code points, the automaton is in one of
+its states, and the next code point leads to another state. All spellings of the code point have to
+lead to the same state. So raw bytes keep their transitions, and every state between two code points
+gets an additional tree of escapes (`gcd._automata.kernels.escaping`). The result is deterministic,
+because a raw character never begins with a backslash. Cost: linear in the number of states, and for
+each state in the nodes of its tree.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from gcd._errors import StateLimitError
 from gcd._languages.text.texts import texts
 
 _HEX = b"0123456789abcdefABCDEF"
-_LETTERS = b'"\\/bfnrtu'  # those of `escaping.LETTERS`, and `u`
+_LETTERS = b'"\\/bfnrtu'  # of short escapes, as in `escaping.LETTERS`, and `u`
 _QUOTE, _BACKSLASH = b'"\\'
 _NOT_RAW = [*range(0x20), _QUOTE, _BACKSLASH]
-# By kind of node, columns of its targets and the bytes that lead there.
+# For each kind of node, the columns of its targets, and the bytes that lead to them.
 _COLUMNS = (
     (escaping.DIGIT, [*range(16), *range(10, 16)], list(_HEX)),
     (escaping.BEFORE_U, [0], list(b"u")),
     (escaping.BEFORE_BACKSLASH, [0], [_BACKSLASH]),
     (escaping.AFTER_BACKSLASH, list(range(9)), list(_LETTERS)),
 )
-# Bytes that escapes distinguish: each is its own class, except control characters.
+# Byte classes that escapes need: each of these bytes is a class, and so are the control characters.
 _STRUCTURE = np.zeros(NUM_BYTES, np.uint8)
 _STRUCTURE[:0x20] = 1
 for _number, _byte in enumerate(sorted({*_HEX, *_LETTERS})):
@@ -44,9 +45,9 @@ for _number, _byte in enumerate(sorted({*_HEX, *_LETTERS})):
 
 @priced_cache(maxsize=256)
 def quoted(language: Automaton) -> Automaton:
-    """Return the JSON strings, quotes included, whose content is a text of the language.
+    """Return the JSON strings, including quotes, whose content is a text of the language.
 
-    Byte strings of the language that aren't valid UTF-8 have no spelling.
+    Byte strings of the language that aren't valid UTF-8 are left out.
     """
     content = language & texts()
     if content.is_empty:
@@ -76,6 +77,6 @@ def quoted(language: Automaton) -> Automaton:
     accepting = np.zeros(count, bool)
     accepting[closing] = True
     order = np.arange(count)
-    order[[0, opening]] = opening, 0  # a swap is its own inverse
+    order[[0, opening]] = opening, 0  # exchanges the two states
     table = np.where(table >= 0, order[table], -1)[order]
     return Automaton.minimal(table, accepting, class_of_byte)

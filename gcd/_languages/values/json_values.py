@@ -1,19 +1,17 @@
-"""JSON notation (RFC 8259) of values, as byte languages.
+"""Values in JSON notation (RFC 8259), as byte languages.
 
-**Strings.** One code point of a string is one unit, in any spelling. It occurs as its UTF-8 bytes
-(no overlong forms, no surrogates), as a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, as
-`\\uXXXX`, or, above U+FFFF, as a pair of surrogate escapes. Control characters under U+0020 must be
-escaped. A lone surrogate isn't Unicode text, and is not in the language. Counting code points
-therefore means counting units: the automaton of a string of at most n code points has about 20 n
-states.
+**Strings.** A code point of a string may have any spelling: its UTF-8 bytes (without overlong forms
+and surrogates), a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, `\\uXXXX`, or, above
+U+FFFF, a pair of surrogate escapes. Control characters below U+0020 must be escaped. A single
+surrogate is not Unicode text, and is not in the language. The automaton of a string of at most n
+code points has about 20 n states.
 
-**Keys and constants** are written in one spelling by default, that of `json.dumps`: with
-`ensure_ascii` either on or off. `escapes="all"` admits every spelling of them, at some 8 states a
-character.
+**Keys and constants** have one spelling by default, that of `json.dumps`, with `ensure_ascii`
+either on or off. `escapes="all"` allows every spelling, and takes some 8 states for each character.
 
-**Whitespace**: "compact" has none; "spaced" is `json.dumps`' own default, `, ` and `: `;
-"flexible" is everything that RFC 8259 permits: any number of spaces, tabs, line feeds and carriage
-returns.
+**Whitespace.** The style "compact" has none. "spaced" has `, ` and `: `, the default of
+`json.dumps`. "flexible" is all that RFC 8259 permits: any number of spaces, tabs, line feeds and
+carriage returns.
 """
 
 from __future__ import annotations
@@ -31,14 +29,22 @@ from gcd._languages.values.json_text import quoted
 from gcd._languages.values.notation import Brackets, Notation, separators
 
 _HEX = "[0-9a-fA-F]"
-# \uXXXX for a code point other than a surrogate, and the two halves of a surrogate pair.
+# \uXXXX for a code point that is not a surrogate, and for the two halves of a surrogate pair.
 LONE_UNIT = rf"u(?:[0-9a-ce-fA-CE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}})"
 _PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
 
 
 @priced_cache(maxsize=8)
 def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
-    """Return JSON's notation in a whitespace style; `escapes` applies to keys and constants."""
+    """Return JSON's notation of values.
+
+    Args:
+        whitespace: "compact", "spaced" or "flexible".
+        escapes: spelling of keys and constants, "canonical" or "all".
+
+    Raises:
+        ConstraintError: `whitespace` or `escapes` is unknown.
+    """
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'expected escapes to be "canonical" or "all", got {escapes!r}')
     gap, comma, colon = separators(whitespace)
@@ -65,7 +71,7 @@ def json_character() -> Automaton:
 
 @priced_cache(maxsize=256)
 def json_string(minimum: int, maximum: int | None) -> Automaton:
-    """Return JSON strings of `minimum` to `maximum` code points (None: no upper bound)."""
+    """Return the JSON strings of `minimum` to `maximum` code points (None: no upper bound)."""
     quote = Automaton.literal('"')
     return Automaton.concatenate([quote, repeated(json_character(), minimum, maximum), quote])
 
@@ -83,5 +89,5 @@ def _all_spellings(texts: Iterable[str]) -> Automaton:
 
 @priced_cache(maxsize=1024)
 def json_spellings(text: str) -> Automaton:
-    """Return one string in every legal spelling."""
+    """Return a string in every legal spelling."""
     return _all_spellings([text])

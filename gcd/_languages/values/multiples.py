@@ -1,20 +1,20 @@
-"""Decimal numerals whose value is an exact multiple of a divisor.
+"""Decimal numbers whose value is an exact multiple of a divisor.
 
-Numerals are those of `gcd._languages.values.numbers` without an exponent:
-`-?(0|[1-9][0-9]*)(\\.[0-9]+)?`. `multipleOf` applies to the value: `5.0` is a multiple of 1, `-0`
-of everything.
+The numbers are written without an exponent, as in `gcd._languages.values.numbers`:
+`-?(0|[1-9][0-9]*)(\\.[0-9]+)?`. `multipleOf` applies to their value: `5.0` is a multiple of 1, and
+`-0` is a multiple of everything.
 
-Long division consumes a numeral from the left. Write the divisor as a · 10^e, with a not divisible
-by 10.
+The automaton performs long division from left to right. Write the divisor as a · 10^e, where a is
+not divisible by 10.
 
-* e < 0: a value v is a multiple if v · 10^k, with k = -e, is a whole number divisible by a. The
-  state is the remainder modulo a of the digits so far, and how many of them follow the point. A
-  numeral that ends after j < k of those has k - j implied zeros; after k only zeros may follow.
-* e >= 0: v is whole, divisible by a, and ends with e more zeros. The state is the remainder, and
-  the number of zeros since it became 0: a + e states, where division by a · 10^e would take their
-  product.
+* e < 0: a value v is a multiple if v · 10^k, with k = -e, is an integer divisible by a. The state
+  is the remainder modulo a of the digits so far, and the number of digits after the point. If only
+  j < k digits follow the point, k - j zeros are implied. After k digits, only zeros may follow.
+* e >= 0: v must be an integer divisible by a, followed by e more zeros. The state is the remainder,
+  and the number of zeros since it became 0. This takes a + e states. Long division by the divisor
+  itself would take a · 10^e states.
 
-Cost: O(a · (k + 1) + e) states before minimization, and array operations fill the tables.
+Cost: O(a · (k + 1) + e) states before minimization. Array operations fill the tables.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from gcd._automata.limits import max_states, priced_cache
 from gcd._errors import ConstraintError, StateLimitError
 from gcd._languages.values.numbers import MAX_DIGITS
 
-_MAX_LAID_OUT = 50_000  # states before minimization, independent of the state limit
+_MAX_LAID_OUT = 50_000  # most states before minimization, independent of the state limit
 
 _DIGITS = np.arange(10)
-_POINT, _MINUS, _OTHER = 10, 11, 12  # classes of bytes; the class of a digit is the digit
+_POINT, _MINUS, _OTHER = 10, 11, 12  # byte classes; the class of a digit is the digit itself
 _CLASS_OF_BYTE = np.full(NUM_BYTES, _OTHER, np.uint8)
 _CLASS_OF_BYTE[list(b"0123456789.-")] = np.arange(12)
 
-# Single states: at the beginning, after the minus sign, after a leading zero, after the last digit
-# that counts (only zeros may follow), and after a point in that position.
+# Single states: at the beginning, after the minus sign, after a leading zero, after the last
+# significant digit (only zeros may follow), and after a point that only zeros may follow.
 _START, _SIGNED, _ZERO, _ZEROS, _LAST_POINT = range(5)
-_FIRST = 5  # the first remainder's state
+_FIRST = 5  # the state of remainder 0
 
 
 @priced_cache(maxsize=256)
 def multiples(divisor: Decimal) -> Automaton:
-    """Return the numerals without exponent whose value is an integer times `divisor`.
+    """Return the numbers without an exponent whose value is an integer times `divisor`.
 
     Raises:
-        ConstraintError: if the divisor is not positive, has more than `MAX_DIGITS` digits on
-            either side of the point, or division takes more than 50,000 states.
-        StateLimitError: if division takes more states than `gcd.state_limit` allows.
+        ConstraintError: the divisor is not positive, has more than `MAX_DIGITS` digits on either
+            side of the point, or division takes more than 50,000 states.
+        StateLimitError: division takes more states than `gcd.state_limit` allows.
     """
     modulus, exponent = _reduced(divisor)
     places, zeros = max(-exponent, 0), max(exponent, 0)
-    whole = _FIRST  # [remainder], then the zeros after remainder 0
-    fraction = whole + modulus + zeros  # [digits after the point, fewer than `places`][remainder]
+    whole = _FIRST  # states by [remainder], then by the zeros after remainder 0
+    fraction = whole + modulus + zeros  # states by [digits after the point][remainder]
     count = fraction + places * modulus
     if count > max_states():
-        raise StateLimitError(max_states(), f"multipleOf {divisor}")
+        raise StateLimitError(max_states(), f"division by multipleOf {divisor}")
     if count > _MAX_LAID_OUT:
         raise ConstraintError(
             f"expected multipleOf to need at most {_MAX_LAID_OUT} states, got {count} for "
@@ -67,9 +67,9 @@ def multiples(divisor: Decimal) -> Automaton:
     accepting = np.zeros(count, bool)
 
     remainders = np.arange(modulus)
-    # The remainder after one more digit: [remainder, digit].
+    # `after[remainder, digit]`: the remainder after one more digit.
     after = (10 * remainders[:, None] + _DIGITS) % modulus
-    # True where the remainder is 0 after appending 0..places zeros.
+    # `divisible[k][remainder]`: whether the remainder becomes 0 after k more zeros.
     divisible = [remainders * pow(10, k, modulus) % modulus == 0 for k in range(places + 1)]
 
     # The integer part.
@@ -79,7 +79,7 @@ def multiples(divisor: Decimal) -> Automaton:
     table[whole : whole + modulus, :10] = whole + after
     accepting[_ZERO] = True
     if zeros:
-        # After remainder 0, a zero counts; any other digit replaces the counted zeros.
+        # After remainder 0, count the zeros that follow; any other digit resets the count.
         chain = whole + modulus + np.arange(zeros)
         table[chain, :10] = whole + after[0]
         table[whole, 0] = chain[0]
@@ -109,12 +109,16 @@ def multiples(divisor: Decimal) -> Automaton:
 
 
 def whole_numbers() -> Automaton:
-    """Return the numerals of whole numbers, also with a fraction of zeros: `5`, `5.0`, `-0.00`."""
+    """Return whole numbers, also with a fraction of zeros: `5`, `5.0`, `-0.00`."""
     return multiples(Decimal(1))
 
 
 def _reduced(divisor: Decimal) -> tuple[int, int]:
-    """Return a and e with divisor = a · 10^e, a not divisible by 10; refuse invalid divisors."""
+    """Return a and e with divisor = a · 10^e, where a is not divisible by 10.
+
+    Raises:
+        ConstraintError: the divisor is not positive, or has too many digits.
+    """
     if not divisor.is_finite() or divisor <= 0:
         raise ConstraintError(f"expected multipleOf to be greater than 0, got {divisor}")
     _, digits, exponent = divisor.as_tuple()
@@ -122,7 +126,7 @@ def _reduced(divisor: Decimal) -> tuple[int, int]:
     if divisor.adjusted() > MAX_DIGITS or exponent < -MAX_DIGITS:
         raise ConstraintError(
             f"expected multipleOf to have at most {MAX_DIGITS} digits before and after the point, "
-            f"got {divisor:.6E}; use a shorter one"
+            f"got {divisor:.6E}; use a divisor with fewer digits"
         )
     coefficient = int("".join(map(str, digits)))
     while coefficient % 10 == 0:

@@ -1,10 +1,11 @@
 """Objects with enough different names, where repeated names count once.
 
-An automaton cannot compare two names of arbitrary length. But it can sort names into finitely many
-classes, and names of different classes are different. So an object has enough names if its declared
-members plus the classes of its undeclared members reach the count. If there are few names, each is
-its own class, and the result is exact. Otherwise the classes are those of a checksum of the name,
-and one in `_CLASSES` of all pairs of different names has the same checksum and counts as one.
+An automaton cannot compare two names of arbitrary length. But it can divide names into finitely
+many classes, and names of different classes are different. So an object has enough names if the
+number of its declared members plus the number of classes of its undeclared members reaches the
+required count. If there are only few possible names, each of them is a class, and the result is
+exact. Otherwise, the classes are the values of a checksum. Of all pairs of different names, one in
+`_CLASSES` has equal checksums and counts as one name.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ from gcd._automata.limits import priced_cache
 from gcd._languages.values.notation import Notation, mark
 from gcd._languages.values.objects import Member
 
-_CLASSES, _FACTOR = 13, 5  # of the checksum; names that differ in one letter differ in it
-_MAX_SETS = 120  # tracked sets of classes
+# Parameters of the checksum. Names that differ in one letter have different checksums.
+_CLASSES, _FACTOR = 13, 5
+_MAX_SETS = 120  # most sets of classes that are tracked
 
 
 def can_tell(fewest: int, classes: int) -> bool:
-    """Return whether this many different names can be distinguished with this many classes."""
+    """Return whether an automaton of moderate size can count `fewest` names in so many classes."""
     return fewest <= classes and sum(comb(classes, taken) for taken in range(fewest)) <= _MAX_SETS
 
 
 @priced_cache(maxsize=1)
 def checksums() -> tuple[Automaton, ...]:
-    """Return the texts of each checksum: characters are digits of a number, modulo a prime.
+    """Return the texts of each checksum.
 
-    All non-ASCII characters are the same digit, because distinguishing their escapes takes states.
+    A text is read as the digits of a number modulo a prime. All non-ASCII characters count as the
+    same digit, because distinguishing their escapes takes too many states.
     """
     sums, values = np.arange(_CLASSES)[:, None], np.arange(NUM_BYTES)[None, :]
     digits = np.where(values < 0x80, values, 0)
@@ -53,20 +56,20 @@ def enough_names(
     fewest: int,
     classes: Sequence[Automaton],
 ) -> Automaton:
-    """Return objects of `gcd._languages.values.objects.mapping` with `fewest` different names.
+    """Return objects with at least `fewest` different names.
 
     Args:
         notation: the notation of objects.
-        members, extras: the possible members, as in `mapping`, between braces.
+        members, extras: the possible members, as in `gcd._languages.values.objects.mapping`.
         fewest: required number of names.
-        classes: keys, quotes included, in disjoint languages; keys of different languages are
+        classes: disjoint languages of keys, including quotes. Keys in different languages are
             different names.
     """
     graph = Assembly()
     start, end, enough = graph.node(), graph.node(), graph.node()
-    written = [graph.node() for _ in range(fewest)]  # by number of declared members
+    written = [graph.node() for _ in range(fewest)]  # nodes by the number of declared members
     graph.insert(start, written[0], mark("{"), notation.gap)
-    done = graph.node()  # enough names
+    done = graph.node()  # node with enough names
     for member in members:
         after = [graph.node() for _ in range(fewest)]
         satisfied = graph.node()

@@ -1,8 +1,8 @@
-"""Notations of values: one description of the values, written in JSON or Python.
+"""Notations of values: the same values, written in JSON or in Python.
 
-A schema describes the allowed values; a notation describes their texts. JSON and Python literals
-differ only in their words (`true`, `True`), their strings and their brackets. So a schema's
-language is built from the following parts, in either notation.
+A schema describes the allowed values, and a notation describes their texts. JSON and Python
+literals differ only in their words (`true`, `True`), their strings and their brackets. So the
+language of a schema is built from the same parts in either notation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gcd._languages.literal import encodable
 class Brackets(NamedTuple):
     """Delimiters around the elements of an array.
 
-    `empty` is the text of an array without elements (None: `open` and `close` with a gap between),
-    and
-    `close_single` follows exactly one element (None: the same as after several). With `of_hashable`
-    the
-    elements are written in the notation's `hashable` form.
+    Attributes:
+        open, close: the delimiters.
+        empty: the text of an array without elements; None: `open`, a gap, and `close`.
+        close_single: the closing delimiter after a single element; None: the same as `close`.
+        of_hashable: whether the elements are written in the notation's `hashable` part.
     """
 
     open: str
@@ -39,16 +39,18 @@ class Notation:
     """Description of how values are written.
 
     Attributes:
-        gap: whitespace allowed next to a bracket.
+        gap: whitespace that is allowed next to a bracket.
         comma, colon: separators, including their whitespace.
         null, true, false: the three words.
-        string: (shortest, longest or None) length in code points -> all strings, all spellings.
-        choice: strings -> their spellings as keys or constants.
-        spell_all: a string -> all its spellings.
-        quoted: a language of texts -> the same as strings, all spellings; None if not supported.
+        string: function from a shortest and a longest length in code points (None: no limit) to all
+            strings of these lengths, in all spellings.
+        choice: function from strings to their spellings as keys or constants.
+        spell_all: function from a string to all its spellings.
+        quoted: function from a language of texts to the language of these texts as strings, in all
+            spellings; None if it is not supported.
         containers: kind of array ("list", "tuple", "set") -> its possible brackets.
         objects: whether the notation has objects.
-        hashable: the part of this notation allowed in brackets `of_hashable`.
+        hashable: the part of this notation that is allowed in brackets `of_hashable`.
     """
 
     gap: Automaton
@@ -66,13 +68,13 @@ class Notation:
     hashable: Notation | None = None
 
     def every_spelling(self, texts: Iterable[str]) -> Automaton:
-        """Return these strings in all their spellings; there may be thousands."""
+        """Return the given strings in all their spellings; there may be thousands of strings."""
         if self.quoted is not None:
             return self.quoted(Automaton.from_strings(map(encodable, texts)))
         return Automaton.union([self.spell_all(text) for text in texts])
 
     def spell(self, text: str) -> Automaton:
-        """Return one string as a key or a constant."""
+        """Return the spellings of a string as a key or a constant."""
         return _spelled(self, text)
 
 
@@ -82,7 +84,7 @@ def _spelled(notation: Notation, text: str) -> Automaton:
 
 
 class Separators(NamedTuple):
-    """Texts next to brackets, between elements, and between a label and its value."""
+    """Texts next to brackets (`gap`), between elements, and between a label and its value."""
 
     gap: Automaton
     comma: Automaton
@@ -91,7 +93,7 @@ class Separators(NamedTuple):
 
 @priced_cache(maxsize=64)
 def mark(text: str) -> Automaton:
-    """Return a bracket or another short delimiter as a language."""
+    """Return the language of a bracket or another short delimiter; results are cached."""
     return Automaton.literal(text)
 
 
@@ -99,9 +101,16 @@ def mark(text: str) -> Automaton:
 def separators(
     whitespace: str, colon: str = ":", *, after: str = " ", blanks: bytes = b" \t\n\r"
 ) -> Separators:
-    """Return the separators of a whitespace style; `ConstraintError` for an unknown style.
+    """Return the separators of a whitespace style.
 
-    The style "spaced" writes `after` behind a colon, and "flexible" allows any of `blanks`.
+    Args:
+        whitespace: "compact", "spaced" or "flexible".
+        colon: the separator between a label and its value.
+        after: text after the colon in the style "spaced".
+        blanks: bytes that may occur around separators in the style "flexible".
+
+    Raises:
+        ConstraintError: the style is unknown.
     """
     nothing = Automaton.epsilon()
     match whitespace:

@@ -1,22 +1,22 @@
 """Numbers as they are written, and numbers between two bounds.
 
-Integers and decimals without exponent are ordered by their digits. A longer integer part is the
-greater number, integer parts of equal length compare digit by digit, and then the fractions
-compare, as if padded with infinitely many zeros. So "at least 12.5" is a finite automaton with a
-few states per digit of the bound, for numbers of any length. With exponents, comparison is not
+Integers and decimals without an exponent are ordered by their digits. A longer integer part is the
+greater number. Integer parts of equal length are compared digit by digit, and then the fractions,
+as if they were padded with infinitely many zeros. So "at least 12.5" is a finite automaton with a
+few states for each digit of the bound, for numbers of any length. With exponents, comparison is not
 regular (`0.00…01e100` and `1e-5` may be equal, and counting zeros takes unbounded memory). Hence
 **a number with a bound is written without an exponent**. A number without bounds has the whole
 grammar of RFC 8259:
 
     -?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?
 
-**Integers are written without fraction and exponent**: `5`, not `5.0` or `5e0`.
+**Integers are written without a fraction and an exponent**: `5`, not `5.0` or `5e0`.
 
-**Zero is written without a sign** in integers and in numbers with a bound or a divisor. Otherwise,
-a model that has begun with `-` would write `-0` if no number below zero is allowed. So these
-numbers are never `-0`, and have no sign if the lower bound allows only zero with one. `-0.0`
-remains allowed with negative numbers, because `json.dumps` and `repr` write the float -0.0 that
-way. All spellings together are the *wide* form, for languages that are subtracted
+**Zero is written without a sign** in integers, and in numbers with a bound or a divisor. Otherwise,
+a model that has begun with `-` would have to write `-0` if no number below zero is allowed. So
+these numbers are never `-0`, and if no negative number is allowed, they have no sign. If negative
+numbers are allowed, `-0.0` is also allowed, because `json.dumps` and `repr` write the float -0.0
+like this. All spellings together are the *wide* form, for languages that are subtracted
 (`gcd._languages.json_schema.languages`).
 """
 
@@ -31,11 +31,11 @@ from gcd._errors import ConstraintError
 from gcd._languages.text.regex import regex
 
 _LESS, _EQUAL, _GREATER = -1, 0, 1
-MAX_DIGITS = 400  # of a bound, on either side of the point; 1e308 has 309
+MAX_DIGITS = 400  # most digits of a bound on either side of the point; 1e308 has 309
 
 
 class Bound(NamedTuple):
-    """End of an interval; `strict` excludes the value itself."""
+    """One end of an interval of numbers. If `strict`, the interval doesn't include `value`."""
 
     value: Decimal
     strict: bool
@@ -43,16 +43,16 @@ class Bound(NamedTuple):
 
 @priced_cache(maxsize=1024)
 def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
-    """Return the integers between the bounds, in digits."""
+    """Return the integers between two bounds, without an exponent."""
     return decimals(lower, upper, wide=False) & _integers() if lower or upper else _integers()
 
 
 def numbers(
     lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
 ) -> Automaton:
-    """Return the numbers between the bounds; without bounds, include those with an exponent.
+    """Return the numbers between two bounds; without bounds, also those with an exponent.
 
-    If `wide`, use every spelling, and also include every number with an exponent.
+    If `wide`, use every spelling, and include all numbers with an exponent.
     """
     if wide:
         return decimals(lower, upper, wide=True) | with_exponent()
@@ -61,7 +61,7 @@ def numbers(
 
 @priced_cache(maxsize=1)
 def with_exponent() -> Automaton:
-    """Return the numbers that are written with an exponent."""
+    """Return all numbers that are written with an exponent."""
     return _any_number() - decimals(wide=True)
 
 
@@ -84,7 +84,7 @@ def _magnitudes() -> Automaton:
 def decimals(
     lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
 ) -> Automaton:
-    """Return the numbers between the bounds, without an exponent; if `wide`, also zero as `-0`."""
+    """Return the numbers between two bounds, without an exponent; if `wide`, also zero as `-0`."""
     positive = _magnitudes_between(lower, upper)
     if lower and lower.value >= 0 and not wide:
         return positive
@@ -98,7 +98,7 @@ def _mirrored(bound: Bound | None) -> Bound | None:
 
 
 def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
-    """Return unsigned numbers between the bounds."""
+    """Return the numbers without a sign between two bounds."""
     result = _magnitudes()
     if lower and lower.value >= 0:
         result &= _compared(lower.value, frozenset({_GREATER} if lower.strict else {0, _GREATER}))
@@ -111,10 +111,14 @@ def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
 
 @priced_cache(maxsize=1024)
 def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
-    """Return unsigned decimals whose comparison with `bound` >= 0 is one of `wanted`."""
+    """Return the numbers without a sign whose comparison with `bound` gives a result in `wanted`.
+
+    The results are -1 (less than the bound), 0 (equal) and 1 (greater). The bound must not be
+    negative.
+    """
     whole, fraction = _digits(bound)
     edges: list[tuple[int, list[int], int]] = []
-    # Comparison of a number that ends here; None if it may not end.
+    # For each state, the result of the comparison if the number ends there; None if it can't end.
     verdict: dict[int, int | None] = {}
 
     def state(outcome: int | None) -> int:
@@ -125,14 +129,14 @@ def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
         if digits:
             edges.append((source, list(digits.encode()), target))
 
-    # The fraction after the comparison is decided, and before.
+    # The states of the fraction, first those in which the result is known.
     settled = {}
     for outcome in (_LESS, _GREATER):
         settled[outcome] = state(outcome)
         read(settled[outcome], "0123456789", settled[outcome])
-    open_after = [state(None)]  # after the point, no digits yet
+    open_after = [state(None)]  # states in which the fraction is equal so far
     open_after += [state(_LESS) for _ in fraction[:-1]]
-    tail = state(_EQUAL)  # after the bound's digits, zeros keep it equal
+    tail = state(_EQUAL)  # after the digits of the bound, zeros don't change the result
     open_after += [tail] if fraction else []
     for digit, here, there in zip(fraction, open_after, open_after[1:], strict=False):
         less, greater = _sides(digit)
@@ -145,20 +149,21 @@ def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
     read(tail, "0", tail)
     read(tail, "123456789", settled[_GREATER])
 
-    point = {}  # after the point of a number whose comparison is decided
+    point = {}  # states right after the point, by the result so far
     for outcome in (_LESS, _GREATER):
         point[outcome] = state(None)
         read(point[outcome], "0123456789", settled[outcome])
     point[_EQUAL] = open_after[0]
 
     def whole_part(outcome: int) -> int:
-        """Return a state in which the integer part may end, with this comparison."""
+        """Return a state in which the integer part may end, with this result of the comparison."""
         ended = outcome if outcome != _EQUAL else (_LESS if fraction else _EQUAL)
         here = state(ended)
         read(here, ".", point[outcome])
         return here
 
-    # The integer part: [after k digits][comparison of those digits]; too short means less.
+    # States of the integer part, by the number of digits and the result for these digits. A number
+    # with fewer digits than the bound is less.
     start = state(None)
     final = len(whole)
     after = [
@@ -186,16 +191,23 @@ def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
 
 
 def _sides(digit: str) -> tuple[str, str]:
-    """Return the digits below and above `digit`."""
+    """Return the digits below `digit`, and the digits above it."""
     digits = "0123456789"
     return digits[: int(digit)], digits[int(digit) + 1 :]
 
 
 def _digits(bound: Decimal) -> tuple[str, str]:
-    """Return digits before and after the point, without leading or trailing zeros except "0"."""
+    """Return the digits before and after the point, without leading and trailing zeros.
+
+    The integer part has at least one digit.
+
+    Raises:
+        ConstraintError: the bound has too many digits.
+    """
     if bound and (bound.adjusted() > MAX_DIGITS or bound.as_tuple().exponent < -MAX_DIGITS):  # type: ignore[operator]
         raise ConstraintError(
-            f"expected a bound of at most {MAX_DIGITS} digits, got {bound:.6E}; use a shorter one"
+            f"expected a bound of at most {MAX_DIGITS} digits before and after the point, got "
+            f"{bound:.6E}; use a bound with fewer digits"
         )
     whole, _, fraction = format(bound.copy_abs(), "f").partition(".")
     return whole.lstrip("0") or "0", fraction.rstrip("0")

@@ -1,9 +1,10 @@
-"""Languages of objects: ordered members, then undeclared ones, with bounds on their number.
+"""Languages of objects: ordered members, then undeclared members, with bounds on their number.
 
-Each function builds a graph of parts and determinizes it once. In declared order, the number of
-nodes is linear in the members, because the possible continuations after member i depend only on i
-(and, if it is bounded, on the number of members so far). In any order, there is a node for each set
-of written members, so this is only feasible for few members.
+Each function builds a graph whose edges are languages, and determinizes it once. If members come in
+declared order, the number of nodes is linear in the number of members. The possible continuations
+after member i then depend only on i (and on the number of members so far, if it is bounded). If
+members come in any order, there is a node for each set of written members, so this is feasible for
+few members only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from gcd._languages.values.notation import Notation, mark
 
 
 class Member(NamedTuple):
-    """Member of an object: its key, its value, and whether it is required.
+    """Member of an object.
 
-    An `unpacked` member is written in a dictionary after two asterisks, the way a Python call
-    passes arguments whose names aren't identifiers: `**{"page-size": 3}`. Several unpacked members
-    may share a dictionary.
+    Attributes:
+        key: its key, with quotes.
+        value: its value.
+        required: whether it must be present.
+        unpacked: whether it is written in a dictionary after two asterisks, in the way that a
+            Python call passes arguments whose names aren't identifiers: `**{"page-size": 3}`.
+            Several unpacked members may share a dictionary.
     """
 
     key: Automaton
@@ -33,13 +38,15 @@ class Member(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Delimiters of an object. The arguments of a call are members with other delimiters.
+    """Delimiters around and inside an object.
+
+    The arguments of a call are members with other delimiters.
 
     Attributes:
         opened, closed: delimiters around the members.
         colon: separator between a key and its value; None for the notation's own.
-        is_bare: whether a name is written without quotes; members with other names are unpacked.
-            None: all names are written as keys of the notation.
+        is_bare: function that returns whether a name is written without quotes; members with other
+            names are unpacked. None: all names are written as keys of the notation.
     """
 
     opened: str = "{"
@@ -60,19 +67,19 @@ def mapping(
     any_order: bool = False,
     frame: Frame = BRACES,
 ) -> Automaton:
-    """Return objects with these members in this order, then any number of `extras`.
+    """Return objects with the given members in order, then any number of `extras`.
 
     Args:
         notation: the notation of objects.
-        members: members that may occur once, in order.
-        extras: members that may occur any number of times afterwards; not required.
-        count: fewest and most written members; None means no upper bound.
-        any_order: whether all members, including `extras`, may occur in any order; no member is
-            unpacked then.
+        members: members that may occur once, in this order.
+        extras: members that may occur any number of times afterwards; they are not required.
+        count: fewest and most members of an object; None means no upper bound.
+        any_order: whether all members, including `extras`, may occur in any order. No member may
+            then be unpacked.
         frame: delimiters around the members.
 
     Raises:
-        StateLimitError: if counting or ordering takes more than `gcd.state_limit` allows.
+        StateLimitError: counting or ordering takes more states than `gcd.state_limit` allows.
     """
     fewest, most = count
     if not notation.objects or (most is not None and most < fewest):
@@ -85,7 +92,7 @@ def mapping(
         most = None
     if any_order:
         return _in_any_order(notation, members, extras, (fewest, most), frame)
-    # Counts above `highest` are either equivalent or impossible.
+    # Counts above `highest` need no nodes: they are either equivalent to it or not allowed.
     highest = max(1, fewest) if most is None else most
     size = 1 + sum(member.value.num_states for member in [*members, *extras])
     if highest > 1 and highest * size > max_states():
@@ -139,8 +146,8 @@ class _Stage(NamedTuple):
     """Nodes before or after a member, by the number of members written so far.
 
     Attributes:
-        written: nodes outside unpacked dictionaries.
-        open: nodes inside such a dictionary; empty if there are none.
+        written: nodes outside of unpacked dictionaries.
+        open: nodes inside such a dictionary; empty if no member is unpacked.
     """
 
     written: list[int]
@@ -166,7 +173,7 @@ def _in_any_order(
     colon = frame.colon or notation.colon
     graph = Assembly()
     start, end = graph.node(), graph.node()
-    nodes: dict[tuple[frozenset[int], int], int] = {}  # (members written, number of all)
+    nodes: dict[tuple[frozenset[int], int], int] = {}  # (declared members written, all members)
 
     def node(key: tuple[frozenset[int], int]) -> int:
         if key not in nodes:

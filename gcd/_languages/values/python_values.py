@@ -1,24 +1,25 @@
-"""Python notation of values: the literals that `ast.literal_eval` reads.
+"""Values in Python notation: the literals that `ast.literal_eval` reads.
 
-The values are those of JSON. `null`, `true`, `false` are written `None`, `True`, `False`; an array
-is a list, or a tuple or a set if a tool's type requires it; an object is a dictionary with string
-keys. Numbers are written as in JSON (digits, point, exponent), which is a subset of Python's: no
-`1_000`, `.5`, `0x1F`, `inf`. A set in braces contains only hashable values: scalars, and tuples of
-them in round brackets; a set of anything else is written as a list.
+The values are those of JSON. `null`, `true` and `false` are written `None`, `True` and `False`. An
+array is a list, or a tuple or a set if the type of a tool's parameter requires it. An object is a
+dictionary with string keys. Numbers are written as in JSON (digits, point, exponent), which is a
+subset of Python's syntax: `1_000`, `.5`, `0x1F` and `inf` are excluded. A set in braces contains
+only hashable values: scalars, and tuples of hashable values in round brackets. A set of other
+values is written as a list.
 
-**Strings** are in single or double quotes, on one line, without prefix (`r`, `b`, `f`) and
+**Strings** are in single or double quotes, on one line, without a prefix (`r`, `b`, `f`), and
 without concatenation of adjacent literals. A code point is written as its UTF-8 bytes, or escaped
 as `\\\\ \\' \\" \\a \\b \\f \\n \\r \\t \\v`, `\\xHH`, `\\uXXXX` or `\\UXXXXXXXX`. Three kinds of
-escapes are not in the language: octal ones (how many digits `\\1` takes depends on what follows),
-names `\\N{...}`, and continued lines. Control characters under U+0020 must be escaped. Surrogates
-are not Unicode text, and Python does not join a pair of them, so their escapes are not in the
-language.
+escapes are excluded: octal ones (the number of digits after `\\1` depends on what follows), names
+`\\N{...}`, and line continuations. Control characters below U+0020 must be escaped. Escapes of
+surrogates are excluded, because surrogates are not Unicode text, and Python does not join a pair of
+them.
 
-**Names** are written without quotes if Python reads them unchanged (`is_python_name`): it reads
-`ﬁle`, with a ligature, as `file`, because identifiers are normalized (NFKC).
+**Names** are written without quotes if Python reads them unchanged (`is_python_name`). For example,
+it reads `ﬁle`, with a ligature, as `file`, because identifiers are normalized (NFKC).
 
-**Keys and constants** are written in either quotes, with nonprintable characters either raw or
-escaped as by `repr`; `escapes="all"` admits every spelling above.
+**Keys and constants** are written in either kind of quotes. Nonprintable characters are either raw,
+or escaped as by `repr`. `escapes="all"` allows every spelling above.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SHORT_ESCAPES = {
     "\t": "t", "\v": "v",
 }  # fmt: skip
 _LONG_UNIT = rf"U(?:0000{LONE_UNIT[1:]}|000[1-9a-fA-F]{_HEX}{{4}}|0010{_HEX}{{4}})"
-PYTHON_BLANKS = b" \t\n"  # "flexible" whitespace, inside brackets
+PYTHON_BLANKS = b" \t\n"  # whitespace of the style "flexible", which occurs only inside brackets
 _QUOTES = ('"', "'")
 
 _LIST = Brackets("[", "]")
@@ -58,8 +59,8 @@ def is_python_name(name: str) -> bool:
 
 
 def why_no_python_name(name: str) -> str | None:
-    """Return why Python doesn't read a text as an identifier of this name; None if it does."""
-    if iskeyword(name) or name == "__debug__":  # a constant, though spelled like a name
+    """Return why Python doesn't read a text as an identifier with this name; None if it does."""
+    if iskeyword(name) or name == "__debug__":  # `__debug__` is a constant
         return "is a keyword or a constant of Python"
     if not name.isidentifier():
         return "is not an identifier"
@@ -69,14 +70,14 @@ def why_no_python_name(name: str) -> str | None:
 
 @priced_cache(maxsize=8)
 def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
-    """Return the notation of Python literals.
+    """Return Python's notation of values.
 
     Args:
         whitespace: "spaced", "compact" or "flexible".
         escapes: spelling of keys and constants, "canonical" or "all".
 
     Raises:
-        ConstraintError: for an unknown `whitespace` or `escapes`.
+        ConstraintError: `whitespace` or `escapes` is unknown.
     """
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'expected escapes to be "canonical" or "all", got {escapes!r}')
@@ -101,7 +102,7 @@ def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
 
 @priced_cache(maxsize=2)
 def python_character(quote: str) -> Automaton:
-    """Return every spelling of every code point inside a Python string with these quotes."""
+    """Return one code point inside a Python string with the given quotes, in every spelling."""
     return regex(
         rf"[^{quote}\\\x00-\x1f]|\\(?:[\\'" + rf'"abfnrtv]|x{_HEX}{{2}}|{LONE_UNIT}|{_LONG_UNIT})'
     )
@@ -109,7 +110,7 @@ def python_character(quote: str) -> Automaton:
 
 @priced_cache(maxsize=256)
 def python_string(minimum: int, maximum: int | None) -> Automaton:
-    """Return all Python strings of `minimum` to `maximum` code points (None: no upper bound)."""
+    """Return the Python strings of `minimum` to `maximum` code points (None: no upper bound)."""
     quoted = []
     for mark in _QUOTES:
         quote = Automaton.literal(mark)
@@ -119,7 +120,7 @@ def python_string(minimum: int, maximum: int | None) -> Automaton:
 
 
 def python_constants(texts: Iterable[str]) -> Automaton:
-    """Return these strings in either quotes, escaped as far as needed, or as by `repr`."""
+    """Return strings in either kind of quotes, with the fewest escapes or with those of `repr`."""
     return Automaton.from_strings(
         quote + "".join(_written(character, quote, as_repr) for character in text) + quote
         for text in map(encodable, texts)
@@ -142,7 +143,7 @@ def _written(character: str, quote: str, as_repr: bool) -> str:
 
 @priced_cache(maxsize=1024)
 def python_spellings(text: str) -> Automaton:
-    """Return every spelling of one string."""
+    """Return a string in every spelling."""
     spelled = []
     for quote in _QUOTES:
         each = ("|".join(_alternatives(character, quote)) for character in encodable(text))

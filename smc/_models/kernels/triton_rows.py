@@ -1,7 +1,8 @@
-"""Triton kernel that copies rows of a cache in place; unchanged rows are not touched.
+"""Triton kernel that copies rows of a cache in place, and skips rows that don't change.
 
-The oracle is the tensor operation in `smc._models.static_cache.move_rows`. On an H100 the kernel is
-16 times as fast, whether half of 16 rows move or none (`benchmarks.triton_kernels`).
+The reference implementation is the tensor operation in `smc._models.static_cache.move_rows`. On an
+H100 the kernel is 16 times as fast, both if half of 16 rows change and if none does
+(`benchmarks.triton_kernels`).
 """
 
 import triton
@@ -14,7 +15,7 @@ BLOCK = 1024
 def move_rows(piece, source, first):
     """Copy rows in place; see `smc._models.static_cache.move_rows`.
 
-    Precondition: a row that is the source of another row is its own source
+    Precondition: a row r that is the source of a row has source[r] = r
     (`smc._forward.static.move`).
     """
     layers, P, heads, columns, d = piece.shape
@@ -27,7 +28,7 @@ def move_rows(piece, source, first):
 
 @triton.jit
 def move(piece, source, rows, start, size, stride, width, BLOCK: tl.constexpr):
-    """Copy one block of one head of one row of one layer."""
+    """Copy one block of elements of a row, in one layer and head."""
     row, head, block = tl.program_id(0) % rows, tl.program_id(1), tl.program_id(2)
     layer = tl.program_id(0) // rows
     other = tl.load(source + row)

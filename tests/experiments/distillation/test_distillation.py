@@ -499,7 +499,7 @@ def test_other_tensors_are_no_sequences(tmp_path):
     ("overrides", "message"),
     [
         (["num_states=0"], "num_states must be at least 1, got 0"),
-        (["num_states=6", "transition=monarch", "block=4"], "blocks that divide 6 states, got 4"),
+        (["num_states=6", "transition=monarch", "block=4"], "block size that divides 6 states"),
         (["block=4"], "give transition=monarch"),
         (["transition=sparse"], "'sparse' for transition"),
         (["latent_sequences=0"], "latent_sequences must be at least 1, got 0"),

@@ -222,7 +222,7 @@ def test_empty_language():
     assert empty.longest_length == -1
     assert empty.enumerate(3) == []
     assert empty.count(9) == 0
-    with pytest.raises(EmptyLanguageError, match="got an empty one"):
+    with pytest.raises(EmptyLanguageError, match="got an empty language"):
         empty.shortest()
 
 

@@ -129,6 +129,36 @@ def test_equal_constraints_share_an_automaton_and_refusals_are_remembered():
         ConstraintCache(vocabulary(), max_work=1000).get(parsed({"regex": "(a|b)*a(a|b){9}"}))
 
 
+def test_all_forms_of_a_constraint_are_made_of_one_compile(monkeypatch):
+    monkeypatch.setenv("GCD_CACHE_DIR", "")
+    cache, request = ConstraintCache(vocabulary()), parsed({"regex": "ab*"})
+    checked = cache.begin(request, lift=False)
+    packed = cache.packed(request)
+    monkeypatch.setattr(ConstraintRequest, "language", None)
+    assert cache.begin(request, lift=False) is checked
+    served = cache.begin(request)
+    assert served.wait(60.0)
+    lifted = gcd.lift(gcd.regex("ab*"), cache.vocabulary)
+    other = ConstraintCache(vocabulary())
+    other.offer(request, packed)
+    for found in (cache.get(request), other.get(request)):
+        assert np.array_equal(found.delta, lifted.delta)
+    assert other.packed(request) == packed
+    with pytest.raises(gcd.ConstraintError, match="packed language"):
+        other.offer(parsed({"regex": "a"}), b"")
+
+
+def test_languages_are_cached_up_to_a_number_of_bytes(monkeypatch):
+    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_LANGUAGES", 1)
+    cache = ConstraintCache(vocabulary())
+    requests = [parsed({"regex": text}) for text in ("ab", "cd")]
+    for request in requests:
+        cache.begin(request, lift=False)
+    assert [cache.packed(request) is None for request in requests] == [True, False]
+    monkeypatch.setattr("gcd._serving.constraint_cache._MOST_PACKED", 1)
+    assert cache.packed(requests[1]) is None
+
+
 def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
     cache, begun, go_on = ConstraintCache(vocabulary()), Event(), Event()
     known = cache.get(parsed({"regex": "a"}))

@@ -121,7 +121,7 @@ def test_what_a_model_has_no_room_or_token_for_is_refused(content, message, tmp_
 def test_a_prompt_without_any_token_is_refused(tmp_path):
     """The toy's tokenizer doesn't add any token."""
     toy = write_checkpoint(tmp_path / "toy")
-    assert re.search("no tokens", refusal({"prompt": ""}, tmp_path, f"model.path={toy}"))
+    assert re.search("at least one token", refusal({"prompt": ""}, tmp_path, f"model.path={toy}"))
 
 
 @pytest.mark.parametrize("patterns", ["a(b|c)?", [".{1,3}", ".*b.*"], ["[ab]*", "a.*", ".{2,3}"]])

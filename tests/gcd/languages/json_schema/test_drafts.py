@@ -390,7 +390,7 @@ def test_descriptions_of_openapi_are_quiet(schema: Any) -> None:
                 },
                 "$ref": "#/$defs/n",
             },
-            "the part at '/$defs/n/properties/v' has none",
+            "the schema at '/$defs/n/properties/v' has no values",
         ),
         ({"properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "a way to end"),
     ],

@@ -930,8 +930,12 @@ def test_an_empty_schema_names_the_innermost_part_that_every_value_needs() -> No
     within = {"type": "object", "properties": {"k": none, "free": none}, "required": ["k"]}
     listed = {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}
     outer = {"type": "object", "properties": {"a": {}, "b": listed}, "required": ["a", "b"]}
-    with pytest.raises(EmptyLanguageError, match=r"[$]defs/x/properties/k' has none$"):
+    with pytest.raises(
+        EmptyLanguageError, match=r"[$]defs/x/properties/k' has no values; correct it$"
+    ):
         json_schema({**outer, "$defs": {"x": within}})
-    with pytest.raises(EmptyLanguageError, match=r"no value satisfies the schema$"):
+    with pytest.raises(
+        EmptyLanguageError, match=r"no value satisfies the schema; correct the schema$"
+    ):
         json_schema(none)
     assert json_schema({**outer, "required": ["a"], "$defs": {"x": within}}).accepts('{"a":1}')

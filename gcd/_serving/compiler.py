@@ -1,0 +1,152 @@
+"""Compilation of constraints in other processes, while this one serves.
+
+Compiling a schema takes milliseconds to a second, mostly under the interpreter's lock. In a thread
+of a server it would delay all others. So a `Compilers` runs `python -m gcd._serving.compiler`, and
+exchanges messages over pipes. A request is a line of JSON: the constraint, and limits of work and
+states. The reply is a line of JSON with the number of bytes that follow it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from threading import BoundedSemaphore, Lock
+from typing import IO, Any
+
+from gcd._automata.limits import state_limit, work_limit
+from gcd._errors import ConstraintError
+from gcd._requests import ConstraintRequest
+from gcd._serving.packed import pack
+from gcd._tokens.segments import Segments
+
+NUM_PROCESSES = 2
+"""Processes that compile at the same time; other constraints wait for one of them."""
+
+
+class CompilerError(Exception):
+    """No process compiles: it could not be started, or ended."""
+
+
+class Compilers:
+    """Processes that compile constraints; each starts when it is first needed."""
+
+    def __init__(self) -> None:
+        self._places = BoundedSemaphore(NUM_PROCESSES)
+        self._lock = Lock()
+        self._idle: list[_Process] = []
+
+    def compile(self, request: ConstraintRequest, max_work: int, max_states: int) -> bytes:
+        """Compile the language of a request; wait for it without the interpreter's lock.
+
+        Args:
+            request: the request, whose kind is not `"segments"`.
+            max_work, max_states: units of work, and states, for its constraint.
+
+        Returns:
+            The packed language (`gcd._serving.packed`).
+
+        Raises:
+            ConstraintError: the constraint doesn't compile.
+            CompilerError: no process could do it.
+        """
+        constraint = {request.kind: request.value, "options": dict(request.options)}
+        try:
+            line = json.dumps([constraint, max_work, max_states]).encode() + b"\n"
+        except RecursionError:
+            raise ConstraintError(f"{request.kind} is nested too deeply; flatten it") from None
+        with self._places:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            process = _Process() if process is None else process
+            reply, content = process.ask(line)
+            with self._lock:
+                self._idle.append(process)
+        if "error" in reply:
+            raise ConstraintError(reply["error"])
+        return content
+
+    def start(self) -> None:
+        """Start one process, so that the first request needn't wait for that."""
+        with suppress(ConstraintError, CompilerError):
+            self.compile(ConstraintRequest("choice", ["a"]), 1 << 30, 1000)
+
+    def close(self) -> None:
+        """End the processes that have nothing to do."""
+        with self._lock:
+            while self._idle:
+                self._idle.pop().end()
+
+
+COMPILERS = Compilers()
+"""Those of this process."""
+if hasattr(os, "register_at_fork"):  # a forked process must not read replies to this one
+    os.register_at_fork(after_in_child=COMPILERS.__init__)  # type: ignore[misc]
+
+
+class _Process:
+    """Process that compiles one constraint after the other; it ends with this one."""
+
+    def __init__(self) -> None:
+        root = str(Path(__file__).resolve().parents[2])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", __name__]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        try:
+            # In its own session, so that Ctrl-C ends it only by the end of its input.
+            self._process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
+        except OSError as error:
+            raise CompilerError(f"could not start {command}: {error}") from error
+
+    def ask(self, line: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return the reply to a request, and its content."""
+        writing, reading = self._process.stdin, self._process.stdout
+        assert writing is not None
+        assert reading is not None
+        try:
+            writing.write(line)
+            writing.flush()
+            reply = json.loads(reading.readline())
+            content = reading.read(reply["size"])
+            if len(content) < reply["size"]:
+                raise EOFError
+        except (OSError, ValueError, EOFError) as error:
+            self._process.kill()
+            code = self._process.wait()
+            raise CompilerError(
+                f"the process that compiles constraints ended with code {code}"
+            ) from error
+        return reply, content
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def main(reading: IO[bytes], writing: IO[bytes]) -> None:
+    """Compile the constraints that are read, until the end of the input."""
+    for line in reading:
+        constraint, max_work, max_states = json.loads(line)
+        content, reply = b"", dict[str, Any]()
+        try:
+            with work_limit(max_work), state_limit(max_states):
+                text = json.dumps(constraint, ensure_ascii=False, separators=(",", ":"))
+                language = ConstraintRequest.parse(text).language()
+            if isinstance(language, Segments):
+                raise ConstraintError("expected one language, got segments")
+            content = pack(language)
+        except Exception as error:  # a client's text may cause any exception
+            reply["error"] = str(error) or type(error).__name__
+        writing.write(json.dumps(reply | {"size": len(content)}).encode() + b"\n" + content)
+        writing.flush()
+
+
+if __name__ == "__main__":
+    # Anything that a compile prints must not become a part of a reply.
+    with os.fdopen(os.dup(1), "wb") as replies:
+        os.dup2(2, 1)
+        main(sys.stdin.buffer, replies)

@@ -1,0 +1,97 @@
+"""Weights of particles in V2, where the drawn tokens are on the device only.
+
+As in V1 (`gcd_vllm._step_weights`), log Z_t = log p(a) - log q(a) at any token a that the mask
+allows, where log p and log q are the log-softmax before and after the mask. Both are stored until
+the drawn token is known, and both are read at that token: the engine has then written it to its
+buffer of tokens. So nothing is copied to the host before the end. Log-probabilities of vLLM would
+cost a pass over the logits, a copy to the host, and Python's time for each row and step.
+
+The drawn tokens are read when the next step begins, or before that when a request enters, because
+it may take over a slot whose last token hasn't been read yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from gcd_vllm._weight_table import LOG_P, LOG_Q, MOST_PARTICLES, WeightTable
+
+
+class DeviceRows(NamedTuple):
+    """Batch rows whose weights were requested, as tensors on the device.
+
+    Attributes:
+        at: indices of the rows in the logits; None for all.
+        slots: the engine's slot of each row.
+        records: row of each in the table.
+        steps: number of tokens that each has drawn.
+        position: place of the next token among the slot's tokens.
+        temperature: T of each row; None if all are 1.
+    """
+
+    at: Int64[Tensor, "R"] | None
+    slots: Int64[Tensor, "R"]
+    records: Int64[Tensor, "R"]
+    steps: Int64[Tensor, "R"]
+    position: Int64[Tensor, "R"]
+    temperature: Float[Tensor, "R 1"] | None
+
+
+class DeviceWeights(WeightTable):
+    """Weights of the particles of one V2 engine.
+
+    Args:
+        requests: the engine's `LogitsProcRequestState`, which has the tokens of all slots.
+        most: maximum number of particles whose values are stored.
+    """
+
+    def __init__(self, requests: Any, most: int = MOST_PARTICLES) -> None:
+        super().__init__(requests.device, (), most)
+        self._requests = requests
+        self._scores = torch.empty((2, 0, 0), dtype=torch.float32, device=self._device)
+        self._rows = torch.empty(0, dtype=torch.int64, device=self._device)
+        self._last: DeviceRows | None = None
+
+    @torch.inference_mode()
+    def before_mask(self, logits: Float[Tensor, "L V"], rows: DeviceRows) -> None:
+        """Compute log p of the rows, from logits that aren't masked yet."""
+        self.note_drawn()
+        count, size = len(rows.slots), logits.shape[1]
+        if self._scores.shape[1] < count or self._scores.shape[2] != size:
+            shape = (2, count, size)
+            self._scores = torch.empty(shape, dtype=torch.float32, device=self._device)
+            self._rows = torch.arange(count, device=self._device)
+        self._log_softmax(logits, rows, 0)
+
+    @torch.inference_mode()
+    def after_mask(self, logits: Float[Tensor, "L V"], rows: DeviceRows) -> None:
+        """Compute log q of the same rows, from the masked logits."""
+        self._log_softmax(logits, rows, 1)
+        self._last = rows
+
+    def _log_softmax(self, logits: Float[Tensor, "L V"], rows: DeviceRows, which: int) -> None:
+        given = logits if rows.at is None else logits.index_select(0, rows.at)
+        if rows.temperature is not None:
+            given = given / rows.temperature
+        torch.log_softmax(given.float(), -1, out=self._scores[which, : len(rows.slots)])
+
+    @torch.inference_mode()
+    def note_drawn(self) -> None:
+        """Store the values of the last step at the tokens that were drawn after it.
+
+        The engine discards steps of unfinished prompts, and repeats them. Their values are
+        overwritten then.
+        """
+        last, self._last = self._last, None
+        if last is None:
+            return
+        tokens = self._requests.all_token_ids.gpu
+        position = last.position.clamp(max=tokens.shape[1] - 1)
+        drawn = tokens[last.slots, position].long()
+        found = self._scores[:, self._rows[: len(drawn)], drawn]
+        steps = last.steps.clamp(max=self.last_step)
+        self._table[last.records, steps, LOG_P : LOG_Q + 1] = found.t()

@@ -1,0 +1,218 @@
+"""Compiles beside a server: no other request waits, and nothing is compiled twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import gcd
+import gcd_vllm._v1  # noqa: F401 (takes seconds, which no test should)
+from gcd._requests import ConstraintRequest
+from gcd._serving.compiler import COMPILERS, CompilerError, Compilers
+from gcd._serving.constraint_cache import ConstraintCache
+from gcd._serving.packed import pack, unpack
+from gcd_vllm import CompilingMiddleware, Processor
+from gcd_vllm._admission import LANGUAGE, Engine, engine_of
+from gcd_vllm._particle_request import PARTICLE
+from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig, allowed_after, finite
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}
+
+
+@pytest.fixture
+def config(tokens, monkeypatch):
+    """A configuration of V1 without a disk cache."""
+    monkeypatch.setenv("GCD_CACHE_DIR", "")
+    config = VllmConfig(tokens, max_model_len=400)
+    config.use_v2_model_runner = False
+    return config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close():
+    yield
+    COMPILERS.close()
+
+
+def refuse_to_compile(self):
+    raise AssertionError("compiled again")
+
+
+class Server:
+    """ASGI application that validates like vLLM's server, with the middleware."""
+
+    def __init__(self, config):
+        self.vllm_config = config
+        self.state = SimpleNamespace(engine_client=SimpleNamespace(vllm_config=config))
+        self.handle = CompilingMiddleware(self.application)
+
+    async def application(self, scope, receive, send):
+        body = b""
+        while True:
+            message = await receive()
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        given = json.loads(body)
+        params = SamplingParams(max_tokens=given["max_tokens"], extra_args=given["vllm_xargs"])
+        try:
+            self.check({"prompt_token_ids": [1]}, params)
+            await send(params)
+        except ValueError as error:
+            await send(error)
+
+    def check(self, prompt, params):
+        Processor.validate_params(params)
+
+    async def post(self, constraint, max_tokens=60, **more):
+        body = {"max_tokens": max_tokens, "vllm_xargs": {"gcd": json.dumps(constraint)} | more}
+        text = json.dumps(body).encode()
+        parts = [text[:9], text[9:]]
+        replies = []
+
+        async def receive():
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+        async def send(reply):
+            replies.append(reply)
+
+        scope = {"type": "http", "method": "POST", "headers": [], "app": self}
+        await self.handle(scope, receive, send)
+        return replies[0]
+
+
+def test_others_do_not_wait_for_a_compile(config, monkeypatch):
+    begun, go_on = Event(), Event()
+    compile_ = Compilers.compile
+
+    def slow(self, request, *limits):
+        if request.value == "ab":
+            begun.set()
+            assert go_on.wait(60)
+        return compile_(self, request, *limits)
+
+    monkeypatch.setattr(Compilers, "compile", slow)
+
+    async def serve():
+        server = Server(config)
+        waits = [asyncio.create_task(server.post({"regex": "ab"})) for _ in range(2)]
+        await asyncio.to_thread(begun.wait, 60)
+        others = [await server.post({"choice": [text]}) for text in "abab"]
+        assert not any(task.done() for task in waits)
+        go_on.set()
+        return [await task for task in waits], others
+
+    try:
+        waited, others = asyncio.run(serve())
+    finally:
+        go_on.set()
+    assert {unpack(each.extra_args[LANGUAGE]) for each in waited} == {gcd.regex("ab")}
+    assert all(isinstance(each, SamplingParams) for each in others)
+
+
+@pytest.mark.parametrize(("constraint", "more"), [
+    ({"json_schema": SCHEMA}, {}),
+    ({"segments": [{"regex": "a"}, {"choice": ["b"]}]}, {}),
+    ({"choice": ["a", "bc"], "budget": 3}, {PARTICLE: json.dumps({"key": "k"})}),
+])  # fmt: skip
+def test_a_constraint_is_compiled_once(config, monkeypatch, constraint, more):
+    asyncio.run(Server(config).post(constraint, **more))
+    monkeypatch.setattr(ConstraintRequest, "language", refuse_to_compile)
+    reply = asyncio.run(Server(config).post(constraint, **more))
+    assert isinstance(reply, SamplingParams), reply
+
+
+def test_an_engine_takes_the_language_of_the_frontend(config, tokens, monkeypatch):
+    reply = asyncio.run(Server(config).post({"json_schema": SCHEMA}))
+    engine = VllmConfig(tokens, max_model_len=400)
+    monkeypatch.setattr(ConstraintRequest, "language", refuse_to_compile)
+    processor = Processor(engine, torch.device("cpu"), False)
+    processor.update_state(BatchUpdate(1, [], [(0, reply, [1], [])], []))
+    logits = processor.apply(torch.zeros(1, tokens.size))
+    matcher = gcd.Matcher(gcd.lift(gcd.json_schema(SCHEMA), tokens), budget=60)
+    assert finite(logits[0]) == allowed_after(matcher, [], tokens.size)
+
+
+def test_clients_cannot_name_a_language(config):
+    reply = asyncio.run(Server(config).post({"choice": ["a"]}, **{LANGUAGE: "x"}))
+    assert unpack(reply.extra_args[LANGUAGE]) == gcd.choice(["a"])
+
+
+@pytest.mark.parametrize("constraint", [{"regex": "("}, {"regex": "(a|b)*a(a|b){30}"}, {}])
+def test_refusals_are_those_of_the_checks(config, tokens, constraint):
+    reply = asyncio.run(Server(config).post(constraint))
+    with pytest.raises(gcd.ConstraintError) as raised:
+        ConstraintCache(tokens).get(ConstraintRequest.parse(json.dumps(constraint)))
+    assert str(reply) == str(raised.value)
+
+
+def test_a_budget_below_the_bound_is_decided_beside_the_loop(config, monkeypatch):
+    text = {"choice": ["one", "two"], "budget": 2}
+    asyncio.run(Server(config).post(text))
+    lifts = []
+    monkeypatch.setattr("gcd._serving.constraint_cache.lift", lambda *_: lifts.append(1))
+    reply = asyncio.run(Server(config).post(text))
+    assert "needs at least 4" in str(reply)
+    assert not lifts
+
+
+def test_without_another_process_it_compiles_in_this_one(config, monkeypatch, caplog):
+    COMPILERS.close()
+    monkeypatch.setattr("gcd._serving.compiler.sys.executable", "/no/such/file")
+    reply = asyncio.run(Server(config).post({"regex": "ab"}))
+    assert unpack(reply.extra_args[LANGUAGE]) == gcd.regex("ab")
+    assert "delays other requests" in caplog.text
+
+
+def test_a_process_that_ends_is_replaced():
+    request = ConstraintRequest("regex", "a*")
+    assert unpack(COMPILERS.compile(request, 10**9, 99)) == gcd.regex("a*")
+    for process in COMPILERS._idle:
+        process._process.kill()
+    with pytest.raises(CompilerError, match="ended"):
+        COMPILERS.compile(request, 10**9, 99)
+    with pytest.raises(gcd.ConstraintError, match="states"):
+        COMPILERS.compile(ConstraintRequest("regex", "a{200}"), 10**9, 99)
+
+
+def test_unknown_requests_go_through(config):
+    async def application(scope, receive, send):
+        await send(await receive())
+
+    async def reply(body, scope):
+        found = []
+
+        async def receive():
+            return {"type": "http.request", "body": body}
+
+        async def send(message):
+            found.append(message["body"])
+
+        await CompilingMiddleware(application)(scope, receive, send)
+        return found[0]
+
+    scope = {"type": "http", "method": "POST", "headers": []}
+    for body in (b'{"gcd"', b"", b'{"vllm_xargs": {"gcd": 7}}', b'{"vllm_xargs": {"gcd": "{}"}}'):
+        assert asyncio.run(reply(body, scope)) == body
+    assert isinstance(engine_of(config), Engine)
+
+
+@pytest.mark.parametrize(
+    "language",
+    [gcd.regex("a*|b{4}"), gcd.json_schema(SCHEMA, max_bytes=30), gcd.regex("a{40000}")],
+)
+def test_packed_languages(language):
+    packed = pack(language)
+    found = unpack(packed)
+    assert found == language
+    assert (found.max_bytes, found.caveats) == (language.max_bytes, language.caveats)
+    with pytest.raises(gcd.ConstraintError, match="packed language"):
+        unpack(packed[:-1])
+    header, _, rest = packed.partition(b"\n")
+    with pytest.raises(gcd.ConstraintError, match="packed language"):
+        unpack(header.replace(b"[", b"[1", 1) + b"\n" + rest)
