@@ -34,8 +34,8 @@ from torch import Tensor
 from gcd._serving.pool import on_device
 from gcd_vllm._weight_table import MOST_PARTICLES, Record, WeightTable
 
-# Entries of a log-softmax that are computed at once: what fits a CPU's cache, and what spares a GPU
-# launches.
+# Number of log-softmax entries that are computed at once: on a CPU as many as fit into its cache,
+# on a GPU more, to launch fewer kernels.
 _AT_ONCE = {"cpu": 1 << 18}
 _AT_ONCE_ELSEWHERE = 1 << 26
 
@@ -59,7 +59,7 @@ class WeightedRow(NamedTuple):
 
 
 class WeightedRows:
-    """Batch rows whose weights were requested; one object serves until the batch changes.
+    """Batch rows whose weights were requested; one object is used until the batch changes.
 
     Args:
         rows: the rows, at least one.
@@ -85,7 +85,7 @@ class WeightedRows:
         return len(self.rows)
 
     def of(self, values: Float64[Tensor, "L"]) -> Float64[Tensor, "R"]:
-        """Select these rows."""
+        """Select the values of these rows from the values of all rows of the logits."""
         if self._at is None:
             return values[self._first : self._first + len(self)]
         return values[self._at]
@@ -104,13 +104,13 @@ class WeightedRows:
 
 
 class _Step(NamedTuple):
-    """Last step, whose drawn tokens aren't known yet.
+    """The last step, whose drawn tokens aren't known yet.
 
     Attributes:
-        rows: its rows.
-        steps: number of the step of each row.
-        log_z: log Z of each.
-        log_q: log-probabilities of P-GCD's rows.
+        rows: the rows of this step.
+        steps: the number of each row's step.
+        log_z: log Z of each row.
+        log_q: log q of all tokens, for P-GCD's rows.
     """
 
     rows: WeightedRows
