@@ -17,7 +17,6 @@ from gcd._automata.horizon import Caveat
 from gcd._errors import ConstraintError
 
 _LEVEL = 1  # compression level; more takes longer and saves little, as tables are repetitive
-)
 
 
 def pack(language: Automaton) -> bytes:
