@@ -454,8 +454,8 @@ def _sources(
 
     if budget is not None and tokenizer is None:
         raise sources.BadInput(
-            "expected --tokenizer MODEL with --budget, got none; add it, because --budget counts "
-            "its tokens"
+            "expected --tokenizer MODEL with --budget, got none; add it, because a budget is a "
+            "number of the tokenizer's tokens"
         )
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
     language = sources.language(given, kind, options)

@@ -132,7 +132,7 @@ class ServedAutomaton:
 
     @property
     def num_patterns(self) -> int:
-        """Number of distinct rows of transitions, ignoring targets; see the module docstring."""
+        """Number of patterns: distinct rows of transitions, apart from their targets."""
         return int(self._table.arrays.known_slot.size)
 
     @property

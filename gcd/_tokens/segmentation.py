@@ -111,7 +111,7 @@ class Segmentation:
         return self._answers[np.searchsorted(self._known, keys)]
 
     def _ask(self, keys: Int64[np.ndarray, "pairs"]) -> Bool[np.ndarray, "pairs"]:
-        """Query the tokenizer for each pair, in one context after the other."""
+        """Return which pairs the tokenizer produces in some context; try one context at a time."""
         left, right = np.divmod(keys, len(self._bytes))
         left -= 1
         admitted = self._stand_apart(left, right)

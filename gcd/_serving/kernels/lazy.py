@@ -180,7 +180,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def walked(self, count: cython.Py_ssize_t) -> list:
-        """Group the first `count` entries found, which lead to the states in `goal`, into parts."""
+        """Group the first `count` entries of the tree's `found` into parts, by their `goal`."""
         tree: TokenTree = self.tree
         i: cython.Py_ssize_t
         bound: cython.int
