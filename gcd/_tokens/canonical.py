@@ -81,16 +81,17 @@ def canonical(automaton: TokenAutomaton) -> TokenTable | None:
 
 
 class _Places(NamedTuple):
-    """Literal states, the tokens that lead to them, and the tokens that lead on from them.
+    """Literal states, the tokens that lead to them, and the tokens that may follow in them.
 
     Attributes:
         automaton: the whole automaton.
         is_literal: whether each of its states is literal.
-        live_state, live_token, live_target: the tokens that lead on from literal states, by state.
+        live_state, live_token, live_target: the tokens that may follow in literal states, by state,
+            with the states that they lead to.
         arrival_state, arrival_token: the *arrivals*: tokens that lead to literal states, by state
             and token. At the beginning of the text, the token is `START`.
         pair_start: index of each arrival's first pair, followed by the number of all pairs.
-        pair_arrival, pair_live: the pairs of an arrival and a token that leads on from its state,
+        pair_arrival, pair_live: the pairs of an arrival and a token that may follow in its state,
             as indices in the arrays above.
     """
 
