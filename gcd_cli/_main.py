@@ -19,7 +19,8 @@ import click
 
 _KINDS = """SCHEMA is a file with a JSON Schema (- for standard input). With --regex it is the
 regular expression itself, with --tools a file with a list of tools, with --sql a SQLite database or
-one of Spider's (tables.json#NAME), with --grammar a .lark, .gbnf or .ebnf file, or FILE#RULE."""
+an entry of Spider's list (tables.json#NAME), with --grammar a .lark, .gbnf or .ebnf file, or
+FILE#RULE."""
 
 
 class _Commands(click.Group):
@@ -42,7 +43,7 @@ _LANGUAGE_OPTIONS = (
 def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that describe a constraint to a command.
 
-    The command receives those in `_LANGUAGE_OPTIONS` as the dictionary `options`.
+    The command receives the options in `_LANGUAGE_OPTIONS` as a dictionary, `options`.
     """
 
     @wraps(command)
@@ -349,14 +350,15 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @_kinds
 @click.option("--as", hidden=True, expose_value=False, callback=_no_longer)
 @click.option("--prompt", default="", help="Text before the answer.")
-@click.option("--particles", type=click.IntRange(1), default=16, show_default=True)
+@click.option("--particles", type=click.IntRange(1), default=16, show_default=True,
+              help="Number of particles or, with the filter, of prefixes.")  # fmt: skip
 @click.option("--proposal", type=click.Choice(["lm", "lcd", "gcd", "greedy_close", "pgcd"]),
-              default="gcd", show_default=True)  # fmt: skip
+              default="gcd", show_default=True, help="Method that proposes tokens.")  # fmt: skip
 @click.option("--algorithm", type=click.Choice(["auto", "smc", "discrete"]), default="auto",
-              show_default=True)  # fmt: skip
+              show_default=True, help="Sampling algorithm.")  # fmt: skip
 @click.option("--server", metavar="URL",
               help="Sample from a vLLM server; MODEL only provides the vocabulary.")  # fmt: skip
-@click.option("--hmm", metavar="DIR", help="For pgcd: directory of an HMM distilled from it.")
+@click.option("--hmm", metavar="DIR", help="For pgcd: directory of an HMM of the model's answers.")
 @click.option("--deadline", type=click.FloatRange(0), metavar="SECONDS",
               help="Time limit for sampling, without loading; answers then end.")  # fmt: skip
 @click.option("--target-error", type=click.FloatRange(0, min_open=True), metavar="NATS",
@@ -365,7 +367,7 @@ def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) ->
               help="Compute more until this share of the posterior is found.")  # fmt: skip
 @click.option("--max-tokens-read", type=click.IntRange(1), default=1000, show_default=True,
               metavar="TOKENS", help="Most further tokens for --certify to compute.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of random numbers.")
 @_as_json
 def sample(
     given: str,
@@ -454,8 +456,8 @@ def _sources(
 
     if budget is not None and tokenizer is None:
         raise sources.BadInput(
-            "expected --tokenizer MODEL with --budget, got none; add it, because --budget counts "
-            "its tokens"
+            "expected --tokenizer MODEL with --budget, got none; add it, because a budget is a "
+            "number of the tokenizer's tokens"
         )
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
     language = sources.language(given, kind, options)

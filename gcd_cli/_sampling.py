@@ -44,7 +44,7 @@ def draw(
     Args:
         model: directory or hub name of a causal model of `transformers` with a tokenizer.
         language: the constraint over bytes. It is lifted again if the model's vocabulary differs
-            from that of `automaton`.
+            from the automaton's vocabulary.
         automaton: the constraint over tokens.
         prompt, budget, particles, algorithm, seed, deadline: as in `smc.sample`.
         target_error, certify, max_tokens_read: as in `smc.sample`.

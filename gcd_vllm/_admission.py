@@ -42,9 +42,8 @@ NAME = "gcd"
 LANGUAGE = "gcd_language"
 """Name of the member of `extra_args` with the compiled language, which the frontend adds."""
 NO_TOKENS = (
-    "prompt_embeds has no tokens that vLLM's V1 runner tells processors of, so the room for an "
-    "answer is not known; give the prompt as tokens or text, or serve with "
-    "VLLM_USE_V2_MODEL_RUNNER=1"
+    "expected a prompt of tokens or text, got prompt_embeds, whose length vLLM's V1 runner doesn't "
+    "report to processors; pass tokens or text, or serve with VLLM_USE_V2_MODEL_RUNNER=1"
 )
 TWIST = (
     "expected the V1 runner without asynchronous scheduling for P-GCD, because its lookahead reads "
@@ -66,15 +65,15 @@ _LARGEST_BIAS = 1e4  # a larger bias could overflow float32 when divided by the 
 
 # Fields of a request that contradict the mask or the end of an answer, and the reasons.
 _CONFLICTS = {
-    "min_tokens": "forbids an end that the budget may need",
-    "ignore_eos": "goes on after the end of the answer",
-    "stop": "ends the answer before its end",
+    "min_tokens": "may forbid the end of an answer that the budget requires",
+    "ignore_eos": "continues after the end of the answer",
+    "stop": "may end the answer before it is complete",
     "bad_words": "may forbid all tokens that the constraint allows",
     "allowed_token_ids": "may forbid all tokens that the constraint allows",
-    "structured_outputs": "is another constraint, whose mask may leave nothing of this one",
+    "structured_outputs": "is a second constraint, and the two may have no token in common",
     "thinking_token_budget": "forces tokens after the mask",
     "trace_decode_token_ids": "forces tokens after the mask",
-    "repetition_detection": "may end the answer before its end",
+    "repetition_detection": "may end the answer before it is complete",
 }
 
 
@@ -139,8 +138,8 @@ class Engine:
         tokenizer = cached_tokenizer_from_config(self.model)
         if tokenizer is None:
             raise ConstraintError(
-                "vLLM was started without a tokenizer, but constraints need the bytes of its "
-                "tokens; omit skip_tokenizer_init"
+                "expected vLLM with a tokenizer, because constraints need the bytes of its tokens, "
+                "got none; start vLLM without skip_tokenizer_init"
             )
         size = self.model.get_vocab_size()
         return Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=self._ends(tokenizer))

@@ -1,13 +1,13 @@
-"""Weights of particles in V2, where the drawn tokens are on the device only.
+"""Weights of particles in V2, where the drawn tokens are only on the device.
 
 As in V1 (`gcd_vllm._step_weights`), log Z_t = log p(a) - log q(a) at any token a that the mask
 allows, where log p and log q are the log-softmax before and after the mask. Both are stored until
-the drawn token is known, and both are read at that token: the engine has then written it to its
-buffer of tokens. So nothing is copied to the host before the end. Log-probabilities of vLLM would
-cost a pass over the logits, a copy to the host, and Python's time for each row and step.
+the engine has written the drawn token to its buffer of tokens, and are then evaluated at this
+token. So nothing is copied to the host before the end. vLLM's own log-probabilities would cost a
+pass over the logits, a copy to the host, and time in Python for each row and step.
 
-The drawn tokens are read when the next step begins, or before that when a request enters, because
-it may take over a slot whose last token hasn't been read yet.
+The drawn tokens are read when the next step begins. They are read earlier if a request enters,
+because it may take over a slot whose last token hasn't been read yet.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class DeviceRows(NamedTuple):
     Attributes:
         at: indices of the rows in the logits; None for all.
         slots: the engine's slot of each row.
-        records: row of each in the table.
-        steps: number of tokens that each has drawn.
-        position: place of the next token among the slot's tokens.
+        records: index of each row's record in the table.
+        steps: number of tokens that each row has drawn.
+        position: index of each row's next token among its slot's tokens.
         temperature: T of each row; None if all are 1.
     """
 
@@ -58,7 +58,7 @@ class DeviceWeights(WeightTable):
 
     @torch.inference_mode()
     def before_mask(self, logits: Float[Tensor, "L V"], rows: DeviceRows) -> None:
-        """Compute log p of the rows, from logits that aren't masked yet."""
+        """Compute log p of these rows from logits that aren't masked yet."""
         self.note_drawn()
         count, size = len(rows.slots), logits.shape[1]
         if self._scores.shape[1] < count or self._scores.shape[2] != size:
@@ -69,7 +69,7 @@ class DeviceWeights(WeightTable):
 
     @torch.inference_mode()
     def after_mask(self, logits: Float[Tensor, "L V"], rows: DeviceRows) -> None:
-        """Compute log q of the same rows, from the masked logits."""
+        """Compute log q of the same rows from the masked logits."""
         self._log_softmax(logits, rows, 1)
         self._last = rows
 
@@ -83,8 +83,8 @@ class DeviceWeights(WeightTable):
     def note_drawn(self) -> None:
         """Store the values of the last step at the tokens that were drawn after it.
 
-        The engine discards steps of unfinished prompts, and repeats them. Their values are
-        overwritten then.
+        The engine discards steps of unfinished prompts, and repeats them. This overwrites their
+        values.
         """
         last, self._last = self._last, None
         if last is None:

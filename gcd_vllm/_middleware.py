@@ -1,10 +1,10 @@
-"""Middleware of vLLM's OpenAI server that compiles new constraints while others are served.
+"""Middleware for vLLM's OpenAI server that compiles constraints without delaying other requests.
 
 The plugin's checks (`gcd_vllm._frontend`) run on the server's event loop, which can't do anything
-else meanwhile. The middleware sees a request before that, when the server reads its body, that is,
-after the server has checked its key. It compiles the constraint in another process
-(`gcd._serving.compiler`) and waits for it in a thread, so only this request waits. The checks then
-find the result in the cache.
+else meanwhile. The middleware receives a request earlier, when the server has checked its API key
+and reads its body. It compiles the constraint in another process (`gcd._serving.compiler`) and
+waits for the result in a thread, so only this request waits. The checks then find the result in the
+cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gcd_vllm._frontend import adopted
 from gcd_vllm._particle_request import PARTICLE
 
 _LOG = logging.getLogger("vllm.gcd")
-_THREADS = 64  # requests that are compiled, or wait for a process that compiles
+_THREADS = 64  # maximum number of requests that are compiled or wait for a process that compiles
 _WARNING = "gcd: %s; new constraints are compiled on the event loop"
 
 Message = MutableMapping[str, Any]
@@ -49,7 +49,7 @@ class CompilingMiddleware:
         self._marks = [b'"gcd"', *([b"response_format", b"structured_outputs"] * self._adopts)]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
+        """Pass a connection to the application, and compile the constraint of its request."""
         if scope["type"] == "lifespan":
             self._pool.submit(COMPILERS.start)
             engine = _engine(scope)
@@ -61,7 +61,7 @@ class CompilingMiddleware:
         body = bytearray()
 
         async def read() -> Message:
-            """Receive a message; after the last part of the body, compile."""
+            """Receive a message; after the last part of the body, compile the constraint."""
             message = await receive()
             if message["type"] == "http.request":
                 body.extend(message.get("body", b""))
@@ -81,7 +81,7 @@ class CompilingMiddleware:
             extra = request.get("vllm_xargs") or {}
             text = extra.get(NAME)
         except (ValueError, RecursionError, AttributeError):
-            return  # vLLM says what is wrong
+            return  # vLLM reports the problem itself
         if text is None and self._adopts:
             text = adopted(_wanted(request))
         engine = _engine(scope)
@@ -91,7 +91,7 @@ class CompilingMiddleware:
 
 
 def _wanted(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the structured outputs of a request as `adopted` expects them."""
+    """Return the structured outputs of a request in the form that `adopted` expects."""
     found = request.get("structured_outputs")
     if isinstance(found, dict):
         return found
@@ -115,7 +115,7 @@ def _engine(scope: Message) -> Engine | None:
 
 
 def _logged(call: Callable[[], Any]) -> None:
-    """Call a function; log an error, which the checks of the request find again."""
+    """Call a function and log errors; the request's checks will find them again."""
     try:
         call()
     except Exception as error:

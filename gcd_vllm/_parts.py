@@ -2,8 +2,8 @@
 
 If particles may be resampled, they are drawn in parts of about `chunk` tokens. After a part, the
 tokens so far are resubmitted at the end of the prompt. An engine's prefix cache has the keys and
-values of whole blocks of B tokens. For a prompt of k B + 1 tokens, it has all but those of the last
-token. So a part ends one token after the end of a block.
+values of whole blocks of B tokens. For a prompt of k B + 1 tokens, it has all keys and values
+except the last token's. So a part ends one token after the end of a block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """P-GCD in an engine: HMMs that requests refer to by name.
 
-A request can't carry an HMM, so it names one. `GCD_VLLM_HMMS` is a directory, given when the engine
-starts, whose subdirectories are checkpoints of `hmm.save`. `gcd_vllm.PGCD("answers")` is P-GCD with
-the HMM in the subdirectory `answers`. Each process loads an HMM when a request first names it.
+A request can't contain an HMM, so it has the name of one. When the engine starts, the environment
+variable `GCD_VLLM_HMMS` gives a directory whose subdirectories are checkpoints of `hmm.save`.
+`gcd_vllm.PGCD("answers")` is P-GCD with the HMM in the subdirectory `answers`. Each process loads
+an HMM when a request first names it.
 """
 
 from __future__ import annotations
@@ -91,13 +92,13 @@ class PGCD:
         return found
 
     def proposal(self, vocabulary: Vocabulary, device: torch.device) -> Any:
-        """Return the `smc.PGCD` of this process; equal requests share one, and its tables.
+        """Return the `smc.PGCD` for these options; equal options share an object and its tables.
 
-        The oldest ones are dropped; requests in progress keep theirs.
+        The latest objects are cached. Requests in progress keep their object.
 
         Raises:
-            ConstraintError: there is no such HMM, it doesn't load or isn't one over this
-                vocabulary, or another argument is invalid.
+            ConstraintError: there is no such HMM, it doesn't load or has another vocabulary, or
+                another argument is invalid.
         """
         directory = self.directory()
         key = self, str(directory), str(device)

@@ -74,7 +74,7 @@ def sample(
         ConstraintError: a constraint doesn't compile, or doesn't fit into the engine's memory for
             constraints.
         ValueError: the engine lacks the plugin or the worker extension, or an argument is invalid.
-            This error and the ones above are raised before any token is generated.
+            This error and the errors above are raised before any token is generated.
         EngineStoppedError: the engine stopped during sampling; the error has the finished parts.
     """
     engine = InProcessEngine(llm)

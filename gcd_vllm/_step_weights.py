@@ -10,10 +10,10 @@ and log q(x_t) = log p(x_t) - log Z_t under the sampler. In vLLM, logits are div
 logits processors, so the division by T is part of the computation here.
 
 Two passes over the logits per step, a log-softmax before the mask and one after it, give log Z_t:
-at any token a that is allowed, log Z_t = log p(a) - log q(a). The first one is stored in a buffer
-until the next step, when the drawn token is known. Buffers are reused, because on a CPU, allocating
-memory of this size takes longer than the arithmetic. The second one is computed for a few rows at
-a time there, which stay in the cache.
+at any token a that is allowed, log Z_t = log p(a) - log q(a). The first log-softmax is stored in a
+buffer until the next step, when the drawn token is known. Buffers are reused, because on a CPU,
+allocating memory of this size takes longer than the arithmetic. On a CPU, the second log-softmax is
+computed for a few rows at a time, which stay in the cache.
 
 **P-GCD** (`gcd_vllm._twist`) draws from q(v) = p(v) g(v) / Z, so log p - log q differs from token
 to token. Z is passed in, and log q of the drawn token is stored with log p.
@@ -34,8 +34,8 @@ from torch import Tensor
 from gcd._serving.pool import on_device
 from gcd_vllm._weight_table import MOST_PARTICLES, Record, WeightTable
 
-# Entries of a log-softmax that are computed at once: what fits a CPU's cache, and what spares a GPU
-# launches.
+# Number of log-softmax entries that are computed at once: on a CPU as many as fit into its cache,
+# on a GPU more, to launch fewer kernels.
 _AT_ONCE = {"cpu": 1 << 18}
 _AT_ONCE_ELSEWHERE = 1 << 26
 
@@ -59,7 +59,7 @@ class WeightedRow(NamedTuple):
 
 
 class WeightedRows:
-    """Batch rows whose weights were requested; one object serves until the batch changes.
+    """Batch rows whose weights were requested; one object is used until the batch changes.
 
     Args:
         rows: the rows, at least one.
@@ -85,7 +85,7 @@ class WeightedRows:
         return len(self.rows)
 
     def of(self, values: Float64[Tensor, "L"]) -> Float64[Tensor, "R"]:
-        """Select these rows."""
+        """Select the values of these rows from the values of all rows of the logits."""
         if self._at is None:
             return values[self._first : self._first + len(self)]
         return values[self._at]
@@ -104,13 +104,13 @@ class WeightedRows:
 
 
 class _Step(NamedTuple):
-    """Last step, whose drawn tokens aren't known yet.
+    """The last step, whose drawn tokens aren't known yet.
 
     Attributes:
-        rows: its rows.
-        steps: number of the step of each row.
-        log_z: log Z of each.
-        log_q: log-probabilities of P-GCD's rows.
+        rows: the rows of this step.
+        steps: the number of each row's step.
+        log_z: log Z of each row.
+        log_q: log q of all tokens, for P-GCD's rows.
     """
 
     rows: WeightedRows
@@ -159,7 +159,7 @@ class StepWeights(WeightTable):
         Args:
             logits: the masked logits.
             rows: the same rows as before the mask.
-            log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for the others.
+            log_z_of: log Z of the rows of the logits that P-GCD has changed, NaN for other rows.
         """
         count, size = len(rows), logits.shape[1]
         log_z = torch.empty(count, dtype=torch.float32, device=self._device)

@@ -1,9 +1,10 @@
-"""Table of the values from which weights are computed, by particle and step, on the device.
+"""Table on the device of the values from which weights are computed, by particle and step.
 
-Values stay correct if batch rows are reused, requests preempted, or steps repeated. There is no
-host synchronization before `take`. A particle's values are stored until they are taken. If there
-are more than `MOST_PARTICLES`, the oldest are dropped, which limits the memory for aborted
-requests. `gcd_vllm._step_weights` fills the table in V1, `gcd_vllm._device_weights` in V2.
+Values are stored by particle, so they stay correct if batch rows are reused, requests are
+preempted, or steps are repeated. There is no host synchronization before `take`. A particle's
+values are stored until they are taken. If there are more than `MOST_PARTICLES`, the oldest are
+dropped, which limits the memory for aborted requests. `gcd_vllm._step_weights` fills the table in
+V1, `gcd_vllm._device_weights` in V2.
 
 Engines run in inference mode, and remote calls don't. The methods here set it, because a tensor
 that was created in inference mode can't be changed outside of it.
@@ -22,12 +23,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 MOST_PARTICLES = 1 << 16
-"""Most particles whose weights are kept at a time."""
+"""Maximum number of particles whose weights are stored at a time."""
 _FIRST_ROWS, _FIRST_STEPS = 64, 64
 LOG_Z, LOG_P, LOG_Q, LOG_P_EOS = 0, 1, 2, 3
-"""Columns of the table; there is one LOG_P_EOS column for each EOS id."""
+"""Columns of the table. There is one LOG_P_EOS column for each EOS id."""
 NO_ROW = 0
-"""Row for values that nobody asks for any more."""
+"""Row for values that aren't needed any longer."""
 
 
 class Record:
@@ -63,7 +64,7 @@ class WeightTable:
         self._records: OrderedDict[str, Record] = OrderedDict()
         self._table = self._empty(_FIRST_ROWS, _FIRST_STEPS)
         self._free = list(range(NO_ROW + 1, _FIRST_ROWS))
-        self.dropped = 0  # number of records that have lost their rows so far
+        self.dropped = 0  # number of records whose rows have been dropped so far
         _tables.add(self)
 
     def __len__(self) -> int:
@@ -71,7 +72,7 @@ class WeightTable:
 
     @property
     def last_step(self) -> int:
-        """Step whose values nobody reads."""
+        """Step whose values are never read."""
         return self._table.shape[1] - 1
 
     def _empty(self, rows: int, steps: int) -> Float[Tensor, "rows steps K"]:

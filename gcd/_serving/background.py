@@ -116,7 +116,7 @@ class _Threads:
         Thread(target=self._work, name="gcd-lift", daemon=True).start()
 
     def hurry(self, lift: BackgroundLift) -> None:
-        """Move a queued lift before the others."""
+        """Move a lift to the front of the queue, if it is queued."""
         with self._lock:
             if lift in self._waiting:
                 self._waiting.remove(lift)

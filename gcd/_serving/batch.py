@@ -22,7 +22,7 @@ class MatcherBatch:
     matcher.
 
     Args:
-        matchers: the matchers, all over vocabularies of one size, none of them twice.
+        matchers: distinct matchers, whose vocabularies have the same size.
 
     Raises:
         ConstraintError: if there are no matchers, a matcher occurs twice, or the vocabularies'
@@ -60,7 +60,7 @@ class MatcherBatch:
         matcher._membership = self._membership
 
     def __setitem__(self, row: int, matcher: Matcher) -> None:
-        """Replace a matcher; the previous one can be used individually."""
+        """Replace a matcher; the previous matcher can be used individually."""
         self._check()
         if matcher in self.matchers:
             raise ConstraintError(
@@ -82,15 +82,15 @@ class MatcherBatch:
     def _check(self) -> None:
         if not self._membership.is_current:
             raise ConstraintError(
-                "expected a batch whose matchers are in no other batch, but one has joined "
-                "another; make a new batch"
+                "expected matchers that only belong to this batch, but one has joined another "
+                "batch; make a new batch"
             )
 
     def advance(self, tokens: Sequence[int] | Integer[Any, "N"]) -> Bool[np.ndarray, "N"]:
         """Advance each matcher by its token; return which matchers accepted their token.
 
         Raises:
-            ValueError: if there are not as many tokens as matchers, or one is not a token id. No
+            ValueError: if there are not as many tokens as matchers, or a token is not an id. No
                 matcher changes in this case.
         """
         self._check()

@@ -1,9 +1,10 @@
-"""Compilation of constraints in other processes, while this one serves.
+"""Compilation of constraints in other processes, so that this process can serve requests.
 
-Compiling a schema takes milliseconds to a second, mostly under the interpreter's lock. In a thread
-of a server it would delay all others. So a `Compilers` runs `python -m gcd._serving.compiler`, and
-exchanges messages over pipes. A request is a line of JSON: the constraint, and limits of work and
-states. The reply is a line of JSON with the number of bytes that follow it.
+Compiling a schema takes milliseconds to a second, mostly while holding the interpreter's lock. In a
+thread of a server it would delay all other threads. So a `Compilers` object runs `python -m
+gcd._serving.compiler` and exchanges messages with it over pipes. A request is a line of JSON with
+the constraint and the limits of work and states. The reply is a line of JSON with a number of
+bytes, followed by these bytes.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from gcd._serving.packed import pack
 from gcd._tokens.segments import Segments
 
 NUM_PROCESSES = 2
-"""Processes that compile at the same time; other constraints wait for one of them."""
+"""Number of processes that compile at the same time; further constraints wait."""
 
 
 class CompilerError(Exception):
-    """No process compiles: it could not be started, or ended."""
+    """Raised if the process that compiles couldn't be started, or has ended."""
 
 
 class Compilers:
@@ -45,14 +46,14 @@ class Compilers:
 
         Args:
             request: the request, whose kind is not `"segments"`.
-            max_work, max_states: units of work, and states, for its constraint.
+            max_work, max_states: maximum units of work and number of states for its constraint.
 
         Returns:
             The packed language (`gcd._serving.packed`).
 
         Raises:
             ConstraintError: the constraint doesn't compile.
-            CompilerError: no process could do it.
+            CompilerError: the process that compiles couldn't be started, or has ended.
         """
         constraint = {request.kind: request.value, "options": dict(request.options)}
         try:
@@ -71,25 +72,25 @@ class Compilers:
         return content
 
     def start(self) -> None:
-        """Start one process, so that the first request needn't wait for that."""
+        """Start one process, so that the first request doesn't have to wait for its start."""
         with suppress(ConstraintError, CompilerError):
             self.compile(ConstraintRequest("choice", ["a"]), 1 << 30, 1000)
 
     def close(self) -> None:
-        """End the processes that have nothing to do."""
+        """End the idle processes."""
         with self._lock:
             while self._idle:
                 self._idle.pop().end()
 
 
 COMPILERS = Compilers()
-"""Those of this process."""
+"""The compilers that this process uses."""
 if hasattr(os, "register_at_fork"):  # a forked process must not read replies to this one
     os.register_at_fork(after_in_child=COMPILERS.__init__)  # type: ignore[misc]
 
 
 class _Process:
-    """Process that compiles one constraint after the other; it ends with this one."""
+    """Process that compiles one constraint at a time; it ends when the current process ends."""
 
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
@@ -98,13 +99,13 @@ class _Process:
         command = [sys.executable, "-m", __name__]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         try:
-            # In its own session, so that Ctrl-C ends it only by the end of its input.
+            # A new session, so that Ctrl-C doesn't interrupt it; it ends at the end of its input.
             self._process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
         except OSError as error:
             raise CompilerError(f"could not start {command}: {error}") from error
 
     def ask(self, line: bytes) -> tuple[dict[str, Any], bytes]:
-        """Return the reply to a request, and its content."""
+        """Send a request; return the reply, and the bytes that follow it."""
         writing, reading = self._process.stdin, self._process.stdout
         assert writing is not None
         assert reading is not None
@@ -129,7 +130,7 @@ class _Process:
 
 
 def main(reading: IO[bytes], writing: IO[bytes]) -> None:
-    """Compile the constraints that are read, until the end of the input."""
+    """Read and compile constraints until the end of the input."""
     # Garbage is collected between two requests, so that none waits for it.
     gc.disable()
     gc.freeze()
@@ -151,7 +152,7 @@ def main(reading: IO[bytes], writing: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    # Anything that a compile prints must not become a part of a reply.
+    # Output printed during compilation must not become part of a reply.
     with os.fdopen(os.dup(1), "wb") as replies:
         os.dup2(2, 1)
         main(sys.stdin.buffer, replies)

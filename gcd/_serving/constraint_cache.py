@@ -84,8 +84,8 @@ class ConstraintCache:
 
     Args:
         vocabulary: the tokens.
-        max_work, max_states: units of work, and states, for one constraint.
-        max_bytes: limit on the tables in memory; one constraint may use half of it.
+        max_work, max_states: maximum units of work and number of states for one constraint.
+        max_bytes: maximum size of all tables in memory; one constraint may use half of it.
     """
 
     def __init__(

@@ -70,8 +70,8 @@ class GrammarMatcher:
                 )
         if terminate_without_stop_token:
             raise ConstraintError(
-                "expected terminate_without_stop_token=False, got True; lift the constraint with "
-                'gcd.lift(..., eos="accept"), which ends a text where the language does'
+                "expected terminate_without_stop_token=False, got True; to end texts without stop "
+                'tokens, lift the constraint with gcd.lift(..., eos="accept")'
             )
         self._matcher = Matcher(compiled_grammar, vocabulary, budget=budget, exact=exact)
         self._temperature = default_temperature

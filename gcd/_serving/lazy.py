@@ -247,7 +247,7 @@ class LazyAutomaton:
         return 0 if state == self.final else int(self._bounds[state])
 
     def uses(self, token: int) -> bool:
-        """Return whether any state of the byte automaton allows this token; False without bytes."""
+        """Return whether the byte automaton allows this token in any state, if it has bytes."""
         text, language = self.vocabulary.token_bytes[token], self._language
         states = np.arange(language.num_states if text else 0)
         for byte in text:
@@ -256,7 +256,7 @@ class LazyAutomaton:
         return bool((self._bounds[states] < UNREACHABLE).any())
 
     def check_bound(self, budget: int) -> None:
-        """Raise an error if the bounds don't prove that a budget is sufficient, without waiting.
+        """Raise an error, without waiting for a lift, unless the bounds prove a budget sufficient.
 
         Raises:
             ConstraintError: the budget is not a whole number.
@@ -271,7 +271,7 @@ class LazyAutomaton:
             raise OverlongBudgetError(longest, budget, self.max_bytes or 0, caveats=self.caveats)
 
     def form(self, budget: int | None) -> LazyAutomaton | ServedAutomaton:
-        """Return the form with which a new sequence starts: lifted if ready, otherwise this one.
+        """Return the form with which a new sequence starts: the lifted form if it is ready.
 
         If the bounds don't prove that the budget is sufficient, the call waits for the lifted form.
 

@@ -48,7 +48,7 @@ _SEGMENTS: WeakKeyDictionary[Segments, dict[Vocabulary, TokenAutomaton]] = WeakK
 def served(
     automaton: Constraint, vocabulary: Vocabulary | None = None, exact: str = "when_ready"
 ) -> ServedAutomaton | LazyAutomaton:
-    """Return the form in which a constraint is served; each constraint has a single one.
+    """Return the form in which a constraint is served; it is created once per constraint.
 
     Args:
         automaton: the constraint, lifted or not.

@@ -1,7 +1,7 @@
-"""Byte automata as bytes, for other processes.
+"""Serialization of byte automata, to pass them to other processes.
 
-A header of JSON is followed by the arrays, compressed. Numbers are checked when they are read, so
-that wrong bytes can't make a kernel read outside of an array.
+A header of JSON is followed by the compressed arrays. The numbers in the arrays are checked when
+they are read, so that invalid bytes can't make a kernel read outside of an array.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gcd._automata.byte_classes import NUM_BYTES
 from gcd._automata.horizon import Caveat
 from gcd._errors import ConstraintError
 
-_LEVEL = 1  # of compression; tables repeat themselves, so more takes longer and saves little
+_LEVEL = 1  # compression level; more takes longer and saves little, as tables are repetitive
 
 
 def pack(language: Automaton) -> bytes:
-    """Return a language as bytes, without its `factors`."""
+    """Serialize a language, without its `factors`."""
     dtype = np.dtype("<i2" if language.num_states < 1 << 15 else "<i4")
     header = [*language.delta.shape, dtype.str, language.max_bytes, language.caveats]
     arrays = (language.delta.astype(dtype), language.accepting, language.class_of_byte)
@@ -29,10 +29,10 @@ def pack(language: Automaton) -> bytes:
 
 
 def unpack(packed: bytes) -> Automaton:
-    """Return the language of `pack`.
+    """Return the language that `pack` has serialized.
 
     Raises:
-        ConstraintError: the bytes aren't those of a language.
+        ConstraintError: the bytes aren't a serialized language.
     """
     try:
         header, _, compressed = packed.partition(b"\n")

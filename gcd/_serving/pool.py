@@ -147,7 +147,7 @@ class AutomatonPool:
         self.widest = max((END.width, *used))
 
     def _room(self, automaton: TokenAutomaton) -> Place:
-        """Find memory for an automaton by evicting unused ones, or by growing the tensors."""
+        """Find memory for an automaton; if needed, grow the tensors or evict unused automata."""
         needed = automaton.delta.size
         while True:
             base, row = self._gap(needed), self._free_row()

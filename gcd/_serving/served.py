@@ -44,7 +44,8 @@ _MAX_ROWS = 1024  # in the cache, if masks are short; they are searched linearly
 class ServedAutomaton:
     """Transitions and cached masks of a token automaton, shared by its matchers.
 
-    It doesn't keep the `TokenAutomaton`, only its vocabulary and its map from tokens to classes.
+    It doesn't reference the `TokenAutomaton`, only its vocabulary and its map from tokens to
+    classes.
 
     Args:
         automaton: the token automaton.
@@ -131,7 +132,7 @@ class ServedAutomaton:
 
     @property
     def num_patterns(self) -> int:
-        """Number of distinct rows of transitions, ignoring targets; see the module docstring."""
+        """Number of patterns: distinct rows of transitions, apart from their targets."""
         return int(self._table.arrays.known_slot.size)
 
     @property

@@ -66,7 +66,7 @@ def _read_pickle(path: Path, remedy: str) -> dict[str, Tensor]:
         raise _unreadable(path, error, remedy) from error
     if not isinstance(content, dict):
         raise ValueError(
-            f"{path} contains a {type(content).__name__}, expected tensors by name; {remedy}"
+            f"expected tensors by name in {path}, got a {type(content).__name__}; {remedy}"
         )
     return {name: part for name, part in content.items() if isinstance(part, Tensor)}
 
@@ -85,7 +85,7 @@ def read_json(path: Path, kind: type = dict, *, remedy: str = COPY_AGAIN) -> Any
         raise _unreadable(path, error, remedy) from error
     if not isinstance(values, kind):
         raise ValueError(
-            f"{path} contains a {type(values).__name__}, expected a {kind.__name__}; {remedy}"
+            f"expected a {kind.__name__} in {path}, got a {type(values).__name__}; {remedy}"
         )
     return values
 

@@ -1,6 +1,6 @@
 """Batches of token automata as one set of tensors, which advance all of them in one step.
 
-The states of all automata are numbered consecutively, beginning with those of the first automaton.
+The states of all automata are numbered consecutively, beginning with the first automaton's states.
 So a single integer per particle identifies both its automaton and its state. The array `delta_flat`
 concatenates the rows of all transition tables, and the row of state s begins at `row_start[s]`. Its
 entries are states numbered as in their own automaton, so that
@@ -46,7 +46,7 @@ class TokenClasses(NamedTuple):
         of: class of each token, under each of the B automata.
         tokens: all token ids, ordered by class.
         start: the tokens of class c are `tokens[b, start[b, c] : start[b, c + 1]]`. If an automaton
-            has fewer classes than another one, its row is padded with V.
+            has fewer classes than another automaton, its row is padded with V.
     """
 
     of: Int32[Tensor, "B V"]

@@ -2,8 +2,8 @@
 
 Most of a structured answer is fixed text: names of members, quotes, commas. The bytes of `"name"`
 are fixed, but they can be split into tokens in many ways (spellings). The tokenizer produces one of
-them, the canonical spelling. This module removes the others, so that nearly every token of fixed
-text is the only allowed one.
+them, the canonical spelling. This module removes the other spellings, so that nearly every token of
+fixed text is the only allowed token.
 
 **Allowed spellings.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside a
 free string nearly all tokens may). After a token t, a literal state allows the token u only if the
@@ -81,16 +81,17 @@ def canonical(automaton: TokenAutomaton) -> TokenTable | None:
 
 
 class _Places(NamedTuple):
-    """Literal states, the tokens that lead to them, and the tokens that lead on from them.
+    """Literal states, the tokens that lead to them, and the tokens that may follow in them.
 
     Attributes:
         automaton: the whole automaton.
         is_literal: whether each of its states is literal.
-        live_state, live_token, live_target: the tokens that lead on from literal states, by state.
+        live_state, live_token, live_target: the tokens that may follow in literal states, by state,
+            with the states that they lead to.
         arrival_state, arrival_token: the *arrivals*: tokens that lead to literal states, by state
             and token. At the beginning of the text, the token is `START`.
         pair_start: index of each arrival's first pair, followed by the number of all pairs.
-        pair_arrival, pair_live: the pairs of an arrival and a token that leads on from its state,
+        pair_arrival, pair_live: the pairs of an arrival and a token that may follow in its state,
             as indices in the arrays above.
     """
 
@@ -107,7 +108,7 @@ class _Places(NamedTuple):
 
     @classmethod
     def of(cls, automaton: TokenAutomaton) -> _Places:
-        """Find the literal states."""
+        """Find the literal states of an automaton, and the tokens before and after them."""
         num_states, usual = automaton.num_states, automaton.eos_class
         delta = automaton.delta[:, :usual]
         width = automaton.tokens_per_class[:usual]
@@ -246,8 +247,8 @@ def _groups(
 class _Product:
     """Product of the automaton with the behavior of the last token.
 
-    The first states are those of the automaton; its literal states are unused. One state for each
-    behavior follows.
+    The first states are the automaton's states; its literal states are unused. Then one state for
+    each behavior follows.
 
     Attributes:
         leads_on: for each token that follows a literal state, whether the end can be reached after

@@ -83,7 +83,7 @@ def lift(
         EmptyLanguageError: if the language is empty, or the tokens can't spell any of its strings;
             with `"canonical"`, if the tokenizer produces none of them.
         ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`. If `eos` is
-            `"accept"` and a string of the language is a prefix of another one, or segments are
+            `"accept"` and a string of the language is a prefix of another string, or segments are
             lifted. If `literals` is `"canonical"` and the vocabulary was not made from a tokenizer.
             If a segment ends with an id that is not a special token.
         InfeasibleBudgetError: if a segment's token limit is too low.
@@ -124,8 +124,8 @@ def lift(
     table = canonical(lifted)
     if table is None:
         raise EmptyLanguageError(
-            "expected a language with strings that the tokenizer produces, got one without, such "
-            f'as {automaton.shortest()[:60]!r}; lift it with literals="all"'
+            "expected a language with strings that the tokenizer produces, but it produces none of "
+            f'them, for example not {automaton.shortest()[:60]!r}; lift it with literals="all"'
         )
     return TokenAutomaton(
         vocabulary, *table, max_bytes=automaton.max_bytes, caveats=automaton.caveats
@@ -156,7 +156,7 @@ def _numbered_table(
 ) -> tuple[TokenTable, Int32[np.ndarray, "S1"]] | None:
     """Return the table of a language whose texts end with EOS, and each byte state's new number.
 
-    The last number is that of the final state. Return None if the tokens can't spell any string.
+    The last number belongs to the final state. Return None if the tokens can't spell any string.
     """
     delta, class_of, edges = lift_arrays(
         automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors, max_bytes
@@ -215,7 +215,9 @@ def lift_arrays(
     factors: Sequence[Automaton] = (),
     max_bytes: int | None = None,
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
-    """Return the token transitions of a byte automaton with initial state 0, except those of EOS.
+    """Return the transitions of a byte automaton under all tokens except EOS.
+
+    The automaton's initial state is 0.
 
     If the automaton is known to be a Boolean combination of other automata, these are `factors`. A
     table of more than `max_bytes` is refused (`ConstraintError`).
@@ -377,7 +379,7 @@ def _refuse_continuations(automaton: Automaton) -> None:
     if goes_on.any():
         example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
         raise ConstraintError(
-            'expected a language without prefixes of other strings for eos="accept", got '
+            'for eos="accept", expected that no string of the language is a prefix of another, got '
             f"{example!r}; end every string with a terminator such as a newline, or use a "
             "vocabulary with an EOS id"
         )

@@ -101,7 +101,7 @@ def _decoder(description: dict[str, Any]) -> Any:
     for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(affix):
             raise ConstraintError(
-                "expected tokens with their own bytes, got a tokenizer that marks word "
+                "expected tokens that always have the same bytes, got a tokenizer that marks word "
                 f"boundaries by {affix}={model[affix]!r}; use a byte-level or SentencePiece-style "
                 "tokenizer"
             )

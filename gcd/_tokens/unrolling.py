@@ -116,7 +116,7 @@ def _unrolled(
 ) -> tuple[Int32[np.ndarray, "N C"], Bool[np.ndarray, "N"]]:
     """Return the unrolled states' table over token classes, and whether the answer may end.
 
-    The first state is the initial one.
+    The first state is the initial state.
     """
     segment = states.segment.tolist()
 

@@ -227,7 +227,7 @@ class Vocabulary:
     def profile(self, unit: Int16[np.ndarray, "places 256"]) -> UnitProfile:
         """Return how each token behaves inside a repetition of `unit` (`gcd._tokens.profiles`).
 
-        Results are cached in memory; the latest ones are kept.
+        The latest results are cached in memory.
 
         Args:
             unit: transitions of the automaton that is repeated.
@@ -319,7 +319,7 @@ def as_ids(ids: Ids) -> tuple[int, ...]:
         return (whole(ids),) if one else tuple(map(whole, ids))  # type: ignore[arg-type]
     except TypeError as error:
         raise ConstraintError(
-            f"expected token ids as whole numbers, got {ids!r}; get those of tokens by name from "
-            "tokenizer.convert_tokens_to_ids, those of a text from tokenizer(text, "
+            f"expected token ids as whole numbers, got {ids!r}; get ids from "
+            "tokenizer.convert_tokens_to_ids(names) or from tokenizer(text, "
             "add_special_tokens=False)"
         ) from error

@@ -28,7 +28,7 @@ Wire = tuple[Int64[np.ndarray, "_"], int]
 def from_position_sets(
     vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
 ) -> TokenTable:
-    """Build the table of all texts of `len(sets)` tokens, the t-th of which is one of `sets[t]`.
+    """Build the table of all texts whose t-th token is from `sets[t]`, with `len(sets)` tokens.
 
     Args:
         vocabulary: the tokens.
@@ -62,8 +62,8 @@ def from_transitions(
 
     Args:
         vocabulary: the tokens.
-        edges: (source, token id or ids, target). The states are those that `edges`, `accepting`
-            and `initial` name.
+        edges: (source, token id or ids, target). The automaton has all states that occur in
+            `edges`, `accepting` and `initial`.
         accepting: states in which the text may end.
         initial: the state in which it begins.
         eos: `"token"`: accepting states allow the vocabulary's EOS ids, which edges do not name.

@@ -563,7 +563,7 @@ def test_tool_lists_and_schemas_have_the_same_options(tmp_path: Path) -> None:
         assert result.stdout.startswith("yes")
         assert not result.stderr
         says = run("check", str(file), "-", *more, *options, stdin=answer + 50 * " ", code=2).stderr
-        assert "expected a text of at most max_bytes=60 bytes" in says
+        assert "expected a text of at most 60 bytes" in says
         says = run("compile", str(file), *more, "--unknown", "refuse", code=2).stderr
         assert "keyword 'minLenth' at" in says
 

@@ -122,7 +122,7 @@ def test_prompts_without_tokens(tokens):
     processor, output = Processor(config, torch.device("cpu"), False), []
     request = params(WORDS, max_tokens=200)
     processor.update_state(BatchUpdate(1, [], [(0, request, None, output)], []))
-    assert answer(processor, tokens, 0, output).startswith(f"{REFUSED}prompt_embeds")
+    assert answer(processor, tokens, 0, output).startswith(f"{REFUSED}expected a prompt of tokens")
 
 
 @pytest.mark.parametrize("change", [{"use_v2_model_runner": None}, {"model_config": None}])

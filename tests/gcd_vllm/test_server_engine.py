@@ -216,7 +216,7 @@ def test_the_command_samples_from_a_server(tmp_path):
     for more in (["--proposal", "lm"], ["--algorithm", "discrete"], ["--deadline", "2"]):
         wrong = CliRunner().invoke(main, ["sample", *common, "--server", url, *more])
         assert wrong.exit_code == 2
-        assert "--server " in wrong.stderr.split("Error: ")[1]
+        assert "--server" in wrong.stderr.split("Error: ")[1]
     gone = CliRunner().invoke(main, ["sample", *common, "--server", url])
     assert gone.exit_code != 0
     assert "expected a server of vLLM at" in gone.stderr

@@ -249,7 +249,7 @@ def test_files_are_checked_without_reading_them(tmp_path, layout):
 def test_a_list_is_no_configuration(tmp_path):
     checkpoint.save(tiny(), tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"config\.json contains a list, expected a dict"):
+    with pytest.raises(ValueError, match=r"expected a dict in .*config\.json, got a list"):
         checkpoint.load(tmp_path)
 
 

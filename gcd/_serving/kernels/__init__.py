@@ -1,4 +1,4 @@
-"""Compiled steps of served constraints."""
+"""Compiled loops that compute masks and states of constraints for serving engines."""
 
 from gcd._support.native import check_built
 

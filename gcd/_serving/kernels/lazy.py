@@ -1,8 +1,8 @@
 """Masks of a constraint that is not lifted, computed when a state is first visited.
 
-The states are those of the byte automaton, and `final` is one more. The tokens of a mask are stored
-in parts (`gcd._serving.kernels.parts`). All tokens of a part lead to states with the same bound
-(`gcd._tokens.completions`), so a mask within a budget consists of whole parts.
+The states are the states of the byte automaton, and the additional state `final`. The tokens of a
+mask are stored in parts (`gcd._serving.kernels.parts`). All tokens of a part lead to states with
+the same bound (`gcd._tokens.completions`), so a mask within a budget consists of whole parts.
 
 Inside counted runs (repetitions of a character, for example) the vocabulary is not followed from
 each state. The tokens that stay in the run are computed once for all constraints over a vocabulary.
@@ -180,7 +180,7 @@ class LazyTable(Steps):
 
     @cython.cfunc
     def walked(self, count: cython.Py_ssize_t) -> list:
-        """Group the first `count` entries found, which lead to the states in `goal`, into parts."""
+        """Group the first `count` entries of the tree's `found` into parts, by their `goal`."""
         tree: TokenTree = self.tree
         i: cython.Py_ssize_t
         bound: cython.int

@@ -285,7 +285,7 @@ def _write_row(
 @cython.final
 @cython.cclass
 class ServedTable(Table):
-    """Table of a served constraint with its masks."""
+    """Table of a served constraint that also computes and caches its packed masks."""
 
     @cython.cfunc
     @cython.exceptval(-1, check=True)

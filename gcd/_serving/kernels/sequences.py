@@ -146,8 +146,8 @@ class TokenSequence:
     def follow(self, draft: np.ndarray, out: np.ndarray) -> int:
         """Write the masks along a draft, and return how many of its tokens are allowed.
 
-        The draft is not appended. `out` has a row for every prefix of the draft, or no rows. The
-        results equal those of `advance` and `fill_mask`, token by token.
+        The draft is not appended. `out` has a row for every prefix of the draft, or no rows.
+        Calling `advance` and `fill_mask` for each token gives the same results.
 
         Raises:
             ValueError: a token isn't an id of the vocabulary. Nothing is written in this case.

@@ -199,7 +199,7 @@ def _weigh(
     weight: cython.ulonglong,
     total: cython.ulonglong[::1],
 ) -> cython.void:
-    """Add a weight times (an element plus one) to the sum of the element's column."""
+    """Add `weight` times (an element plus one) to the sum of the element's column."""
     target: cython.ulonglong = int(rows[s, c])
     before: cython.ulonglong = int(total[c])
     total[c] = (before + weight * (target + 1)) & _64_BITS

@@ -47,7 +47,7 @@ def along_shortest(
     entry: np.ndarray,
     unreachable: int,
 ) -> np.ndarray:
-    """Return the fewest tokens, EOS included, that spell one shortest completion of each state.
+    """Return, for each state, the fewest tokens that spell one shortest completion, EOS included.
 
     Args:
         delta, accepting: the byte automaton.
@@ -156,7 +156,7 @@ def by_any_token(
     unreachable: int,
     most: int,
 ) -> bool:
-    """Compute bounds of states without one, iteratively, as 1 + the least bound after any token.
+    """Compute the missing bounds iteratively, as 1 plus the least bound after any token.
 
     Args:
         delta, class_of_byte: the byte automaton.

@@ -71,7 +71,10 @@ def next_boundary(
     width: cython.const[cython.longlong][::1],
     weight: cython.longlong[::1],
 ) -> tuple[cython.int, cython.longlong]:
-    """Return the target of most bytes and how many they are; `weight` is scratch space of zeros."""
+    """Return the state that most bytes lead to, and the number of these bytes.
+
+    `weight` is scratch space of zeros.
+    """
     best: cython.int = -1
     most: cython.longlong = 0
     t: cython.int

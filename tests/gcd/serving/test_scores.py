@@ -51,7 +51,7 @@ def test_what_does_not_continue_the_answer_is_refused(automaton):
     process = gcd.ScoresProcessor(automaton, 20)
     scores = np.zeros(automaton.vocabulary.size, np.float32)
     process(PROMPT, scores)
-    with pytest.raises(gcd.ConstraintError, match="not allowed after"):
+    with pytest.raises(gcd.ConstraintError, match="that the mask allows after"):
         process([*PROMPT, ord("x")], scores)
     with pytest.raises(gcd.ConstraintError, match="a processor for each answer"):
         process(PROMPT[:1], scores)

@@ -198,7 +198,7 @@ def test_other_kinds_of_tokenizer_are_refused_by_name() -> None:
     with pytest.raises(ConstraintError, match=r"got None; build"):
         Vocabulary.from_tokenizer(word_level, eos_ids=[])
     word_level.decoder = tokenizers.decoders.CTC()
-    with pytest.raises(ConstraintError, match=r"a decoder that is ByteLevel .* got CTC"):
+    with pytest.raises(ConstraintError, match=r"whose decoder is ByteLevel .* got CTC"):
         Vocabulary.from_tokenizer(word_level, eos_ids=[])
     with pytest.raises(ConstraintError, match="a fast tokenizer, got dict"):
         Vocabulary.from_tokenizer({})
