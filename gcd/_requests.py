@@ -13,7 +13,7 @@ with the same name (`tools` is the argument of `gcd.tool_calls`). The optional m
 * `segments`: each segment is an object with one of the other members, or with `"anything": true`
   for any text. It may also have `options`, `until` (a text, or the id of a special token), and
   `tokens` (most tokens of the segment).
-* `lifted`: the digest of an automaton that a program has lifted for an engine of its own
+* `lifted`: the digest of an automaton that a program has lifted for the engine that it runs
   (`gcd._serving.constraint_cache`).
 
 A request never contains a path, so clients cannot make the server read its own files.
