@@ -332,7 +332,7 @@ def _check_memory(
     if size > max_bytes:
         raise ConstraintError(
             f"expected a lookahead table of at most {max_bytes / 2**20:.0f} MiB, got "
-            f"{size / 2**20:.0f} MiB ({needed.shape[1]} automaton states, budgets up to "
+            f"{size / 2**20:.0f} MiB ({needed.shape[1]} automaton states, budget "
             f"{needed.shape[0] - 1} tokens, {hmm.num_states} hidden states); lower the budget or "
             "max_rows, use a smaller HMM, or raise max_bytes"
         )
