@@ -334,5 +334,5 @@ def _check_memory(
             f"expected a lookahead table of at most {max_bytes / 2**20:.0f} MiB, got "
             f"{size / 2**20:.0f} MiB for {needed.shape[1]} automaton states, "
             f"{needed.shape[0] - 1} tokens and {hmm.num_states} hidden states; lower the budget or "
-            "max_rows, use a smaller HMM, or raise max_bytes"
+            "max_rows, use fewer states, or raise max_bytes"
         )

@@ -649,8 +649,6 @@ def test_memory_is_stated_and_limited() -> None:
     table = lookahead_table(hmm, automaton, 3, max_bytes=needed)
     assert table.num_rows == alive - 2, "behind the b there is nothing to gain by more tokens"
     assert table.num_bytes == needed - 2 * (row + 8)
-    with pytest.raises(
-        ConstraintError, match=r"automaton states, 3 tokens.*lower the"
-    ):
+    with pytest.raises(ConstraintError, match=r"automaton states, 3 tokens.*lower the"):
         lookahead_table(hmm, automaton, 3, max_bytes=needed - 1)
     assert lookahead_table(hmm, automaton, 3, budgets=[[2]], max_bytes=needed - 1).num_rows < alive

@@ -196,7 +196,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
 def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
     save(HMM.random(3, 17), tmp_path / "hmm")
     problems = written(tmp_path / "problems.json", PROBLEMS)
-    with pytest.raises(ValueError, match=r"over 512 tokens.*got 17"):
+    with pytest.raises(ValueError, match=r"over 512 tokens.*got one over 17"):
         experiment.run(
             composed(
                 f"task.problems={problems}", f"task.hmm={tmp_path / 'hmm'}",
