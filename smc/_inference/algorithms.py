@@ -6,10 +6,11 @@ By name:
                 (`smc._inference.step`)
     discrete    N distinct prefixes are selected from all their continuations; no token is drawn
                 (`smc._inference.filter`)
-    auto        the discrete filter, which is more accurate at an equal cost (docs/reliability.md),
-                except in three cases, which use SMC: an option of SMC only is given; there is one
-                particle, which is one answer drawn from the proposal; or in `smc.stream`, because
-                distinct prefixes have little text in common before the end
+    auto        the discrete filter, which is more accurate with as many particles, and under GCD
+                also at an equal cost (docs/reliability.md), except in three cases, which use SMC:
+                an option of SMC only is given; there is one particle, which is one answer drawn
+                from the proposal; or in `smc.stream`, because distinct prefixes have little text
+                in common before the end
 
 Each algorithm is a dataclass of its options, so that options of the other one raise an error.
 """
