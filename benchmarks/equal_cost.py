@@ -42,7 +42,8 @@ from benchmarks.reliability import (
 )
 
 FILTER = (4, 8, 16, 32, 64)
-SMC = (16, 64, 256, 1024)
+SMC = (4, 16, 64, 256, 1024)
+"""With SmolLM2 from 16."""
 FAR = 10.0
 """Maximum absolute error of the log evidence, in nats, in means."""
 MEASURES: dict[str, Callable[[dict[str, Any]], float]] = {
@@ -107,7 +108,8 @@ def problems(
 def rows_of(variants: Sequence[Problem], seeds: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each variant, setting and seed; one per variant if the truth is unknown."""
     truth = truth_of(variants[0], (1024,))
-    settings = [("discrete", n) for n in FILTER] + [("smc", n) for n in SMC]
+    particles = SMC[1:] if variants[1:] else SMC
+    settings = [("discrete", n) for n in FILTER] + [("smc", n) for n in particles]
     for problem in variants:
         if not is_known(truth):
             yield {"problem": problem.name, "known": False, "certified": truth.certified}
@@ -156,16 +158,17 @@ def at_cost(case: Case, cost: str, wanted: float) -> tuple[str, Mapping[str, np.
     If costs hardly depend on the number of particles, the largest possible number counts. If SMC
     always costs less, this is the largest of all.
     """
-    costs = np.maximum.accumulate([case.cost(("smc", n), cost) for n in SMC])
+    numbers = sorted(n for algorithm, n in case.values if algorithm == "smc")
+    costs = np.maximum.accumulate([case.cost(("smc", n), cost) for n in numbers])
     last = int(np.searchsorted(costs, wanted, side="right")) - 1
     if last < 0:
         return None
-    few = case.values["smc", SMC[last]]
-    if last == len(SMC) - 1:
-        return f"{SMC[last]} (cost {costs[last]:.3g})", few
-    many = case.values["smc", SMC[last + 1]]
+    few = case.values["smc", numbers[last]]
+    if last == len(numbers) - 1:
+        return f"{numbers[last]} (cost {costs[last]:.3g})", few
+    many = case.values["smc", numbers[last + 1]]
     part = math.log(wanted / costs[last]) / math.log(costs[last + 1] / costs[last])
-    name = f"{SMC[last]} to {SMC[last + 1]}"
+    name = f"{numbers[last]} to {numbers[last + 1]}"
     return name, {key: (1 - part) * few[key] + part * many[key] for key in few}
 
 

@@ -37,7 +37,7 @@ def test_errors_of_smc_are_interpolated_in_the_logarithm_of_the_cost() -> None:
 
 def test_smc_that_always_costs_more_or_less() -> None:
     case = case_of(ROWS)
-    assert at_cost(case, "tokens", 8.0) is None
+    assert at_cost(case, "tokens", 3.0) is None
     found = at_cost(case, "tokens", 5000.0)
     assert found is not None
     assert found[1]["tv"] == pytest.approx([1 / SMC[-1]])
